@@ -111,13 +111,18 @@ std::chrono::seconds timeout_of(const Call& call) {
   return std::chrono::seconds(call.context.options.server.request_timeout_s);
 }
 
+// Makes what answers the call from now on.
+template <typename Answer, typename... More>
+std::shared_ptr<Answer> make_answer(Call& call, More&&... more) {
+  return std::make_shared<Answer>(call.context.services, call.route.label, call.route.refuse,
+                                  std::move(call.exchange), std::forward<More>(more)...);
+}
+
 template <RenderAnswer render, typename Message>
 void look_up(Call call, QuestionRequest<Message> wanted) {
   const auto model = admit(call, wanted.model, 1);
   if (!model) return;
-  std::make_shared<Lookup>(call.context.services, call.route.label, call.route.refuse,
-                           std::move(call.exchange), render)
-      ->start(*model, std::move(wanted.message), timeout_of(call));
+  make_answer<Lookup>(call, render)->start(*model, std::move(wanted.message), timeout_of(call));
 }
 
 void generate(Call call, GenerationRequest wanted) {
@@ -128,9 +133,7 @@ void generate(Call call, GenerationRequest wanted) {
       call.refuse(*error);
     return;
   }
-  std::make_shared<Generation>(call.context.services, call.route.label, call.route.refuse,
-                               std::move(call.exchange), std::move(wanted))
-      ->start(*model, timeout_of(call));
+  make_answer<Generation>(call, std::move(wanted))->start(*model, timeout_of(call));
 }
 
 // Returns the field that asks for something that an answer in another protocol can't contain; null
@@ -154,8 +157,7 @@ void answer_in(std::unique_ptr<Dialect> dialect, GenerationRequest wanted, Call 
   }
   const auto model = admit(call, wanted.model, 1);
   if (!model) return;
-  std::make_shared<DialectAnswer>(call.context.services, call.route.label, call.route.refuse,
-                                  std::move(call.exchange), std::move(wanted), std::move(dialect))
+  make_answer<DialectAnswer>(call, std::move(wanted), std::move(dialect))
       ->start(*model, timeout_of(call));
 }
 
@@ -175,17 +177,13 @@ template <TokenCount::Render render>
 void count_tokens(Call call, GenerationRequest wanted) {
   const auto model = admit(call, wanted.model, 1);
   if (!model) return;
-  std::make_shared<TokenCount>(call.context.services, call.route.label, call.route.refuse,
-                               std::move(call.exchange), render)
-      ->start(*model, std::move(wanted), timeout_of(call));
+  make_answer<TokenCount>(call, render)->start(*model, std::move(wanted), timeout_of(call));
 }
 
 void embed(Call call, EmbeddingRequest wanted) {
   const auto model = admit(call, wanted.model, 1);
   if (!model) return;
-  std::make_shared<EmbeddingAnswer>(call.context.services, call.route.label, call.route.refuse,
-                                    std::move(call.exchange), std::move(wanted))
-      ->start(*model, timeout_of(call));
+  make_answer<EmbeddingAnswer>(call, std::move(wanted))->start(*model, timeout_of(call));
 }
 
 // ---- llama.cpp's ----

@@ -1,6 +1,5 @@
 // The acts of a hostile peer, one for each kind of step.
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,8 +9,11 @@
 #include <cstring>
 #include <functional>
 #include <iterator>
+#include <optional>
+#include <utility>
 
 #include "tests/fuzz/hostile_peer.hpp"
+#include "tests/support/lingering_socket.hpp"
 
 namespace bulkhead::fuzz {
 namespace {
@@ -38,29 +40,10 @@ std::size_t HostilePeer::left_open() {
 // Makes a TCP socket with SO_LINGER and bytes that nobody reads: whoever closes it last waits for a
 // minute.
 void HostilePeer::lingering(const Step& step, UniqueFd& socket) {
-  UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  UniqueFd sender(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* name = reinterpret_cast<sockaddr*>(&address);
-  const int small = 4096;
-  ::setsockopt(listener.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-  ::setsockopt(sender.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
-  if (::bind(listener.get(), name, size) != 0 || ::getsockname(listener.get(), name, &size) != 0 ||
-      ::listen(listener.get(), 1) != 0 || ::connect(sender.get(), name, size) != 0) {
-    return;  // this machine has no network
-  }
-  readers[next_reader++ % std::size(readers)].reset(
-      ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  static constexpr char kBytes[4096] = {};
-  for (int i = 0;
-       i < 64 && ::send(sender.get(), kBytes, sizeof kBytes, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
-       ++i) {
-  }
-  const linger minute{1, 60};
-  ::setsockopt(sender.get(), SOL_SOCKET, SO_LINGER, &minute, sizeof minute);
+  std::optional<test::LingeringSocket> made = test::make_lingering(60);
+  if (!made) return;  // this machine has no network
+  const UniqueFd sender = std::move(made->sender);
+  readers[next_reader++ % std::size(readers)] = std::move(made->reader);
 
   int fds[kMostDescriptors];
   std::fill(std::begin(fds), std::end(fds), sender.get());

@@ -1,35 +1,21 @@
 // A prefix that the cache holds changes no bit, for one model of each family: windows free pages, and states are taken
 // up where they were saved.
-#include <filesystem>
-
-#include <gtest/gtest.h>
-
-#include "tests/support/fixture_models.hpp"
-#include "tests/support/fixtures.hpp"
+#include "tests/support/family_test.hpp"
 #include "tests/support/worker_process.hpp"
 
 namespace bulkhead::test {
 namespace {
 
-class FamilyPrefix : public testing::TestWithParam<const char*> {};
-
-INSTANTIATE_TEST_SUITE_P(Families, FamilyPrefix, testing::ValuesIn(kFamilies),
-                         [](const auto& test) {
-                           std::string name = test.param;
-                           std::ranges::replace_if(
-                               name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
-                           return name;
-                         });
+using FamilyPrefix = FamilyTest;
+INSTANTIATE_TEST_SUITE_P(Families, FamilyPrefix, testing::ValuesIn(kFamilies), family_test_name);
 
 TEST_P(FamilyPrefix, CachedOnesChangeNoBit) {
-  const std::filesystem::path model = fixtures() / "models" / (std::string(GetParam()) + ".gguf");
-  if (!std::filesystem::exists(model)) GTEST_SKIP() << "no " << model << "; set BULKHEAD_FIXTURES";
   // Two pages and a part, beyond the windows. The second time the cache has the pages.
   std::vector<ipc::TokenId> prompt;
   for (std::uint32_t i = 0; i < 80; ++i)
     prompt.push_back((i * 7919 + i * i * 31) % 1500);
   WorkerProcess worker(BULKHEAD_BIN_DIR "/bulkhead-worker",
-                       {"--model", model.string(), "--set", "log.level=warn", "--set",
+                       {"--model", model_.string(), "--set", "log.level=warn", "--set",
                         "isolation.heartbeat_timeout_ms=100000", "--set", "engine.speculation=off"},
                        {});
   ASSERT_TRUE(worker.wait_ready()) << worker.why_not_ready();

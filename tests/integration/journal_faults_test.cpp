@@ -47,12 +47,7 @@ class JournalFaults : public testing::Test {
     EXPECT_TRUE(client.complete);
     const Events events = events_of(client.body());
     EXPECT_TRUE(events.done);
-    std::string text;
-    for (const json& chunk : events.chunks) {
-      ASSERT_TRUE(chunk.contains("choices")) << chunk;
-      text += chunk["choices"][0]["text"].get<std::string>();
-    }
-    EXPECT_EQ(text, expected_text(9, tokens));
+    EXPECT_EQ(text_of(events), expected_text(9, tokens));
   }
   // Goes on with the client's stream to its end.
   static void expect_rest(const Serving& serving, ResumableClient& client, int tokens) {

@@ -12,6 +12,18 @@ namespace {
 
 const json kAsk = {{"prompt", "Once upon a time"}, {"max_tokens", 12}, {"temperature", 0}};
 
+// Begins a stream, kills the process, and returns what the stream's client got.
+std::string text_over_a_kill(const Serving& serving, json ask, pid_t pid) {
+  ask["stream"] = true;
+  HttpClient stream(serving.port);
+  stream.send("POST", "/v1/completions", ask.dump());
+  EXPECT_EQ(stream.receive_head().status, 200);
+  send_signal(pid, SIGKILL);
+  const Events events = events_of(rest_of(stream));
+  EXPECT_TRUE(events.done);
+  return text_of(events);
+}
+
 TEST(Replicas, OfOneDeviceGiveTheSameTokens) {
   const Serving serving = serve_model("", {"models.0.devices=[0, 0]"});
   ASSERT_EQ(workers(serving).size(), 2U);
@@ -29,17 +41,7 @@ TEST(Replicas, GoOnWithTheStreamsOfOneThatIsKilled) {
   const std::string text = complete(serving, ask).text;
   pid_in(serving, "builtin-1", "ready");
   const pid_t pid = pid_in(serving, "builtin-0", "ready");
-  ask["stream"] = true;
-  HttpClient stream(serving.port);
-  stream.send("POST", "/v1/completions", ask.dump());
-  EXPECT_EQ(stream.receive_head().status, 200);
-  send_signal(pid, SIGKILL);
-  const Events events = events_of(rest_of(stream));
-  EXPECT_TRUE(events.done);
-  std::string streamed;
-  for (const json& chunk : events.chunks)
-    streamed += chunk["choices"][0]["text"].get<std::string>();
-  EXPECT_EQ(streamed, text);
+  EXPECT_EQ(text_over_a_kill(serving, ask, pid), text);
 }
 
 TEST(Replicas, OnADeviceThatIsNotThereTheOthersServe) {
@@ -70,18 +72,7 @@ TEST(SplitModel, GivesTheTokensOfTheWholeOneAndSurvivesAKill) {
     EXPECT_EQ(find(serving, "builtin-0")["device_asked"], "0,0");
     EXPECT_EQ(complete(serving, ask).text, text);
     const pid_t pid = pid_in(serving, "builtin-0", "ready");
-    json streamed = ask;
-    streamed["stream"] = true;
-    HttpClient stream(serving.port);
-    stream.send("POST", "/v1/completions", streamed.dump());
-    EXPECT_EQ(stream.receive_head().status, 200);
-    send_signal(pid, SIGKILL);
-    const Events events = events_of(rest_of(stream));
-    EXPECT_TRUE(events.done);
-    std::string got;
-    for (const json& chunk : events.chunks)
-      got += chunk["choices"][0]["text"].get<std::string>();
-    EXPECT_EQ(got, text) << "vault " << vault;
+    EXPECT_EQ(text_over_a_kill(serving, ask, pid), text) << "vault " << vault;
     const json vault_state = find(serving, "builtin-0")["vault"];
     EXPECT_EQ(vault_state["state"] == "imported", std::string(vault) == "true") << vault_state;
   }

@@ -100,6 +100,16 @@ inline Events events_of(const std::string& body) {
   return events;
 }
 
+// The text of a completion's events.
+inline std::string text_of(const Events& events) {
+  std::string text;
+  for (const json& chunk : events.chunks) {
+    EXPECT_TRUE(chunk.contains("choices")) << chunk;
+    if (chunk.contains("choices")) text += chunk["choices"][0]["text"].get<std::string>();
+  }
+  return text;
+}
+
 // What the scripted worker says for `count` tokens.
 inline std::string expected_text(std::uint64_t seed, int count) {
   std::string text;
@@ -126,15 +136,12 @@ inline json stream_with_ids(const std::string& prompt, int tokens) {
 inline void expect_whole_with_ids(const std::string& body, int tokens) {
   const Events events = events_of(body);
   EXPECT_TRUE(events.done) << body.substr(body.size() > 500 ? body.size() - 500 : 0);
-  std::string text;
+  EXPECT_EQ(text_of(events), expected_text(9, tokens));
   std::vector<int> ids;
   for (const json& chunk : events.chunks) {
-    ASSERT_TRUE(chunk.contains("choices")) << chunk;
-    text += chunk["choices"][0]["text"].get<std::string>();
     for (int id : chunk["choices"][0]["token_ids"])
       ids.push_back(id);
   }
-  EXPECT_EQ(text, expected_text(9, tokens));
   EXPECT_EQ(ids, expected_ids(tokens));
 }
 

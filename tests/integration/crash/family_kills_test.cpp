@@ -3,8 +3,7 @@
 #include <random>
 
 #include "tests/integration/crash/streams.hpp"
-#include "tests/support/fixture_models.hpp"
-#include "tests/support/fixtures.hpp"
+#include "tests/support/family_test.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -14,25 +13,17 @@ int number_from(const char* name, int otherwise) {
   return text == nullptr ? otherwise : std::atoi(text);
 }
 
-class FamilyKills : public testing::TestWithParam<const char*> {};
-
-INSTANTIATE_TEST_SUITE_P(Families, FamilyKills, testing::ValuesIn(kFamilies), [](const auto& test) {
-  std::string name = test.param;
-  std::ranges::replace_if(
-      name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
-  return name;
-});
+using FamilyKills = FamilyTest;
+INSTANTIATE_TEST_SUITE_P(Families, FamilyKills, testing::ValuesIn(kFamilies), family_test_name);
 
 TEST_P(FamilyKills, StreamsAreWhole) {
-  const std::filesystem::path model = fixtures() / "models" / (std::string(GetParam()) + ".gguf");
-  if (!std::filesystem::exists(model)) GTEST_SKIP() << "no " << model << "; set BULKHEAD_FIXTURES";
   const int kills = number_from("BULKHEAD_CRASH_KILLS", 1);
   const int seed = number_from("BULKHEAD_CRASH_SEED", 1);
   std::mt19937 random(static_cast<unsigned>(seed));
   const auto between = [&random](int least, int most) {
     return std::uniform_int_distribution(least, most)(random);
   };
-  const Serving serving = serve_model(model.string(), {"engine.speculation=off"});
+  const Serving serving = serve_model(model_.string(), {"engine.speculation=off"});
   // Of three pages and more, beyond the windows; a token a piece.
   std::string prompt;
   for (int i = 0; i < 40; ++i)

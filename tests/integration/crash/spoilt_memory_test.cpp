@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <thread>
@@ -21,6 +22,25 @@ constexpr const char* kNotFinite = "bulkhead_worker_nonfinite_outputs_total";
 
 class SpoiltMemory : public Vault {
  protected:
+  // Kills the worker in a stream, and spoils its memory before a successor has it. Returns false if the device's memory
+  // is no memory file.
+  bool kill_and_spoil(const std::function<bool()>& spoil) {
+    bool there = true;
+    kill_in_stream([&] {
+      stop(serving_worker(serving_));  // it would compute with the spoilt memory
+      there = spoil();
+    });
+    if (there) {
+      EXPECT_EQ(way(), "imported") << "the weights are what they were: " << vault();
+    }
+    return there;
+  }
+  // The successor found what was spoilt, and leaves that memory out.
+  void expect_found() const {
+    EXPECT_TRUE(Serving::eventually([&] { return serving_.metric(kDamaged) > 0; }));
+    EXPECT_EQ(serving_.metric("bulkhead_worker_kv_pages_quarantined"), serving_.metric(kDamaged));
+  }
+
   // The built-in model with one infinite weight in its last norm.
   std::string model_with_infinity() const {
     std::ifstream file(BULKHEAD_SOURCE_DIR "/worker/builtin/builtin.gguf", std::ios::binary);
@@ -44,16 +64,10 @@ class SpoiltMemory : public Vault {
 
 TEST_F(SpoiltMemory, PagesThatAreSpoiltBetweenDeathAndAdoptionAreComputedAnew) {
   start("");
-  bool there = true;
-  kill_in_stream([&] {
-    stop(serving_worker(serving_));  // it would compute with the spoilt pages
-    there = flip_pages();
-  });
-  if (!there) GTEST_SKIP() << "this device's memory is no memory file";
-  EXPECT_EQ(way(), "imported") << "the weights are what they were: " << vault();
+  if (!kill_and_spoil([&] { return flip_pages(); }))
+    GTEST_SKIP() << "this device's memory is no memory file";
   EXPECT_EQ(vault()["pages_adopted"], 0) << vault();
-  EXPECT_TRUE(Serving::eventually([&] { return serving_.metric(kDamaged) > 0; }));
-  EXPECT_EQ(serving_.metric("bulkhead_worker_kv_pages_quarantined"), serving_.metric(kDamaged));
+  expect_found();
 }
 
 TEST_F(SpoiltMemory, PagesThatAreSpoiltWhileTheyWaitAreComputedAnew) {
@@ -91,18 +105,12 @@ TEST_F(SpoiltMemory, StatesThatAreSpoiltBetweenDeathAndAdoptionAreComputedAnew) 
   const std::string model = copy_of("tiny-qwen35moe-Q8_0.gguf");
   if (model.empty()) GTEST_SKIP() << "no fixtures at " << fixtures();
   start(model, {"isolation.check_memory_s=0"});
-  bool there = true;
-  kill_in_stream([&] {
-    stop(serving_worker(serving_));  // it would compute with the spoilt states
-    there = flip_states();
-  });
-  if (!there) GTEST_SKIP() << "this device's memory is no memory file";
-  EXPECT_EQ(way(), "imported") << "the weights are what they were: " << vault();
+  if (!kill_and_spoil([&] { return flip_states(); }))
+    GTEST_SKIP() << "this device's memory is no memory file";
   EXPECT_GT(vault()["pages_adopted"], 1) << "the pages are what they were: " << vault();
   EXPECT_TRUE(serving_.daemon->says("saved states that the last process left are not what they"))
       << serving_.daemon->log();
-  EXPECT_TRUE(Serving::eventually([&] { return serving_.metric(kDamaged) > 0; }));
-  EXPECT_EQ(serving_.metric("bulkhead_worker_kv_pages_quarantined"), serving_.metric(kDamaged));
+  expect_found();
 }
 
 TEST_F(SpoiltMemory, StatesThatAreSpoiltWhileTheyWaitAreFoundByTheBackground) {

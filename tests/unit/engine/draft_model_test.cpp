@@ -46,23 +46,6 @@ void agree(FakeExecutor& draft, double share) {
   };
 }
 
-void submit_all(EngineHarness& harness, std::uint64_t count) {
-  for (const ipc::Submit& request : varied_requests(count)) {
-    harness.engine.submit(request);
-    if (request.request.value % 3 == 0) harness.turn();
-  }
-  harness.run();
-  while (harness.turn()) {
-  }
-}
-
-void expect_all_same(EngineHarness& harness, std::uint64_t count) {
-  for (std::uint64_t id = 1; id <= count; ++id) {
-    SCOPED_TRACE(id);
-    expect_same(harness.answer(id), expected_answers(count).at(id));
-  }
-}
-
 class DraftingEngine : public testing::TestWithParam<std::uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Depth, DraftingEngine, testing::Values(1U, 2U, 4U));
 

@@ -75,14 +75,6 @@ TEST(RecordedSource, IsAsOftenRightAsItIsTold) {
 
 // ---- the engine ----
 
-double counter(const EngineHarness& harness, const std::string& name) {
-  for (const ipc::Counter& each : harness.engine.stats().counters) {
-    if (each.name == name) return each.value;
-  }
-  ADD_FAILURE() << "no counter " << name;
-  return -1;
-}
-
 // Guesses what the request's answer will be, wrong now and then.
 EngineOptions guessing(double accuracy) {
   EngineOptions options = options_of(Speculation::kAlways);
@@ -135,19 +127,12 @@ TEST_P(SpeculatingEngine, ChangesNoTokenOfAHundredRequests) {
     TrueTokens ledger;
     harness.engine.set_ledger(&ledger);
     harness.executor.script = repeats_itself;
-    for (const ipc::Submit& request : varied_requests(100)) {
-      harness.engine.submit(request);
-      if (request.request.value % 3 == 0) harness.turn();
-    }
-    harness.run();
-    while (harness.turn()) {
-    }
+    submit_all(harness, 100);
     EXPECT_EQ(harness.engine.scheduler().pool().used_pages(), 0U);
+    expect_all_same(harness, 100);
     std::vector<Tokens> wholes;
     for (const ipc::Submit& request : varied_requests(100)) {
-      SCOPED_TRACE(request.request.value);
       const Answer& expected = expected_answers(100).at(request.request.value);
-      expect_same(harness.answer(request.request.value), expected);
       wholes.push_back(std::get<Tokens>(request.prompt));
       wholes.back().insert(wholes.back().end(), expected.tokens.begin(), expected.tokens.end());
     }
@@ -156,9 +141,9 @@ TEST_P(SpeculatingEngine, ChangesNoTokenOfAHundredRequests) {
         return whole.size() >= kept.size() && std::equal(kept.begin(), kept.end(), whole.begin());
       })) << "a page of tokens that no answer has";
     }
-    EXPECT_GT(counter(harness, "speculation_drafted_tokens_total"), 500);
+    EXPECT_GT(figure(harness, "speculation_drafted_tokens_total"), 500);
     if (accuracy != 0) {
-      EXPECT_GT(counter(harness, "speculation_accepted_tokens_total"), 150);
+      EXPECT_GT(figure(harness, "speculation_accepted_tokens_total"), 150);
     }
   }
 }
@@ -172,11 +157,8 @@ TEST_P(SpeculatingEngine, LosingPagesMakesNoDifference) {
     harness.engine.submit(request);
   harness.run();
   EXPECT_GT(harness.engine.scheduler().preemptions(), 2U) << "the cache was never short";
-  EXPECT_GT(counter(harness, "speculation_accepted_tokens_total"), 20);
-  for (std::uint64_t id = 1; id <= 40; ++id) {
-    SCOPED_TRACE(id);
-    expect_same(harness.answer(id), expected_answers(100).at(id));
-  }
+  EXPECT_GT(figure(harness, "speculation_accepted_tokens_total"), 20);
+  expect_all_same(harness, 40);
 }
 
 // A worker dies after any number of tokens, its successor goes on: what both sent together is the
@@ -196,7 +178,7 @@ TEST_P(SpeculatingEngine, ASuccessorGoesOnWithTheSameTokens) {
       EXPECT_EQ(harness.answer(id).tokens,
                 Tokens(expected.tokens.begin() + static_cast<std::ptrdiff_t>(sent),
                        expected.tokens.end()));
-      EXPECT_EQ(counter(harness, "draws_below_accepted_total"), 0);
+      EXPECT_EQ(figure(harness, "draws_below_accepted_total"), 0);
     }
   }
 }
@@ -232,7 +214,7 @@ TEST_P(SpeculatingEngine, TellsHowManyGuessesWereRight) {
   EXPECT_GT(finished.accepted_drafts, 20U);
   EXPECT_EQ(finished.rejected_drafts, 0U);
   EXPECT_LT(harness.executor.steps.size(), 8U) << "of 28 tokens";
-  EXPECT_EQ(counter(harness, "generated_tokens_total"), 28);
+  EXPECT_EQ(figure(harness, "generated_tokens_total"), 28);
 }
 
 }  // namespace

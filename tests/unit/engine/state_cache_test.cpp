@@ -268,14 +268,23 @@ TEST(KeptStates, AStreamGoesOnWithoutReadingItsPromptAgain) {
 
 // ---- slots that do not hold what they held ----
 
-TEST(SpoiltStates, AreNotGoneOnFrom) {
-  Chats chats(8);
+// A chat behind its first turn, of which two states are saved, with their sums.
+struct SavedChat {
+  explicit SavedChat(std::chrono::seconds check_memory = {}) : chats(8, check_memory) {
+    chats.harness.engine.set_state_ledger(&ledger);
+    first = chats.ask(prompt, 30);
+    chats.harness.turn();  // the last saved states get their sum
+    EXPECT_EQ(ledger.states.size(), 2U);
+  }
+  Chats chats;
   Ledger ledger;
-  chats.harness.engine.set_state_ledger(&ledger);
   const Tokens prompt = some_tokens(1, 41);
-  const Chats::Turn first = chats.ask(prompt, 30);
-  chats.harness.turn();  // the last saved states get their sum
-  ASSERT_EQ(ledger.states.size(), 2U);
+  Chats::Turn first;
+};
+
+TEST(SpoiltStates, AreNotGoneOnFrom) {
+  SavedChat saved;
+  auto& [chats, ledger, prompt, first] = saved;
   for (const auto& [slot, page] : ledger.states)
     chats.harness.executor.spoil_states(slot);
   chats.harness.now += std::chrono::seconds(2);
@@ -292,13 +301,8 @@ TEST(SpoiltStates, AreNotGoneOnFrom) {
 }
 
 TEST(SpoiltStates, AreFoundInTheBackground) {
-  Chats chats(8, std::chrono::seconds(10));
-  Ledger ledger;
-  chats.harness.engine.set_state_ledger(&ledger);
-  const Tokens prompt = some_tokens(1, 41);
-  const Chats::Turn first = chats.ask(prompt, 30);
-  chats.harness.turn();  // the last saved states get their sum
-  ASSERT_EQ(ledger.states.size(), 2U);
+  SavedChat saved(std::chrono::seconds(10));
+  auto& [chats, ledger, prompt, first] = saved;
   const StateSlot spoilt = ledger.kept_states().back().slot;  // of the longer prefix
   chats.harness.executor.spoil_states(spoilt);
   const std::uint32_t cached = chats.harness.engine.scheduler().pool().cached_pages();

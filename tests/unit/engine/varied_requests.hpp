@@ -71,4 +71,23 @@ inline void expect_same(const Answer& answer, const Answer& expected) {
   EXPECT_EQ(answer.finished->completion_tokens, expected.finished->completion_tokens);
 }
 
+// Submits so many varied requests while the engine computes, and lets it come to rest.
+inline void submit_all(EngineHarness& harness, std::uint64_t count) {
+  for (const ipc::Submit& request : varied_requests(count)) {
+    harness.engine.submit(request);
+    if (request.request.value % 3 == 0) harness.turn();
+  }
+  harness.run();
+  while (harness.turn()) {
+  }
+}
+
+// The answers are those of an engine that guesses nothing.
+inline void expect_all_same(EngineHarness& harness, std::uint64_t count) {
+  for (std::uint64_t id = 1; id <= count; ++id) {
+    SCOPED_TRACE(id);
+    expect_same(harness.answer(id), expected_answers(count).at(id));
+  }
+}
+
 }  // namespace bulkhead::test

@@ -1,17 +1,18 @@
 // A worker that lies: by the ring's words, by records, by the stream, by the socket. The daemon's
 // end must say kCorrupt (or that the worker is gone), and nothing else may happen.
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <cstring>
+#include <optional>
 #include <random>
 
 #include "ipc/peer_socket.hpp"
 #include "ipc/record_channel.hpp"
 #include "ipc/region.hpp"
 #include "tests/support/descriptor_packet.hpp"
+#include "tests/support/lingering_socket.hpp"
 #include "tests/unit/ipc/harness.hpp"
 #include "tests/unit/ipc/samples.hpp"
 
@@ -343,42 +344,20 @@ TEST_P(Scribbler, OnlyEndsItself) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-// A TCP socket whose last close waits for ten minutes, since it has bytes that nobody reads.
+// A socket whose last close waits for ten minutes, and its way to the daemon.
 class Lingering {
  public:
-  Lingering() {
-    UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sender_.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    auto* name = reinterpret_cast<sockaddr*>(&address);
-    const int small = 4096;
-    ::setsockopt(listener.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-    if (::bind(listener.get(), name, size) != 0 ||
-        ::getsockname(listener.get(), name, &size) != 0 || ::listen(listener.get(), 1) != 0 ||
-        ::connect(sender_.get(), name, size) != 0) {
-      return;
-    }
-    reader_.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    const std::vector<char> bytes(1 << 20);
-    while (::send(sender_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
-    }
-    const linger long_time{1, 600};
-    made_ = ::setsockopt(sender_.get(), SOL_SOCKET, SO_LINGER, &long_time, sizeof long_time) == 0;
-  }
-  bool made() const { return made_; }
+  bool made() const { return socket_.has_value(); }
   // The packet has the last reference afterwards.
   void send(int socket, std::size_t payload, bool nested) {
     int ends[2] = {-1, -1};
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     UniqueFd inner(ends[0]), outer(ends[1]);
     if (nested) {
-      ASSERT_TRUE(packet(inner.get(), 8, sender_.get()));
+      ASSERT_TRUE(packet(inner.get(), 8, socket_->sender.get()));
     }
-    ASSERT_TRUE(packet(socket, payload, nested ? outer.get() : sender_.get()));
-    sender_.reset();
+    ASSERT_TRUE(packet(socket, payload, nested ? outer.get() : socket_->sender.get()));
+    socket_->sender.reset();
   }
 
  private:
@@ -388,8 +367,7 @@ class Lingering {
            static_cast<ssize_t>(payload);
   }
 
-  UniqueFd sender_, reader_;
-  bool made_ = false;
+  std::optional<bulkhead::test::LingeringSocket> socket_ = bulkhead::test::make_lingering(600);
 };
 
 // Seen before: the daemon's thread stood still for as long as the worker had set.

@@ -53,56 +53,55 @@ TEST(AllowedTools, ListsThoseThatMayBeCalled) {
 }
 
 TEST(History, MayHaveRefusals) {
-  const auto error_for = [](const char* role, const char* members) {
+  // A message behind the first, and the field that is refused; "": none is.
+  const struct {
+    const char *role, *members, *refused;
+  } cases[] = {
+      {"assistant", R"("content":[{"type":"refusal","refusal":"no"}])", ""},
+      {"assistant", R"("refusal":"no")", ""},
+      {"assistant", R"("content":null,"refusal":"no")", ""},
+      {"assistant", R"("content":[{"type":"refusal","text":"no"}])", "messages[1].content[0]"},
+      {"assistant", R"("refusal":5)", "messages[1].refusal"},
+      {"user", R"("content":[{"type":"refusal","refusal":"no"}])", "messages[1].content[0]"},
+  };
+  for (const auto& [role, members, refused] : cases) {
     const auto parsed = parse_chat(R"({"messages":[{"role":"user","content":"x"},{"role":")" +
                                    std::string(role) + "\"," + members + "}]}");
     const ApiError* error = error_of(parsed);
-    return error == nullptr ? std::string() : error->parameter;
-  };
-  EXPECT_EQ(error_for("assistant", R"("content":[{"type":"refusal","refusal":"no"}])"), "");
-  EXPECT_EQ(error_for("assistant", R"("refusal":"no")"), "");
-  EXPECT_EQ(error_for("assistant", R"("content":null,"refusal":"no")"), "");
-  EXPECT_EQ(error_for("assistant", R"("content":[{"type":"refusal","text":"no"}])"),
-            "messages[1].content[0]");
-  EXPECT_EQ(error_for("assistant", R"("refusal":5)"), "messages[1].refusal");
-  EXPECT_EQ(error_for("user", R"("content":[{"type":"refusal","refusal":"no"}])"),
-            "messages[1].content[0]");
+    EXPECT_EQ(error == nullptr ? "" : error->parameter, refused) << role << ' ' << members;
+  }
 }
 
 TEST(AllowedTools, MistakesAreNamed) {
-  const std::pair<const char*, const char*> cases[] = {
-      {R"({"type":"allowed_tools"})", "tool_choice.tools"},
-      {R"({"type":"allowed_tools","tools":[]})", "tool_choice.tools"},
-      {R"({"type":"allowed_tools","mode":"always","tools":[{"type":"function","name":"f"}]})",
-       "tool_choice.mode"},
-      {R"({"type":"allowed_tools","tools":[{"type":"function","name":"h"}]})",
-       "tool_choice.tools[0].name"},
-      {R"({"type":"allowed_tools","allowed_tools":{"tools":[{"type":"function","function":{}}]}})",
+  // What follows the type, and the field that is refused.
+  const std::pair<std::string, const char*> cases[] = {
+      {"", "tool_choice.tools"},
+      {R"(,"tools":[])", "tool_choice.tools"},
+      {R"(,"mode":"always","tools":[{"type":"function","name":"f"}])", "tool_choice.mode"},
+      {R"(,"tools":[{"type":"function","name":"h"}])", "tool_choice.tools[0].name"},
+      {R"(,"allowed_tools":{"tools":[{"type":"function","function":{}}]})",
        "tool_choice.allowed_tools.tools[0].function.name"},
-      {R"({"type":"allowed_tools","tools":[{"type":"function","name":"f"},7]})",
-       "tool_choice.tools[1]"},
-      {R"({"type":"allowed_tools","tools":["f"]})", "tool_choice.tools[0]"},
-      {R"({"type":"allowed_tools","tools":[null]})", "tool_choice.tools[0]"},
-      {R"({"type":"allowed_tools","tools":[{"type":["function"],"name":"f"}]})",
-       "tool_choice.tools[0]"},
-      {R"({"type":"allowed_tools","tools":[{"type":"function","name":["f"]}]})",
-       "tool_choice.tools[0].name"},
-      {R"({"type":"allowed_tools","tools":[{"type":"function","function":"f"}]})",
-       "tool_choice.tools[0].name"},
-      {R"({"type":"allowed_tools","allowed_tools":{"tools":[{"type":"function","function":{"name":1}}]}})",
+      {R"(,"tools":[{"type":"function","name":"f"},7])", "tool_choice.tools[1]"},
+      {R"(,"tools":["f"])", "tool_choice.tools[0]"},
+      {R"(,"tools":[null])", "tool_choice.tools[0]"},
+      {R"(,"tools":[{"type":["function"],"name":"f"}])", "tool_choice.tools[0]"},
+      {R"(,"tools":[{"type":"function","name":["f"]}])", "tool_choice.tools[0].name"},
+      {R"(,"tools":[{"type":"function","function":"f"}])", "tool_choice.tools[0].name"},
+      {R"(,"allowed_tools":{"tools":[{"type":"function","function":{"name":1}}]})",
        "tool_choice.allowed_tools.tools[0].function.name"},
-      {R"({"type":"allowed_tools","allowed_tools":{"tools":[[]]}})",
-       "tool_choice.allowed_tools.tools[0]"},
-      {R"({"type":"allowed_tools","allowed_tools":["f"]})", "tool_choice.tools"},
-      {R"({"type":"some_tools"})", "tool_choice"},
+      {R"(,"allowed_tools":{"tools":[[]]})", "tool_choice.allowed_tools.tools[0]"},
+      {R"(,"allowed_tools":["f"])", "tool_choice.tools"},
   };
-  for (const auto& [choice, parameter] : cases) {
+  const auto refused = [](const std::string& choice) {
     json body = with_tools();
     body["tool_choice"] = json::parse(choice);
     const auto parsed = parse_chat(body.dump());
-    ASSERT_NE(error_of(parsed), nullptr) << choice;
-    EXPECT_EQ(error_of(parsed)->parameter, parameter) << choice;
-  }
+    const ApiError* error = error_of(parsed);
+    return error == nullptr ? "nothing" : error->parameter;
+  };
+  for (const auto& [members, parameter] : cases)
+    EXPECT_EQ(refused(R"({"type":"allowed_tools")" + members + "}"), parameter) << members;
+  EXPECT_EQ(refused(R"({"type":"some_tools"})"), "tool_choice");
 }
 
 json chat_of(const Parsed<GenerationRequest>& parsed) {
