@@ -78,6 +78,22 @@ struct ApplyTemplate {
   BULKHEAD_MESSAGE(28, "apply template", request, prompt)
 };
 
+// The answer can be held to the form.
+struct CheckedConstraint {
+  RequestId request;
+  bool operator==(const CheckedConstraint&) const = default;
+  BULKHEAD_MESSAGE(32, "checked constraint", request)
+};
+
+// Asks whether an answer can be held to a form; if not, Failed says why. The worker generates no answer.
+struct CheckConstraint {
+  using Answer = CheckedConstraint;
+  RequestId request;
+  Constraint constraint;
+  bool operator==(const CheckConstraint&) const = default;
+  BULKHEAD_MESSAGE(33, "check constraint", request, constraint)
+};
+
 // A text's embedding: the model's last hidden states, pooled to one vector, not normalised.
 struct Embedded {
   RequestId request;
@@ -98,16 +114,16 @@ struct Embed {
 // ---- all messages ----
 
 // The questions that a worker answers beside its steps. It runs no model for them.
-using Question = std::variant<Tokenize, Detokenize, ApplyTemplate>;
+using Question = std::variant<Tokenize, Detokenize, ApplyTemplate, CheckConstraint>;
 
 // What a request can ask of a worker: an answer to generate, or something that one message answers (`Answer`).
-using Work = std::variant<Submit, Tokenize, Detokenize, ApplyTemplate, Embed>;
+using Work = std::variant<Submit, Tokenize, Detokenize, ApplyTemplate, CheckConstraint, Embed>;
 
 using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed,
                                 Tokenized, Detokenized, Stats, Pong, Fatal, Drained, VaultOffer,
-                                AppliedTemplate, PromptTokens, Embedded>;
+                                AppliedTemplate, PromptTokens, Embedded, CheckedConstraint>;
 using ToWorker = std::variant<Submit, Cancel, Tokenize, Detokenize, Ping, Vault, Drain, Shutdown,
-                              Profile, Promote, Settled, ApplyTemplate, Embed>;
+                              Profile, Promote, Settled, ApplyTemplate, Embed, CheckConstraint>;
 
 // Bytes that encoding takes at most: what to reserve in a channel.
 std::size_t encoded_bound(const FromWorker& message);

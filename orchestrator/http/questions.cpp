@@ -91,4 +91,20 @@ std::string applied_template_body(const ipc::FromWorker& applied) {
   return body + "]}";
 }
 
+Parsed<CheckConstraintRequest> parse_check_constraint(std::string_view body) {
+  return parse_question<ipc::CheckConstraint>(
+      body, [&](Fields& fields, ipc::CheckConstraint& message) {
+        read_constraint(fields, body, message.constraint);
+        if (message.constraint.kind == ipc::ConstraintKind::kNone && fields.ok())
+          fields.refuse("response_format",
+                        "is missing: the form to check. A grammar, a regex or another name of a "
+                        "form may stand in its place.",
+                        "missing_parameter");
+      });
+}
+
+std::string checked_constraint_body(const ipc::FromWorker&) {
+  return R"({"valid":true})";
+}
+
 }  // namespace bulkhead::orchestrator

@@ -18,6 +18,7 @@ struct QuestionRequest {
 using TokenizeRequest = QuestionRequest<ipc::Tokenize>;
 using DetokenizeRequest = QuestionRequest<ipc::Detokenize>;
 using ApplyTemplateRequest = QuestionRequest<ipc::ApplyTemplate>;
+using CheckConstraintRequest = QuestionRequest<ipc::CheckConstraint>;
 
 Parsed<TokenizeRequest> parse_tokenize(std::string_view body);
 std::string tokenized_body(const ipc::FromWorker& tokenized);
@@ -28,5 +29,9 @@ std::string detokenized_body(const ipc::FromWorker& detokenized);
 // Reads a chat and adds the present time. Ignores fields that only a generated answer needs.
 Parsed<ApplyTemplateRequest> parse_apply_template(std::string_view body);
 std::string applied_template_body(const ipc::FromWorker& applied);
+
+// Reads the form of an answer (response_format, json_schema, grammar, ...) as a completion's request has it.
+Parsed<CheckConstraintRequest> parse_check_constraint(std::string_view body);
+std::string checked_constraint_body(const ipc::FromWorker& checked);
 
 }  // namespace bulkhead::orchestrator

@@ -319,6 +319,8 @@ constexpr Route kRoutes[] = {
     {kPost, "/tokenize", "/tokenize", kClients, kOpenAi, parse_tokenize, look_up<tokenized_body>},
     {kPost, "/apply-template", "/apply-template", kClients, kOpenAi,
      parse_apply_template, look_up<applied_template_body>},
+    {kPost, "/check-constraint", "/check-constraint", kClients, kOpenAi,
+     parse_check_constraint, look_up<checked_constraint_body>},
     {kPost, "/detokenize", "/detokenize", kClients, kOpenAi, parse_detokenize, look_up<detokenized_body>},
 };
 // clang-format on

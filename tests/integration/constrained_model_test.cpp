@@ -57,6 +57,16 @@ TEST(ConstrainedModel, AnswersAreTheSameOverEachTransportAndFollowTheSchema) {
   EXPECT_EQ(answers[0], answers[1]);
 }
 
+TEST(ConstrainedModel, FormsAreCheckedWithoutAnAnswer) {
+  const Serving serving = serve_model("");
+  EXPECT_EQ(
+      serving.post("/check-constraint", json{{"response_format", schema_format()}}.dump()).status,
+      200);
+  const HttpReply reply = serving.post("/check-constraint", R"({"regex":"(ab"})");
+  EXPECT_EQ(reply.status, 400) << reply.body;
+  EXPECT_EQ(json::parse(reply.body)["error"]["param"], "regex") << reply.body;
+}
+
 TEST(ConstrainedModel, AnswersSurviveTheirWorker) {
   const Serving serving = serve_model("");
   for (const char* kind : {"schema", "regex"}) {

@@ -194,6 +194,8 @@ class Worker {
       send(answer);
     } else if (auto* apply = std::get_if<ipc::ApplyTemplate>(&*message)) {
       send(ipc::AppliedTemplate{apply->request, rendered(apply->prompt), {"a warning"}});
+    } else if (auto* check = std::get_if<ipc::CheckConstraint>(&*message)) {
+      send(ipc::CheckedConstraint{check->request});
     } else if (auto* embed = std::get_if<ipc::Embed>(&*message)) {
       send(embedded(*embed));
     } else if (auto* ping = std::get_if<ipc::Ping>(&*message)) {

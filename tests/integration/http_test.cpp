@@ -337,6 +337,19 @@ TEST(Tokenize, ThereAndBack) {
   EXPECT_EQ(serving.post("/tokenize", "{}").status, 400);
 }
 
+TEST(CheckConstraint, TakesTheFormsOfCompletionsAndNeedsOne) {
+  Serving serving = serve();
+  for (const char* body : {R"({"regex":"[ab]+"})", R"({"grammar":"root ::= \"a\""})",
+                           R"({"response_format":{"type":"json_object"}})"}) {
+    const HttpReply reply = serving.post("/check-constraint", body);
+    EXPECT_EQ(reply.status, 200) << body << reply.body;
+    EXPECT_EQ(json::parse(reply.body), json({{"valid", true}}));
+  }
+  const HttpReply reply = serving.post("/check-constraint", R"({"model":""})");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(json::parse(reply.body)["error"]["param"], "response_format") << reply.body;
+}
+
 TEST(Service, HealthWorkersAndMetrics) {
   Serving serving = serve();
   EXPECT_EQ(serving.get("/health").status, 200);
@@ -356,7 +369,8 @@ TEST(Service, HealthWorkersAndMetrics) {
   EXPECT_EQ(text.find("Bad name"), std::string::npos);
   // What the daemon counts itself, no worker can take the name, the value or the type of.
   EXPECT_NE(text.find("# TYPE bulkhead_worker_restarts_total counter"), std::string::npos);
-  EXPECT_EQ(serving.metric("bulkhead_worker_restarts_total{worker=\"builtin-0\",cause=\"signal\"}"), 0);
+  EXPECT_EQ(serving.metric("bulkhead_worker_restarts_total{worker=\"builtin-0\",cause=\"signal\"}"),
+            0);
   EXPECT_EQ(text.find("bulkhead_worker_deaths_total"), std::string::npos);
 }
 

@@ -14,6 +14,7 @@
 #include "config/base/json_members.hpp"
 #include "worker/engine/call_tools.hpp"
 #include "worker/engine/delayed_constraint.hpp"
+#include "worker/engine/grammar_constraint.hpp"
 #include "worker/engine/infill.hpp"
 
 namespace bulkhead::engine {
@@ -106,6 +107,14 @@ Result<ipc::AppliedTemplate> answer_to(const Language& language, const ipc::Appl
   parameter = "messages";
   BULKHEAD_TRY(jinja::ChatPrompt prompt, render(language, question.prompt));
   return ipc::AppliedTemplate{question.request, prompt.text(), std::move(prompt.warnings)};
+}
+
+Result<ipc::CheckedConstraint> answer_to(const Language&, const ipc::CheckConstraint& question,
+                                         std::string& parameter) {
+  parameter = question.constraint.parameter;
+  const Result<constrain::Compiled> compiled = compile_constraint(question.constraint);
+  if (!compiled.ok()) return compiled.error();
+  return ipc::CheckedConstraint{question.request};
 }
 
 }  // namespace

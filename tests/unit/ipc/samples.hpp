@@ -78,6 +78,7 @@ inline std::vector<FromWorker> samples_from_worker() {
       Drained{},
       VaultOffer{5, 1, 17},
       AppliedTemplate{RequestId{6}, "<s>hi", {"no tools"}},
+      CheckedConstraint{RequestId{9}},
       Embedded{RequestId{9}, 2, {0.5F, -1.25F}},
       PromptTokens{RequestId{8}, 3, {{-0.5F, "\xC3", {{7, -0.25F, "a"}}}, {0, "b", {}}}},
   };
@@ -132,6 +133,7 @@ inline std::vector<ToWorker> samples_to_worker() {
       Promote{true, true},
       Settled{},
       ApplyTemplate{RequestId{7}, {"{}", 5}},
+      CheckConstraint{RequestId{9}, {ConstraintKind::kRegex, "[ab]+", "regex"}},
       Embed{RequestId{9}, std::string("a text")},
       Embed{RequestId{10}, std::vector<TokenId>{3, 4}},
   };
