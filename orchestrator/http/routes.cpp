@@ -126,7 +126,15 @@ void look_up(Call call, QuestionRequest<Message> wanted) {
 }
 
 void generate(Call call, GenerationRequest wanted) {
-  const auto model = admit(call, wanted.model, wanted.prompts.size() * wanted.n);
+  const std::size_t choices = wanted.prompts.size() * wanted.n;
+  const std::size_t most = call.context.options.server.max_choices;
+  if (most != 0 && choices > most)
+    return call.refuse(invalid(
+        fmt::format("The request asks for {} answers (prompts times n); this server gives at most "
+                    "{} to a request (server.max_choices).",
+                    choices, most),
+        "n", "invalid_value"));
+  const auto model = admit(call, wanted.model, choices);
   if (!model) return;
   if (wanted.resumable) {
     if (auto error = call.context.streams.start(*model, std::move(wanted), call.exchange))

@@ -182,6 +182,14 @@ TEST(Limits, MoreChoicesThanTheQueueEverTakesAreNotToBeTriedAgain) {
   expect_error_shape(reply, "4 answers");
 }
 
+TEST(Limits, OneRequestMayAskForSoManyAnswers) {
+  const Serving serving = serve({"server.max_choices=3"});
+  EXPECT_EQ(serving.complete({{"prompt", "x"}, {"n", 3}, {"max_tokens", 2}}).status, 200);
+  const HttpReply reply = serving.complete({{"prompt", {"x", "y"}}, {"n", 2}, {"max_tokens", 2}});
+  EXPECT_EQ(reply.status, 400);
+  expect_error_shape(reply, "server.max_choices");
+}
+
 TEST(Limits, RequestTimeoutIs504OrAnEvent) {
   Serving serving = serve({"server.request_timeout_s=1"});
   HttpReply reply = serving.complete({{"prompt", "never"}});
