@@ -67,6 +67,11 @@ HttpResponse get_ready(const ApiContext& context, const std::string&) {
   return response;
 }
 
+// For balancers that send a request to the server with the fewest: vLLM's endpoint and member.
+HttpResponse get_load(const ApiContext& context, const std::string&) {
+  return json_response(200, {{"server_load", context.services.router.outstanding()}});
+}
+
 HttpResponse get_metrics(const ApiContext& context, const std::string&) {
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
@@ -282,6 +287,7 @@ constexpr Route kRoutes[] = {
     {kGet, "/health", "/health", kAnyone, kOpenAi, get_health},
     {kGet, "/livez", "/livez", kAnyone, kOpenAi, get_live},
     {kGet, "/readyz", "/readyz", kAnyone, kOpenAi, get_ready},
+    {kGet, "/load", "/load", kClients, kOpenAi, get_load},
     {kGet, "/metrics", "/metrics", kOwnPages, kOpenAi, get_metrics},
     {kGet, "/v1/models", "/v1/models", kClients, kOpenAi, get_models},
     {kGet, "/v1/models/{id}", "/v1/models/{id}", kClients, kOpenAi, get_model},

@@ -374,6 +374,17 @@ TEST(Service, HealthWorkersAndMetrics) {
   EXPECT_EQ(text.find("bulkhead_worker_deaths_total"), std::string::npos);
 }
 
+TEST(Service, LoadIsTheNumberOfUnfinishedRequests) {
+  Serving serving = serve();
+  const auto load = [&] { return json::parse(serving.get("/load").body)["server_load"]; };
+  EXPECT_EQ(load(), 0);
+  HttpClient stream(serving.port);
+  stream.send("POST", "/v1/completions",
+              json{{"prompt", "slow"}, {"max_tokens", 5000}, {"stream", true}}.dump());
+  EXPECT_EQ(stream.receive_head().status, 200);
+  EXPECT_EQ(load(), 1);
+}
+
 TEST(Service, FiguresTellTokensPerRecordAndWakeUpsPerToken) {
   for (const char* transport : {"shm", "stdio"}) {
     SCOPED_TRACE(transport);
