@@ -56,6 +56,8 @@ inline constexpr WorkerFigure kRows[] = {
     {"blit_sync_waits", kCounter, "waits", "Waits of the host for a transfer"},
     {"blit_transfer_seconds", kCounter, "s", "Time of all transfers"},
     {"blit_uploads", kCounter, "transfers", "Uploads"},
+    {"cancelled_requests_total", kCounter, "requests",
+     "Requests that ended before their last token because the daemon cancelled them", kCounted},
     {"channel_bytes_sent_total", kCounter, "bytes", "Data that the worker sent to the daemon"},
     {"channel_doorbells_sent_total", kCounter, "wake-ups", "Times that the worker woke the daemon"},
     {"channel_full_stalls_total", kCounter, "sends", "Sends that found no room in the ring"},

@@ -172,6 +172,7 @@ void Engine::cancel(RequestId id) {
   message.reason = ipc::FinishReason::kCancelled;
   message.prompt_tokens = request.prompt_tokens;
   message.completion_tokens = request.delivered;  // tokens that nobody saw were never generated
+  counts_.add("cancelled_requests_total");
   drop(request);
   emit_(message);
   say_drained();

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/engine_harness.hpp"
+#include "tests/unit/engine/tokens.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -216,6 +217,7 @@ TEST(EngineRequests, CancelWhileTokenisingAndOfNobody) {
   harness.engine.cancel(RequestId{1});
   harness.engine.cancel(RequestId{99});
   EXPECT_EQ(harness.answer(1).finished->reason, ipc::FinishReason::kCancelled);
+  EXPECT_EQ(figure(harness, "cancelled_requests_total"), 1);
   EXPECT_EQ(harness.engine.outstanding(), 0U);
   // The same number may come again; the first one's tokens are not taken for its.
   request.prompt = std::string("yz");
