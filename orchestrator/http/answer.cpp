@@ -128,6 +128,7 @@ void Answer::queue_ended(Clock::time_point first_token, const ipc::Finished& fin
   if (first_token == Clock::time_point{}) return;
   const auto reading = std::chrono::microseconds(
       std::min<std::uint64_t>(finished.prefill_microseconds, std::uint64_t{1} << 40));
+  services_.metrics.time(events::kPrefill, reading);
   services_.metrics.time(events::kQueue,
                          std::max<Clock::duration>(first_token - began_ - reading, {}));
 }

@@ -62,18 +62,22 @@ inline constexpr double kRequestSeconds[] = {0.01, 0.05, 0.1, 0.5, 1,   2.5, 5,
 inline constexpr EventTimes kFirstToken{"bulkhead_time_to_first_token_seconds",
                                         "From a request's arrival to its first token",
                                         kFirstTokenSeconds};
-inline constexpr double kQueueSeconds[] = {0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2.5,
-                                           5,     10,    30,   60,   120, 300};
+inline constexpr double kQueueSeconds[] = {0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1,
+                                           2.5,   5,     10,   30,   60,  120, 300};
 inline constexpr EventTimes kQueue{
     "bulkhead_queue_time_seconds",
     "From a request's arrival until a worker began to read its prompt, of answers that ended well",
     kQueueSeconds};
+inline constexpr EventTimes kPrefill{
+    "bulkhead_prefill_time_seconds",
+    "From a worker's first look at a prompt until its first token, of answers that ended well",
+    kFirstTokenSeconds};
 inline constexpr EventTimes kInterToken{"bulkhead_inter_token_seconds",
                                         "Between the tokens of one sequence", kInterTokenSeconds};
 inline constexpr EventTimes kRequest{"bulkhead_request_seconds",
                                      "From a generation's arrival to its end", kRequestSeconds};
-inline constexpr const EventTimes* kTimes[] = {&kFirstToken, &kQueue, &kInterToken,
-                                                &kRequest};
+inline constexpr const EventTimes* kTimes[] = {&kFirstToken, &kQueue, &kPrefill, &kInterToken,
+                                               &kRequest};
 
 }  // namespace events
 

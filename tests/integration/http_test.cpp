@@ -367,6 +367,7 @@ TEST(Service, HealthWorkersAndMetrics) {
   EXPECT_EQ(serving.metric("bulkhead_time_to_first_token_seconds_count"), 1);
   const std::string text = serving.get("/metrics").body;
   EXPECT_EQ(text.find("Bad name"), std::string::npos);
+  EXPECT_EQ(serving.metric("bulkhead_prefill_time_seconds_count"), 1);
   // What the daemon counts itself, no worker can take the name, the value or the type of.
   EXPECT_NE(text.find("# TYPE bulkhead_worker_restarts_total counter"), std::string::npos);
   EXPECT_EQ(serving.metric("bulkhead_worker_restarts_total{worker=\"builtin-0\",cause=\"signal\"}"),
