@@ -54,9 +54,9 @@ struct Protection {
 };
 
 enum class VaultState {
-  kOff,       // a successor can take over nothing of this process; `reason` says why
+  kOff,       // a successor can import nothing of this process; `reason` says why
   kKept,      // the worker has loaded the model and offers it to a successor
-  kImported,  // the worker took the model over from a predecessor, and offers it to a successor
+  kImported,  // the worker imported the model from a predecessor, and offers it to a successor
   kWaiting,   // the model is loaded; VaultOffer follows once there is room for its descriptors
 };
 constexpr VaultState last_enumerator(VaultState) {
@@ -167,10 +167,10 @@ struct Vault {
   std::uint64_t epoch = 0;  // 0: no predecessor left anything
   std::uint32_t files = 0;
   std::uint32_t blocks = 0;
-  bool keep_kv = false;   // false: the predecessor's end casts doubt on its KV pages
+  bool may_adopt_kv = false;  // false: the predecessor's end casts doubt on its KV pages
   bool replaced = false;  // an operator asked for a new process, and so for a changed model file
   bool operator==(const Vault&) const = default;
-  BULKHEAD_MESSAGE(20, "vault", epoch, files, blocks, keep_kv, replaced)
+  BULKHEAD_MESSAGE(20, "vault", epoch, files, blocks, may_adopt_kv, replaced)
 };
 
 struct Drain {
@@ -191,11 +191,11 @@ struct Profile {
 // The daemon tells a standby, which is ready and has had no request, to serve from now on. The standby answers with a
 // second Ready (and Progress before that, if it takes time); then the daemon sends it requests.
 struct Promote {
-  bool keep_kv = false;  // as in Vault; it counts for a standby that took its memory over
+  bool may_adopt_kv = false;  // as in Vault; it counts for a standby that imported its memory
   bool unsettled =
       false;  // the predecessor's last steps may still write to its KV pages: Settled follows
   bool operator==(const Promote&) const = default;
-  BULKHEAD_MESSAGE(24, "promote", keep_kv, unsettled)
+  BULKHEAD_MESSAGE(24, "promote", may_adopt_kv, unsettled)
 };
 
 // The daemon tells a successor that its predecessor is gone, with all the predecessor's work on the device.

@@ -226,12 +226,12 @@ int serve(const Arguments& arguments, const config::Settings& settings,
         "what the device has free)",
         ready.context_limit, asked);
   }
-  const auto serve_with_vault = [&](bool keep_kv, MainVault::Writer writer) {
-    return vault.begin(*loaded.executor, *loaded.file, engine, keep_kv, writer);
+  const auto serve_with_vault = [&](bool may_adopt_kv, MainVault::Writer writer) {
+    return vault.begin(*loaded.executor, *loaded.file, engine, may_adopt_kv, writer);
   };
   ready.vault = arguments.standby
                     ? vault.stand_by(*loaded.executor)
-                    : serve_with_vault(vault.keep_kv(), MainVault::Writer::kGone).value();
+                    : serve_with_vault(vault.may_adopt_kv(), MainVault::Writer::kGone).value();
   if (!arguments.cache.empty()) let_clock_of_files_pass();
   outbox.send(ready);
   if (arguments.standby) spdlog::debug("standing by");
@@ -241,8 +241,8 @@ int serve(const Arguments& arguments, const config::Settings& settings,
       die(outbox, device_failed(whole.error()) ? ipc::kExitDeviceLost : ipc::kExitVaultUnusable,
           whole.error());
     const auto report =
-        serve_with_vault(promote.keep_kv, promote.unsettled ? MainVault::Writer::kUnsettled
-                                                            : MainVault::Writer::kGone);
+        serve_with_vault(promote.may_adopt_kv, promote.unsettled ? MainVault::Writer::kUnsettled
+                                                                 : MainVault::Writer::kGone);
     if (report.has_value()) again.vault = *report;
     return report.has_value();
   };

@@ -97,8 +97,8 @@ Result<std::unique_ptr<forward::Transformer>> load_draft(const std::string& path
   engine.prefix_cache = true;
   engine.kv_cache_mb = cache.megabytes;
   options.context = cache.context;
-  options.keepable = false;
-  options.kept = nullptr;
+  options.exportable = false;
+  options.predecessor = nullptr;
   if (options.progress) {
     options.progress = [report = std::move(options.progress)](
                            const std::string& stage, std::uint64_t done, std::uint64_t total) {

@@ -143,8 +143,8 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   options.gpu = settings.gpu_optimizations;
   options.context = arguments.context;
   options.cache_folder = arguments.cache;
-  options.keepable = vault.wanted();
-  options.kept = vault.kept();
+  options.exportable = vault.wanted();
+  options.predecessor = vault.predecessor();
   const std::uint32_t own_timeout = settings.gpu_optimizations.command_buffer_ring.timeout_ms;
   options.wait_timeout_ms = config::device_wait_ms(settings);
   // A CPU device compiles kernels inside its first step and shares the cores with everybody, so the worker waits

@@ -97,14 +97,14 @@ Status MainVault::receive() {
   if (line == std::string::npos) return unusable("its directory does not say of which model it is");
   const auto blocks = all.begin() + 1 + given_.files;
   files_.assign(std::make_move_iterator(all.begin() + 1), std::make_move_iterator(blocks));
-  kept_.blocks.assign(std::make_move_iterator(blocks), std::make_move_iterator(all.end()));
-  kept_.layout = {described.identity.substr(line + 1),
-                  described.context,
-                  described.pages - described.window_pages,
-                  described.window_pages,
-                  described.weight_blocks,
-                  described.block_bytes};
-  kept_.checksums = described.checksums;
+  predecessor_.blocks.assign(std::make_move_iterator(blocks), std::make_move_iterator(all.end()));
+  predecessor_.layout = {described.identity.substr(line + 1),
+                         described.context,
+                         described.pages - described.window_pages,
+                         described.window_pages,
+                         described.weight_blocks,
+                         described.block_bytes};
+  predecessor_.checksums = described.checksums;
   return {};
 }
 
@@ -163,7 +163,7 @@ Result<std::unique_ptr<model::GgufFile>> MainVault::open_model(const std::string
 
 std::optional<ipc::VaultReport> MainVault::begin(const forward::Transformer& executor,
                                                  const model::GgufFile& file,
-                                                 engine::Engine& engine, bool keep_kv,
+                                                 engine::Engine& engine, bool may_adopt_kv,
                                                  Writer writer) {
   if (!wanted_) return report_;
   report_.reason.clear();
@@ -171,7 +171,7 @@ std::optional<ipc::VaultReport> MainVault::begin(const forward::Transformer& exe
     // The device's last steps may write to states that sequences of this process would have.
     if (writer == Writer::kUnsettled && executor.limits().states > 0) return std::nullopt;
     stand_by(executor);
-    if (!adopt(engine, keep_kv, writer)) return std::nullopt;
+    if (!adopt(engine, may_adopt_kv, writer)) return std::nullopt;
     return report_;
   }
   Status offered = prepare(executor, file);
@@ -212,20 +212,20 @@ bool MainVault::offer_again() {
   return true;
 }
 
-ipc::VaultReport MainVault::stand_by(const forward::MemoryKeeper& keeper) {
+ipc::VaultReport MainVault::stand_by(const forward::MemoryExporter& exporter) {
   if (!given()) return report_;
-  const forward::TakeOverTimes times = keeper.take_over_times();
+  const forward::ImportTimes times = exporter.import_times();
   report_.import_microseconds = times.import_ns / 1000;
   report_.check_microseconds = times.check_ns / 1000;
   report_.state = ipc::VaultState::kImported;
   return report_;
 }
 
-bool MainVault::adopt(engine::Engine& engine, bool keep_kv, Writer writer) {
+bool MainVault::adopt(engine::Engine& engine, bool may_adopt_kv, Writer writer) {
   const auto begin = Clock::now();
   const vault::Description& described = directory_->description();
   const engine::PagePool& pool = engine.scheduler().pool();
-  if (!keep_kv) {
+  if (!may_adopt_kv) {
     report_.reason = "the last process's end casts doubt on its KV pages";
   } else if (described.pages != pool.all_pages() ||
              described.window_pages != pool.windows().total_pages() ||
@@ -233,11 +233,11 @@ bool MainVault::adopt(engine::Engine& engine, bool keep_kv, Writer writer) {
              described.states != engine.scheduler().states().slots()) {
     report_.reason = "the directory is of other KV pages";
   }
-  vault::KeptPages kept;
+  vault::Entries entries;
   if (report_.reason.empty()) {
-    kept = directory_->pages();
-    if (kept.doubtful > 0)
-      report_.reason = fmt::format("{} entries of the directory are not whole", kept.doubtful);
+    entries = directory_->entries();
+    if (entries.doubtful > 0)
+      report_.reason = fmt::format("{} entries of the directory are not whole", entries.doubtful);
   }
   if (!report_.reason.empty()) {
     // Which pages the device may still write to is then not to be told either.
@@ -248,50 +248,50 @@ bool MainVault::adopt(engine::Engine& engine, bool keep_kv, Writer writer) {
     return true;
   }
   set_ledgers(engine);
-  std::vector<engine::KeptPage> pages;
-  pages.reserve(kept.pages.size());
-  for (const vault::KeptPage& page : kept.pages)
+  std::vector<engine::EnteredPage> pages;
+  pages.reserve(entries.pages.size());
+  for (const vault::EnteredPage& page : entries.pages)
     pages.push_back({page.page, page.before, page.tokens, page.content});
-  if (const Result<std::uint32_t> taken = engine.take_over(pages); taken.ok()) {
+  if (const Result<std::uint32_t> taken = engine.adopt(pages); taken.ok()) {
     report_.pages_adopted = *taken;
   } else {
     report_.reason = taken.error().message();
     spdlog::warn("KV pages are computed anew: {}", report_.reason);
     directory_->empty();
   }
-  std::vector<engine::KeptState> states;
-  states.reserve(kept.states.size());
-  for (const vault::KeptState& state : kept.states)
+  std::vector<engine::EnteredState> states;
+  states.reserve(entries.states.size());
+  for (const vault::EnteredState& state : entries.states)
     states.push_back({state.slot, state.page, state.content});
-  if (const Result<std::uint32_t> taken = engine.take_over_states(states); !taken.ok()) {
+  if (const Result<std::uint32_t> taken = engine.adopt_states(states); !taken.ok()) {
     spdlog::warn("saved states are computed anew: {}", taken.error().message());
-    for (const engine::KeptState& state : states)
+    for (const engine::EnteredState& state : states)
       directory_->leave_state(state.slot);
   }
-  report_.pages_withheld = writer == Writer::kUnsettled ? engine.withhold(kept.open) : 0;
+  report_.pages_withheld = writer == Writer::kUnsettled ? engine.withhold(entries.open) : 0;
   report_.adopt_microseconds = nanoseconds_since(begin) / 1000;
   return true;
 }
 
 Status MainVault::prepare(const forward::Transformer& executor, const model::GgufFile& file) {
-  BULKHEAD_TRY(forward::KeptMemory kept, executor.keep_memory());
+  BULKHEAD_TRY(forward::ExportedMemory exported, executor.export_memory());
   const engine::ExecutorLimits& limits = executor.limits();
   vault::Description description;
-  description.identity = model_line(file) + change_times_ + "\n" + kept.layout.identity;
-  description.context = kept.layout.context;
-  description.pages = kept.layout.pages + kept.layout.window_pages;
-  description.window_pages = kept.layout.window_pages;
+  description.identity = model_line(file) + change_times_ + "\n" + exported.layout.identity;
+  description.context = exported.layout.context;
+  description.pages = exported.layout.pages + exported.layout.window_pages;
+  description.window_pages = exported.layout.window_pages;
   description.page_tokens = limits.page_tokens;
   description.vocabulary = limits.vocabulary;
   description.states = limits.states;
-  description.weight_blocks = kept.layout.weight_blocks;
-  description.block_bytes = kept.layout.block_bytes;
-  description.checksums = kept.checksums;
+  description.weight_blocks = exported.layout.weight_blocks;
+  description.block_bytes = exported.layout.block_bytes;
+  description.checksums = exported.checksums;
   BULKHEAD_TRY(directory_, vault::Directory::create(description));
 
   Offer& offer = offer_.emplace();
   offer.directory = directory_->take_descriptor();
-  offer.blocks = std::move(kept.blocks);
+  offer.blocks = std::move(exported.blocks);
   const std::vector<int> files = file.descriptors();
   offer.descriptors.push_back(offer.directory.get());
   offer.descriptors.insert(offer.descriptors.end(), files.begin(), files.end());

@@ -1,10 +1,10 @@
-// What this process takes over from the one before it, and leaves to the one after it: weights and
+// What this process imports and adopts from the one before it, and leaves to the one after it: weights and
 // KV pages in device memory that outlives a process, the model's open files, and a directory of what
 // lies where (vault/directory.hpp). The daemon holds the descriptors of all this in between.
 //
 //   receive()      the daemon's word: is there something? Its descriptors come with it
 //   open_model()   the files that the weights came from, although their names may be gone
-//   kept()         for forward::make_transformer, which compares, imports and checks the weights
+//   predecessor()  for forward::make_transformer, which compares, imports and checks the weights
 //   begin()        when this process is to serve: the KV pages become its own, or, if it has loaded
 //                  the model itself, its memory is offered to the daemon
 //
@@ -23,7 +23,7 @@
 #include "config/base/error.hpp"
 #include "ipc/channel.hpp"
 #include "worker/engine/engine.hpp"
-#include "worker/forward/kept_memory.hpp"
+#include "worker/forward/exported_memory.hpp"
 #include "worker/forward/transformer.hpp"
 #include "worker/main_outbox.hpp"
 #include "worker/model/gguf.hpp"
@@ -37,32 +37,32 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
       : channel_(channel), outbox_(outbox), wanted_(wanted) {}
 
   bool wanted() const { return wanted_; }
-  // Something was left, and is being taken over.
+  // Something was left, and is being imported.
   bool given() const { return given_.epoch != 0; }
-  bool keep_kv() const { return given_.keep_kv; }
+  bool may_adopt_kv() const { return given_.may_adopt_kv; }
 
   Status receive();
   Result<std::unique_ptr<model::GgufFile>> open_model(const std::string& path);
-  forward::KeptMemory* kept() { return given() ? &kept_ : nullptr; }
+  forward::ExportedMemory* predecessor() { return given() ? &predecessor_ : nullptr; }
   // Once, with nothing submitted to the engine yet, which this must outlive; the file stays open for as
-  // long. `keep_kv`: the KV pages that the directory tells of may be believed. `unsettled`: its writer
+  // long. `may_adopt_kv`: the KV pages that the directory tells of may be believed. `unsettled`: its writer
   // has stopped, but the device may still be at its last steps; what they can write to is withheld from
   // the engine until settled(). False: not without that word, which is to be waited for; nothing has
   // been done.
   enum class Writer : std::uint8_t { kGone, kUnsettled };
   std::optional<ipc::VaultReport> begin(const forward::Transformer& executor,
                                         const model::GgufFile& file, engine::Engine& engine,
-                                        bool keep_kv, Writer writer);
+                                        bool may_adopt_kv, Writer writer);
   // Instead, of a process that waits to be promoted: the KV pages are still another's, and so is the
   // directory.
-  ipc::VaultReport stand_by(const forward::MemoryKeeper& keeper);
+  ipc::VaultReport stand_by(const forward::MemoryExporter& exporter);
   // After begin() has reported kWaiting: true once all is offered, or can't be. What other processes of
   // the same user have on the way counts against the descriptors that this one may send.
   bool offer_again();
   // Between the two: it shares the weights' memory with a process that could write to it until it
   // died. An error is one before begin().
-  Status check_again(forward::MemoryKeeper& keeper) {
-    return given() ? keeper.check_weights_again() : Status();
+  Status check_again(forward::MemoryExporter& exporter) {
+    return given() ? exporter.check_weights_again() : Status();
   }
 
  private:
@@ -79,13 +79,13 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
   Status prepare(const forward::Transformer& executor, const model::GgufFile& file);
   // What is left of offer_, which is gone when all was sent. kResourceExhausted: no room for more yet.
   Status send_offer();
-  bool adopt(engine::Engine& engine, bool keep_kv, Writer writer);
+  bool adopt(engine::Engine& engine, bool may_adopt_kv, Writer writer);
 
-  void entered(const engine::KeptPage& page) override {
+  void entered(const engine::EnteredPage& page) override {
     directory_->enter(page.page, page.before, page.tokens, page.sum);
   }
   void left(engine::PageIndex page) override { directory_->leave(page); }
-  void saved(const engine::KeptState& state) override {
+  void saved(const engine::EnteredState& state) override {
     directory_->enter_state(state.slot, state.page, state.sum);
   }
   void overwritten(engine::StateSlot slot) override { directory_->leave_state(slot); }
@@ -100,7 +100,7 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
   ipc::Vault given_;
   std::vector<UniqueFd> files_;  // until open_model()
   std::string change_times_;     // of the files that this process opened itself
-  forward::KeptMemory kept_;
+  forward::ExportedMemory predecessor_;
   std::unique_ptr<vault::Directory> directory_;
   std::optional<Offer> offer_;  // until it is sent
   ipc::VaultReport report_;

@@ -18,7 +18,8 @@ struct WorkerFigure {
     kCounter,  // a value that only grows, from 0 at the start of the worker's process
     kGauge,
   };
-  std::string_view name;  // as workers send it; orchestrator/metrics/metric_name.hpp makes the metric's name of it
+  std::string_view
+      name;  // as workers send it; orchestrator/metrics/metric_name.hpp makes the metric's name of it
   Kind kind = Kind::kGauge;
   std::string_view unit;  // of the metric: "bytes", "s", ..., never "us"
   std::string_view help;
@@ -134,7 +135,7 @@ inline constexpr WorkerFigure kRows[] = {
     {"prefix_cache_evictions_total", kCounter, "pages",
      "Pages of the prefix cache whose room was needed"},
     {"prefix_cache_hit_pages_total", kCounter, "pages",
-     "Pages that sequences took over from the prefix cache"},
+     "Pages that sequences reused from the prefix cache"},
     {"prefix_cache_hit_ratio", kGauge, "0 to 1",
      "Share of the prompts' tokens found in the prefix cache"},
     {"prefix_cache_hit_tokens_total", kCounter, "tokens",
@@ -148,8 +149,7 @@ inline constexpr WorkerFigure kRows[] = {
      "Requests computed again after their results were spoilt", kCounted},
     {"resumed_requests_total", kCounter, "requests", "Requests that another worker had begun",
      kCounted},
-    {"ring_average_wait_microseconds", kGauge, "s",
-     "Mean time that the host waits for the device"},
+    {"ring_average_wait_microseconds", kGauge, "s", "Mean time that the host waits for the device"},
     {"ring_recording_seconds", kCounter, "s", "Time that recording commands took"},
     {"ring_recordings", kCounter, "recordings", "Command buffers recorded"},
     {"ring_replays", kCounter, "submissions", "Submissions of commands that were recorded before"},

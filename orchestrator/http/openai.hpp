@@ -108,7 +108,7 @@ std::string system_fingerprint(std::string_view identity);
 struct Usage {
   std::uint64_t prompt_tokens = 0;
   std::uint64_t completion_tokens = 0;
-  std::uint64_t cached_tokens = 0;     // of the prompt's, taken over from earlier requests
+  std::uint64_t cached_tokens = 0;     // of the prompt's, reused from earlier requests
   std::uint64_t reasoning_tokens = 0;  // of the completion's
   // Tokens that the worker guessed. `completion_tokens` counts the right guesses, too; the worker
   // dropped the wrong ones.

@@ -195,8 +195,8 @@ class OfWorker {
   }
 
  private:
-  void add_of(MetricType type, const ClientMetric::Label& label, const char* name,
-              const char* help, double value) {
+  void add_of(MetricType type, const ClientMetric::Label& label, const char* name, const char* help,
+              double value) {
     Snapshot::Labels labels = labels_;
     labels.push_back(label);
     now_.add(type, name, help, value, std::move(labels));
@@ -231,9 +231,9 @@ void add_supervision(Snapshot& now, const Worker& worker) {
   const Vault& vault = worker.vault();
   out.gauge("bulkhead_worker_vault_held", "1 while memory of the worker would outlive it",
             vault.held() ? 1 : 0);
-  out.counter("bulkhead_worker_vault_imports_total", "Successors that took weights over",
+  out.counter("bulkhead_worker_vault_imports_total", "Successors that imported weights",
               vault.imports());
-  out.counter("bulkhead_worker_vault_pages_adopted_total", "KV pages that successors went on with",
+  out.counter("bulkhead_worker_vault_pages_adopted_total", "KV pages that successors adopted",
               vault.pages_adopted());
   out.counter("bulkhead_worker_vault_drops_total", "Vaults that were not used after all",
               vault.drops());
@@ -241,7 +241,7 @@ void add_supervision(Snapshot& now, const Worker& worker) {
   out.gauge("bulkhead_worker_vault_import_seconds",
             "Mapping the memory, by the process that serves",
             static_cast<double>(report.import_microseconds) / 1e6);
-  out.gauge("bulkhead_worker_vault_adopt_seconds", "Taking KV pages over, by the same",
+  out.gauge("bulkhead_worker_vault_adopt_seconds", "Adopting KV pages, by the same",
             static_cast<double>(report.adopt_microseconds) / 1e6);
   out.gauge("bulkhead_worker_requests_outstanding", "Requests that the worker has",
             static_cast<double>(worker.outstanding()));
@@ -283,7 +283,8 @@ void add_engine(Snapshot& now, const Worker& worker) {
                  part.active ? 1 : 0);
   }
   const ipc::Stats& stats = worker.stats();
-  out.counter("bulkhead_worker_steps_total", "Steps of the engine", static_cast<double>(stats.steps));
+  out.counter("bulkhead_worker_steps_total", "Steps of the engine",
+              static_cast<double>(stats.steps));
   out.gauge("bulkhead_worker_active_sequences", "Sequences being computed", stats.active_sequences);
   out.gauge("bulkhead_worker_waiting_sequences", "Sequences waiting in the worker",
             stats.waiting_sequences);

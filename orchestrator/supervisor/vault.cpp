@@ -63,7 +63,7 @@ ipc::Vault Vault::give(ipc::Channel& channel) {
     return {};
   }
   ipc::Vault message = contents_;
-  message.keep_kv = keep_kv();
+  message.may_adopt_kv = may_adopt_kv();
   message.replaced = replaced_;
   return message;
 }

@@ -49,8 +49,8 @@ class Vault {
   // Not to be used again.
   void drop(const std::string& reason);
 
-  // A successor may go on with its KV pages.
-  bool keep_kv() const { return held() && !kv_doubtful_; }
+  // A successor may adopt its KV pages.
+  bool may_adopt_kv() const { return held() && !kv_doubtful_; }
   std::uint64_t offers() const { return offers_; }
   std::uint64_t imports() const { return imports_; }
   std::uint64_t drops() const { return drops_; }

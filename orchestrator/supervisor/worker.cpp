@@ -90,7 +90,7 @@ void Worker::start_process() {
   restart_timer_.cancel();
   retry_timer_.cancel();
   if (process_ != nullptr) return;
-  // Its last steps may still write to what would be taken over.
+  // Its last steps may still write to what would be imported.
   starts_when_it_is_gone_ = leaving_ != nullptr && !leaving_->stuck();
   if (starts_when_it_is_gone_) return;
   if (leaving_ != nullptr) leave_in_kernel(std::move(leaving_));
@@ -133,7 +133,7 @@ bool Worker::looked_at_files() {
 
 bool Worker::take_over() {
   if (next_is_cold_) return false;
-  // What it had the device do may go on for as long as it is there: nothing of it is taken over.
+  // What it had the device do may go on for as long as it is there: nothing of it is imported.
   if (leaving_ != nullptr && leaving_->stuck()) leave_in_kernel(std::move(leaving_));
   const bool unsettled = leaving_ != nullptr;
   std::unique_ptr<WorkerProcess> spare = pool_.take(unsettled ? vault_.epoch() : 0);
@@ -220,7 +220,7 @@ void Worker::process_changed(WorkerProcess& process) {
   ready_ = process.ready();
   file_mark_ = process.file_mark();
   ready_since_ = steady_clock::now();
-  kills_at_take_over_ = 0;
+  kills_at_import_ = 0;
   failed_tries_ = 0;
   if (process.imported()) {
     if (process.given_vault() == vault_.epoch()) {
@@ -258,7 +258,7 @@ void Worker::watch_cache() {
 void Worker::process_offered(WorkerProcess& process) {
   if (&process != process_.get()) return;
   ready_.vault = process.ready().vault;
-  spdlog::info("worker {}: its memory is kept for a successor now", name());
+  spdlog::info("worker {}: its memory is held for a successor now", name());
 }
 
 Status Worker::process_tokens(const ipc::SequenceTokensView& view) {
@@ -324,7 +324,7 @@ void Worker::unloaded() {
   if (next_options_.has_value()) become_next();
   if (!options_.vault) vault_.drop("isolation.vault is off");
   spdlog::info("worker {}: unloaded{}", name(),
-               vault_.held() ? "; what it had on the device is kept while there is room" : "");
+               vault_.held() ? "; what it had on the device is held while there is room" : "");
   set_state(WorkerState::kUnloaded);
 }
 

@@ -223,7 +223,7 @@ class Worker : private ProcessEvents {
   CacheFolder cache_;                       // outlives those that write to it
   CacheFolder::Check cache_check_;          // for the next process; begins when no process runs
   StartFilesLook start_files_;              // begins when that check has passed
-  std::uint32_t kills_at_take_over_ = 0;    // in a row
+  std::uint32_t kills_at_import_ = 0;       // in a row
   std::unique_ptr<WorkerProcess> process_;  // null between two
   // A process before it that has stopped and whose exit is not over: somebody else serves already.
   std::unique_ptr<WorkerProcess> leaving_;

@@ -14,7 +14,7 @@ using std::chrono::steady_clock;
 namespace {
 
 constexpr std::uint32_t kDeathsAtFirstStart = 3;  // then the daemon gives up
-constexpr std::uint32_t kKillsAtTakeOver = 3;     // then the worker drops the vault
+constexpr std::uint32_t kKillsAtImport = 3;       // then the worker drops the vault
 constexpr std::size_t kMostStuck = 3;  // processes that don't end; the worker starts no further one
 
 }  // namespace
@@ -44,7 +44,7 @@ void Worker::process_lost(WorkerProcess& process, const Death& death) {
 // may have given the device something else to do.
 void Worker::process_stopped(WorkerProcess& process) {
   if (&process != process_.get() || leaving_ != nullptr || state_ != WorkerState::kReady) return;
-  if (!vault_.keep_kv() || !pool_.ready(vault_.epoch())) return;
+  if (!vault_.may_adopt_kv() || !pool_.ready(vault_.epoch())) return;
   const Death& death = process.known_death();
   if (!death.by_others()) return;
   leaving_ = std::move(process_);
@@ -98,15 +98,15 @@ void Worker::tell_vault_of_end(const Death& death) {
   if (death.as_asked && death.cause != DeathCause::kDeviceLost) return vault_.ended_as_asked();
   const bool held = vault_.held();
   // A spare may have been given an earlier vault, which is gone by now.
-  const bool took_over = death.took_over && death.vault == vault_.epoch();
+  const bool importing = death.importing && death.vault == vault_.epoch();
   if (death.vault_unusable) {
-    if (took_over) vault_.drop(death.last_word.empty() ? death.words : death.last_word);
+    if (importing) vault_.drop(death.last_word.empty() ? death.words : death.last_word);
   } else {
     vault_.ended(death.cause);
     // The process died before it served. Unless a kill from outside ended it, the memory that it
     // took over may be the cause.
-    if (took_over && (!death.by_others() || ++kills_at_take_over_ >= kKillsAtTakeOver))
-      vault_.drop("a process that was taking it over died: " + death.words);
+    if (importing && (!death.by_others() || ++kills_at_import_ >= kKillsAtImport))
+      vault_.drop("a process that was importing it died: " + death.words);
   }
   if (held && !vault_.held()) vault_dropped();
 }
@@ -120,7 +120,7 @@ void Worker::spare_ended(const Spare& spare, const Death& death) {
   const bool had_it = death.vault != 0 && death.vault == vault_.epoch();
   const bool spoilt =
       death.cause == DeathCause::kDeviceLost || death.cause == DeathCause::kProtocolViolation;
-  if (had_it && (spoilt || (death.took_over && !death.by_others()))) {
+  if (had_it && (spoilt || (death.importing && !death.by_others()))) {
     vault_.drop("a spare: " + (death.last_word.empty() ? death.words : death.last_word));
     vault_dropped();
   }

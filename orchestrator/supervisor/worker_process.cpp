@@ -98,7 +98,7 @@ void WorkerProcess::promote(std::string name, bool unsettled) {
   promoted_ = true;
   stage_ = Stage::kLoading;
   unsettled_ = unsettled;
-  send(ipc::Promote{vault_.keep_kv() && vault_.epoch() == given_vault_, unsettled});
+  send(ipc::Promote{vault_.may_adopt_kv() && vault_.epoch() == given_vault_, unsettled});
   begin_heartbeat();
 }
 

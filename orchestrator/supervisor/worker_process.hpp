@@ -65,7 +65,7 @@ struct Death {
   std::string last_word = {};   // the process's own reason why it can't serve; empty: it gave none
   bool from_outside = false;    // somebody's SIGKILL or SIGTERM, or a SIGSTOP that made it hang
   std::uint64_t vault = 0;      // the number of the vault that the process was given; 0: none
-  bool took_over = false;       // the process was taking the vault over, and had not served yet
+  bool importing = false;       // the process was given a vault, and had not served yet
   bool vault_unusable = false;  // the process ended because it could not use the vault
   pid_t pid = -1;
   std::optional<std::uint64_t> step = {};  // the last step it counted; empty: not known

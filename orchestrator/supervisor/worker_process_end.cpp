@@ -142,7 +142,7 @@ void WorkerProcess::close_channel() {
 Death WorkerProcess::how_it_ended(const Exit& exit) const {
   Death death{.cause = kill_kind_, .words = kill_cause_, .last_word = fatal_};
   death.vault = given_vault_;
-  death.took_over = given_vault_ != 0 && loading();
+  death.importing = given_vault_ != 0 && loading();
   death.from_outside = was_stopped_;
   death.pid = process_.pid();
   if (channel_ != nullptr) death.step = channel_->last_beat();
@@ -172,7 +172,7 @@ Death WorkerProcess::how_it_ended(const Exit& exit) const {
     // A process can't do that to itself by mistake.
     death.from_outside = exit.killed_by(SIGKILL) || exit.killed_by(SIGTERM);
   } else if (loading()) {
-    death.vault_unusable = death.took_over && exit.exited_with(ipc::kExitVaultUnusable);
+    death.vault_unusable = death.importing && exit.exited_with(ipc::kExitVaultUnusable);
     death.cause = DeathCause::kFailedStart;
     death.words = "failed start: " + death.words;
   } else {

@@ -30,10 +30,10 @@ void check(const UniqueFd& fd) {
   if (!opened.ok()) return require(!opened.error().message().empty());
   const Description& described = (*opened)->description();
   require(described.pages <= kMostPages && described.block_bytes.size() <= kMostBlocks);
-  const KeptPages kept = (*opened)->pages();
+  const Entries kept = (*opened)->entries();
   require(kept.pages.size() <= described.pages);
   std::vector<bool> seen(described.pages);
-  for (const KeptPage& page : kept.pages) {
+  for (const EnteredPage& page : kept.pages) {
     require(page.page < described.pages && !seen[page.page]);
     require(page.before == kRoot || (page.before < described.pages && seen[page.before]));
     require(page.tokens.size() == described.page_tokens);
@@ -42,7 +42,7 @@ void check(const UniqueFd& fd) {
     seen[page.page] = true;
   }
   require(kept.states.size() <= described.states);
-  for (const KeptState& state : kept.states)
+  for (const EnteredState& state : kept.states)
     require(state.slot < described.states && state.page < described.pages);
   if (described.pages == 0) return;
   // What it goes on with.
@@ -51,8 +51,8 @@ void check(const UniqueFd& fd) {
   (*opened)->enter_state(0, 0, {});
   (*opened)->leave_state(described.states);
   (*opened)->empty();
-  require((*opened)->pages().states.empty());
-  require((*opened)->pages().pages.empty());
+  require((*opened)->entries().states.empty());
+  require((*opened)->entries().pages.empty());
 }
 
 }  // namespace

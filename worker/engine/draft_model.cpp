@@ -56,7 +56,7 @@ void DraftModel::begin(Wanted& wanted) {
     context.pages = PageList(pool_);
     context.pages.reserve(std::min(size + kStarvedFor, limits_.context));
     context.fed_count = 0;
-    context.pages.adopt(wanted.tokens.first(size - 1));
+    context.pages.reuse(wanted.tokens.first(size - 1));
     context.computed = context.pages.shared_positions();
     return;
   }

@@ -388,7 +388,7 @@ void Engine::finish(Request& request, ipc::FinishReason reason) {
   message.stopped_by = request.text.stopped_by();
   message.prompt_tokens = request.prompt_tokens;
   message.completion_tokens = request.generated;
-  message.cached_tokens = std::min(request.adopted, request.prompt_tokens);
+  message.cached_tokens = std::min(request.reused, request.prompt_tokens);
   message.accepted_drafts = request.drafting.accepted;
   message.rejected_drafts = request.drafting.drafted - request.drafting.accepted;
   message.prefill_microseconds = microseconds(request.first_token_at - request.started_at);

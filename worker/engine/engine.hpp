@@ -93,14 +93,14 @@ class Engine {
   // Finishes the requests that it has, refuses new ones, and sends Drained once none is left.
   void drain();
   // set_ledger() sets who keeps account of the KV pages that can be found by their tokens
-  // (kv_cache.hpp). take_over() takes over the pages that a predecessor left, as far as they match
+  // (kv_cache.hpp). adopt() adopts the pages that a predecessor left, as far as they match
   // their sums, before any request comes; it returns how many it took. An error is the device's.
   void set_ledger(PageLedger* ledger) { guard_.set_ledger(ledger); }
-  Result<std::uint32_t> take_over(std::span<const KeptPage> pages);
-  // Takes over the states behind pages (state_book.hpp) that take_over() took, and compares them with their
+  Result<std::uint32_t> adopt(std::span<const EnteredPage> pages);
+  // Adopts the states behind pages (state_book.hpp) that adopt() took, and compares them with their
   // sums first. Returns how many it took; the ledger hears that the others are no more. An error is the device's.
   void set_state_ledger(StateLedger* ledger) { guard_.set_state_ledger(ledger); }
-  Result<std::uint32_t> take_over_states(std::span<const KeptState> states);
+  Result<std::uint32_t> adopt_states(std::span<const EnteredState> states);
   std::uint32_t withhold(std::span<const PageIndex> pages) { return scheduler_.withhold(pages); }
   void settle() { scheduler_.settle(); }
   // Times a step's kernels as soon as no step is in flight; stats() reports the times from then on.
@@ -158,7 +158,7 @@ class Engine {
   Status submit_steps();
   Result<bool> ask_draft_model();
   Status look_at_memory(std::uint64_t step);
-  void leave_out_states(std::span<const KeptState> states);
+  void leave_out_states(std::span<const EnteredState> states);
   void mark_started();
   void make_masks();
   void handle_outputs(std::span<const ColumnOutput> outputs);

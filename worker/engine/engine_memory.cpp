@@ -31,14 +31,14 @@ Status Engine::look_at_memory(std::uint64_t step) {
 
 // Nobody goes on from such states any more, and whoever did so computes its tokens again. The memory of the pages
 // behind which they were saved is as good as before.
-void Engine::leave_out_states(std::span<const KeptState> states) {
+void Engine::leave_out_states(std::span<const EnteredState> states) {
   std::vector<PageIndex> pages;
-  for (const KeptState& state : states)
+  for (const EnteredState& state : states)
     pages.push_back(state.page);
   const std::size_t again = scheduler_.distrust(pages, PagePool::Fate::kUseAgain);
   counts_.add("requests_computed_again_total", again);
   std::size_t left_out = 0;
-  for (const KeptState& state : states)
+  for (const EnteredState& state : states)
     left_out += scheduler_.leave_out_state(state.slot) ? 1 : 0;
   spdlog::error(
       "{} saved states are not what they were, slot {} among them: {} slots are not used any more, "
@@ -47,11 +47,11 @@ void Engine::leave_out_states(std::span<const KeptState> states) {
       states.size(), states.front().slot, left_out, again);
 }
 
-Result<std::uint32_t> Engine::take_over(std::span<const KeptPage> pages) {
-  BULKHEAD_TRY(const std::vector<KeptPage> sound, guard_.sound(pages));
-  const std::uint32_t taken = scheduler_.take_over(sound);
+Result<std::uint32_t> Engine::adopt(std::span<const EnteredPage> pages) {
+  BULKHEAD_TRY(const std::vector<EnteredPage> sound, guard_.sound(pages));
+  const std::uint32_t taken = scheduler_.adopt(sound);
   guard_.know(sound);
-  for (const KeptPage& page : pages) {
+  for (const EnteredPage& page : pages) {
     if (page.page < scheduler_.pool().all_pages() && !scheduler_.pool().can_be_found(page.page))
       guard_.left(page.page);
   }
@@ -67,7 +67,7 @@ Result<std::uint32_t> Engine::take_over(std::span<const KeptPage> pages) {
   return taken;
 }
 
-Result<std::uint32_t> Engine::take_over_states(std::span<const KeptState> states) {
+Result<std::uint32_t> Engine::adopt_states(std::span<const EnteredState> states) {
   const std::uint64_t damaged = guard_.figures().damaged;
   BULKHEAD_TRY(const std::vector<bool> whole, guard_.whole(states));
   if (const std::uint64_t spoilt = guard_.figures().damaged - damaged; spoilt > 0) {
@@ -76,7 +76,7 @@ Result<std::uint32_t> Engine::take_over_states(std::span<const KeptState> states
   }
   std::uint32_t taken = 0;
   for (std::size_t i = 0; i < states.size(); ++i) {
-    if (!whole[i] || !scheduler_.take_over_state(states[i].page, states[i].slot)) {
+    if (!whole[i] || !scheduler_.adopt_state(states[i].page, states[i].slot)) {
       guard_.overwritten(states[i].slot);
       // Without sums nobody knows whether the memory is good.
       if (!whole[i] && executor_.limits().most_pages_summed > 0)

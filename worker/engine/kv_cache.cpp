@@ -34,7 +34,7 @@ PagePool::PagePool(const ExecutorLimits& limits, Sharing sharing)
     empty_.push_back(page - 1);
 }
 
-KeptPage PagePool::entry_of(PageIndex page) const {
+EnteredPage PagePool::entry_of(PageIndex page) const {
   const PageIndex full = windows_.owns(page) ? windows_.full_page(page) : page;
   return {page, full == page ? index_.before(page) : full, index_.tokens(full), {}};
 }
@@ -75,27 +75,27 @@ void PagePool::release(PageIndex page) {
   idle_.add(page);
 }
 
-std::uint32_t PagePool::take_over(std::span<const KeptPage> pages) {
+std::uint32_t PagePool::adopt(std::span<const EnteredPage> pages) {
   if (sharing_ == Sharing::kNone || empty_.size() != total_) return 0;
   std::vector<PageIndex> taken;
-  for (const KeptPage& kept : pages) {
-    if (windows_.owns(kept.page)) continue;
+  for (const EnteredPage& each : pages) {
+    if (windows_.owns(each.page)) continue;
     const bool sound =
-        kept.page < total_ && !index_.contains(kept.page) && kept.tokens.size() == page_tokens_ &&
-        (kept.before == kNone || (kept.before < total_ && index_.contains(kept.before))) &&
-        !index_.find(kept.before, kept.tokens);
+        each.page < total_ && !index_.contains(each.page) && each.tokens.size() == page_tokens_ &&
+        (each.before == kNone || (each.before < total_ && index_.contains(each.before))) &&
+        !index_.find(each.before, each.tokens);
     if (sound) {
-      index_.insert(kept.page, kept.before, kept.tokens);
-      taken.push_back(kept.page);
-    } else if (ledger_ != nullptr && kept.page < total_ && !index_.contains(kept.page)) {
-      ledger_->left(kept.page);
+      index_.insert(each.page, each.before, each.tokens);
+      taken.push_back(each.page);
+    } else if (ledger_ != nullptr && each.page < total_ && !index_.contains(each.page)) {
+      ledger_->left(each.page);
     }
   }
   // Who follows another is older than that one (see above).
   for (auto page = taken.rbegin(); page != taken.rend(); ++page)
     idle_.add(*page);
   std::erase_if(empty_, [this](PageIndex page) { return index_.contains(page); });
-  windows_.take_over(pages);
+  windows_.adopt(pages);
   return static_cast<std::uint32_t>(taken.size());
 }
 
@@ -233,13 +233,13 @@ void PageList::clear() {
   shared_ = 0;
 }
 
-std::uint32_t PageList::adopt(std::span<const TokenId> tokens) {
+std::uint32_t PageList::reuse(std::span<const TokenId> tokens) {
   if (pool_->sharing_ == Sharing::kNone) return 0;
   std::uint32_t known = 0;
-  return pool_->windows_.exists() ? adopt(tokens, nullptr, known) : adopt_full(tokens);
+  return pool_->windows_.exists() ? reuse(tokens, nullptr, known) : reuse_full(tokens);
 }
 
-std::uint32_t PageList::adopt_full(std::span<const TokenId> tokens) {
+std::uint32_t PageList::reuse_full(std::span<const TokenId> tokens) {
   const std::uint32_t had = shared_;
   for (auto wanted = next_page(tokens); !wanted.empty(); wanted = next_page(tokens)) {
     const auto found = pool_->index_.find(before(), wanted);
@@ -251,7 +251,7 @@ std::uint32_t PageList::adopt_full(std::span<const TokenId> tokens) {
   return shared_ - had;
 }
 
-std::uint32_t PageList::adopt(std::span<const TokenId> tokens, const StateBook* states,
+std::uint32_t PageList::reuse(std::span<const TokenId> tokens, const StateBook* states,
                               std::uint32_t& known) {
   known = shared_;
   if (pool_->sharing_ == Sharing::kNone) return 0;
@@ -271,17 +271,17 @@ std::uint32_t PageList::adopt(std::span<const TokenId> tokens, const StateBook* 
     const bool seen = gapless_from <= windows.first_seen(static_cast<std::uint32_t>(known * size));
     if (seen && (states == nullptr || states->has(at))) taken = known;
   }
-  adopt_full(tokens.first(taken * size));
-  if (windows.exists() && taken > had) adopt_windows(had);
+  reuse_full(tokens.first(taken * size));
+  if (windows.exists() && taken > had) reuse_windows(had);
   return taken - had;
 }
 
-// Takes over the window pages of the shared pages from index `had` on, as far as a window behind
+// Reuses the window pages of the shared pages from index `had` on, as far as a window behind
 // them sees them.
-void PageList::adopt_windows(std::uint32_t had) {
+void PageList::reuse_windows(std::uint32_t had) {
   const std::uint32_t seen = pool_->windows_.first_seen(shared_positions());
   for (std::uint32_t at = std::max(had, seen); at < shared_; ++at)
-    windows_.adopt(at, pages_[at]);
+    windows_.reuse(at, pages_[at]);
   windows_.begin_behind(shared_);
 }
 

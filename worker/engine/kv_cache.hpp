@@ -46,9 +46,9 @@ enum class Sharing : std::uint8_t { kNone, kPrefixes };
 using StateSlot = std::uint32_t;  // ExecutorLimits::states
 inline constexpr StateSlot kNoState = 0xFFFFFFFF;
 
-// A full page that can be found by its tokens: what a ledger is told, and what is taken over from a
+// A full page that can be found by its tokens: what a ledger is told, and what is adopted from a
 // predecessor.
-struct KeptPage {
+struct EnteredPage {
   PageIndex page = 0;
   // The page that comes before it. A window page has here the full page that it belongs to.
   PageIndex before = PrefixIndex::kRoot;
@@ -62,9 +62,9 @@ struct KeptPage {
 class PageLedger {
  public:
   virtual ~PageLedger() = default;
-  virtual void entered(const KeptPage& page) = 0;
+  virtual void entered(const EnteredPage& page) = 0;
   virtual void left(PageIndex page) = 0;     // it may be written to from now on
-  virtual void found(PageIndex /*page*/) {}  // a list takes it over from the cache
+  virtual void found(PageIndex /*page*/) {}  // a list reuses it
 };
 
 class PagePool {
@@ -79,7 +79,7 @@ class PagePool {
   // Window pages are numbered after the full ones.
   std::uint32_t all_pages() const { return total_ + windows_.total_pages(); }
   // Returns the ledger's entry for a page of either kind that can be found.
-  KeptPage entry_of(PageIndex page) const;
+  EnteredPage entry_of(PageIndex page) const;
   bool can_be_found(PageIndex page) const {
     return windows_.owns(page) ? windows_.full_page(page) != kNoPage
                                : page < total_ && index_.contains(page);
@@ -113,10 +113,10 @@ class PagePool {
   }
   // Who forgets the states behind pages that are emptied; null: there are none. As long-lived.
   void set_states(StateBook* states) { states_ = states; }
-  // Takes over pages of both kinds that were computed before this pool existed; each must come after
-  // its KeptPage::before. They are idle from now on and can be found. Call it while every page is
+  // Adopts pages of both kinds that were computed before this pool existed; each must come after
+  // its EnteredPage::before. They are idle from now on and can be found. Call it while every page is
   // empty. Returns how many full pages it took; the ledger hears that the others left.
-  std::uint32_t take_over(std::span<const KeptPage> pages);
+  std::uint32_t adopt(std::span<const EnteredPage> pages);
   // Keeps back empty pages of both kinds to which a dead predecessor's steps may still write.
   // Nobody gets these pages before settle(), and they count as used. Returns how many it keeps
   // back.
@@ -200,11 +200,11 @@ class PageList {
   // found. With window pages it stops at a page before which the window's pages can be found, too.
   // The found pages replace pages that the list had there, to which nothing may have been written.
   // Returns how many it found.
-  std::uint32_t adopt(std::span<const TokenId> tokens);
+  std::uint32_t reuse(std::span<const TokenId> tokens);
   // The same, but if `states` is not null, it stops at the last page that has a snapshot of the
   // states behind it. `known` gets the number of pages that could be found without that rule, those
   // that the list had included.
-  std::uint32_t adopt(std::span<const TokenId> tokens, const StateBook* states,
+  std::uint32_t reuse(std::span<const TokenId> tokens, const StateBook* states,
                       std::uint32_t& known);
   // Says that these pages hold the keys and values of `tokens`, from position 0 on, and that the
   // steps that wrote them have ended on the device. Others can find the full pages from now on. If
@@ -223,8 +223,8 @@ class PageList {
   PageIndex before() const { return shared_ == 0 ? PrefixIndex::kRoot : pages_[shared_ - 1]; }
   std::span<const TokenId> next_page(std::span<const TokenId> tokens) const;
   void replace(std::uint32_t at, PageIndex page);
-  std::uint32_t adopt_full(std::span<const TokenId> tokens);
-  void adopt_windows(std::uint32_t had);
+  std::uint32_t reuse_full(std::span<const TokenId> tokens);
+  void reuse_windows(std::uint32_t had);
 
   PagePool* pool_ = nullptr;
   std::vector<PageIndex> pages_;

@@ -29,7 +29,7 @@ PageGuard::PageGuard(Executor& executor, const PagePool& pool, std::chrono::seco
     lot.jobs.reserve(most_);
 }
 
-void PageGuard::entered(const KeptPage& page) {
+void PageGuard::entered(const EnteredPage& page) {
   if (most_ == 0) {
     if (ledger_ != nullptr) ledger_->entered(page);
     return;
@@ -55,7 +55,7 @@ void PageGuard::left(PageIndex page) {
   if (ledger_ != nullptr) ledger_->left(page);
 }
 
-void PageGuard::saved(const KeptState& state) {
+void PageGuard::saved(const EnteredState& state) {
   page_of_[state.slot] = state.page;
   if (most_ > 0) return want_sum(number_of(state.slot));
   if (state_ledger_ != nullptr) state_ledger_->saved(state);
@@ -81,8 +81,8 @@ void PageGuard::want_check(PageIndex number) {
   to_check_.push_back({number, wanted.life, true});
 }
 
-Result<std::vector<KeptPage>> PageGuard::sound(std::span<const KeptPage> pages) {
-  std::vector<KeptPage> sound;
+Result<std::vector<EnteredPage>> PageGuard::sound(std::span<const EnteredPage> pages) {
+  std::vector<EnteredPage> sound;
   if (most_ == 0) return sound;
   std::vector<bool> spoilt(pool_.all_pages());
   // Two lots at a time: the host lists the pieces of one while the device is at the other.
@@ -93,7 +93,7 @@ Result<std::vector<KeptPage>> PageGuard::sound(std::span<const KeptPage> pages) 
   while (ended < pages.size()) {
     while (started < pages.size() && started - ended < std::size_t{2} * most_) {
       batch_.clear();
-      for (const KeptPage& page : lot_at(started))
+      for (const EnteredPage& page : lot_at(started))
         batch_.push_back(page.page);
       BULKHEAD_RETURN_IF_ERROR(executor_.start_sums(batch_, 0));
       started += batch_.size();
@@ -101,7 +101,7 @@ Result<std::vector<KeptPage>> PageGuard::sound(std::span<const KeptPage> pages) 
     BULKHEAD_TRY(const std::span<const PageSum> sums, executor_.finish_sums());
     const auto lot = lot_at(ended);
     for (std::size_t i = 0; i < lot.size(); ++i) {
-      const KeptPage& page = lot[i];
+      const EnteredPage& page = lot[i];
       ++figures_.checked;
       if (sums[i] == page.sum) continue;
       ++figures_.damaged;
@@ -114,7 +114,7 @@ Result<std::vector<KeptPage>> PageGuard::sound(std::span<const KeptPage> pages) 
     ended += lot.size();
   }
   std::vector<bool> believed(pool_.all_pages());
-  for (const KeptPage& page : pages) {
+  for (const EnteredPage& page : pages) {
     const bool follows = page.before == PrefixIndex::kRoot || believed[page.before];
     if (spoilt[page.page] || !follows) continue;
     believed[page.page] = true;
@@ -123,9 +123,9 @@ Result<std::vector<KeptPage>> PageGuard::sound(std::span<const KeptPage> pages) 
   return sound;
 }
 
-void PageGuard::know(std::span<const KeptPage> pages) {
+void PageGuard::know(std::span<const EnteredPage> pages) {
   if (most_ == 0) return;
-  for (const KeptPage& page : pages) {
+  for (const EnteredPage& page : pages) {
     Page& known = pages_[page.page];
     known.sum = page.sum;
     known.state = State::kSummed;
@@ -133,13 +133,13 @@ void PageGuard::know(std::span<const KeptPage> pages) {
   }
 }
 
-Result<std::vector<bool>> PageGuard::whole(std::span<const KeptState> states) {
+Result<std::vector<bool>> PageGuard::whole(std::span<const EnteredState> states) {
   std::vector<bool> whole(states.size());
   if (most_ == 0) return whole;
   for (std::size_t at = 0; at < states.size(); at += most_) {
     const auto lot = states.subspan(at, std::min<std::size_t>(most_, states.size() - at));
     batch_.clear();
-    for (const KeptState& state : lot)
+    for (const EnteredState& state : lot)
       batch_.push_back(number_of(state.slot));
     BULKHEAD_RETURN_IF_ERROR(executor_.start_sums(batch_, 0));
     BULKHEAD_TRY(const std::span<const PageSum> sums, executor_.finish_sums());
@@ -152,7 +152,7 @@ Result<std::vector<bool>> PageGuard::whole(std::span<const KeptState> states) {
   return whole;
 }
 
-void PageGuard::know(const KeptState& state) {
+void PageGuard::know(const EnteredState& state) {
   page_of_[state.slot] = state.page;
   if (most_ == 0) return;
   Page& known = pages_[number_of(state.slot)];
@@ -262,7 +262,7 @@ void PageGuard::tell(PageIndex number, const PageSum& sum) {
     return;
   }
   if (ledger_ == nullptr) return;
-  KeptPage entry = pool_.entry_of(number);
+  EnteredPage entry = pool_.entry_of(number);
   entry.sum = sum;
   ledger_->entered(entry);
 }

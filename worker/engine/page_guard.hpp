@@ -1,12 +1,12 @@
 // Finds KV pages whose memory has changed since they were full, and saved states (state_book.hpp) whose
 // memory has changed since they were saved. The device makes a sum of a page once the step that filled it
-// has ended. It makes the sum again, and the guard compares both, when a sequence takes the page over from
-// the prefix cache, when a successor takes over what a dead process left, and for all pages in turn in the
+// has ended. It makes the sum again, and the guard compares both, when a sequence reuses the page from
+// the prefix cache, when a successor adopts what a dead process left, and for all pages in turn in the
 // background.
 //
 //     entered()          A page is full. The guard has the device make its sum.
 //       the sum is there The guard tells the ledger of the page and its sum.
-//     found()            A sequence takes the page over. The guard has it compared beside the next step,
+//     found()            A sequence reuses the page. The guard has it compared beside the next step,
 //                        and collect() says whether to believe the step's results.
 //     left()             The guard forgets the page.
 //
@@ -15,8 +15,8 @@
 // sums the guard only passes on what it is told.
 //
 // The device makes sums of saved states, too. The guard compares them when a sequence goes on from them
-// (used()), when a successor takes them over, and in the background. Every sequence that went on from changed states holds the page
-// behind which they were saved.
+// (used()), when a successor adopts them, and in the background. Every sequence that went on from changed states
+// holds the page behind which they were saved.
 //
 // The guard does not notice a page that changed before its sum was made, nor one that changes while a
 // sequence computes with it and before the next comparison. One thread. Only the lists of the background
@@ -45,7 +45,7 @@ struct GuardFigures {
 // Memory that has changed; valid until the next PageGuard::collect().
 struct DamagedMemory {
   std::span<const PageIndex> pages;
-  std::span<const KeptState> states;  // with the pages behind which they were saved
+  std::span<const EnteredState> states;  // with the pages behind which they were saved
 };
 
 class PageGuard final : public PageLedger, public StateLedger {
@@ -59,23 +59,23 @@ class PageGuard final : public PageLedger, public StateLedger {
   void set_ledger(PageLedger* ledger) { ledger_ = ledger; }
   void set_state_ledger(StateLedger* ledger) { state_ledger_ = ledger; }
 
-  void entered(const KeptPage& page) override;
+  void entered(const EnteredPage& page) override;
   void left(PageIndex page) override;
   void found(PageIndex page) override;
-  void saved(const KeptState& state) override;
+  void saved(const EnteredState& state) override;
   void overwritten(StateSlot slot) override;
   void used(StateSlot slot) override;
 
   // Compares pages that a predecessor left with their sums. Returns the pages that have not changed, in the
   // order given, without those that follow a changed one. No step may be in flight.
-  Result<std::vector<KeptPage>> sound(std::span<const KeptPage> pages);
-  // The engine has taken over these pages, which sound() returned.
-  void know(std::span<const KeptPage> pages);
+  Result<std::vector<EnteredPage>> sound(std::span<const EnteredPage> pages);
+  // The engine has adopted these pages, which sound() returned.
+  void know(std::span<const EnteredPage> pages);
   // Compares saved states that a predecessor left with their sums. Returns for each whether it has not changed; an
   // executor that makes no sums believes none. No step may be in flight.
-  Result<std::vector<bool>> whole(std::span<const KeptState> states);
-  // The engine has taken over these states, which whole() believed.
-  void know(const KeptState& state);
+  Result<std::vector<bool>> whole(std::span<const EnteredState> states);
+  // The engine has adopted these states, which whole() believed.
+  void know(const EnteredState& state);
 
   // Starts what is to be compared or summed up, before step number `step` is submitted.
   Status start(std::uint64_t step);
@@ -134,10 +134,10 @@ class PageGuard final : public PageLedger, public StateLedger {
   std::deque<Job> to_sum_, to_check_;  // in their order
   std::array<Lot, Executor::kSumsInFlight> lots_;
   std::size_t oldest_ = 0, lots_count_ = 0;
-  std::vector<PageIndex> batch_;             // of the lot that is started
-  std::vector<PageIndex> damaged_;           // since the last collect()
-  std::vector<KeptState> damaged_states_;    // the same
-  std::vector<KeptState> collected_states_;  // by the last collect()
+  std::vector<PageIndex> batch_;                // of the lot that is started
+  std::vector<PageIndex> damaged_;              // since the last collect()
+  std::vector<EnteredState> damaged_states_;    // the same
+  std::vector<EnteredState> collected_states_;  // by the last collect()
   std::chrono::steady_clock::time_point scrubbed_{};
   bool scrubbed_ever_ = false;
   PageIndex cursor_ = 0;

@@ -277,7 +277,7 @@ void Scheduler::admit() {
     Sequence& sequence = *waiting_.front();
     if (sequence.unknown > 0) return;  // it lost its pages, and its last token is on its way
     const auto positions = static_cast<std::uint32_t>(sequence.tokens.size());
-    if (shares_pages(sequence)) adopt_pages(sequence);
+    if (shares_pages(sequence)) reuse_pages(sequence);
     const std::uint32_t wanted = std::min(pool_.pages_for(positions) + 1, pool_.total_pages()) -
                                  static_cast<std::uint32_t>(sequence.pages.pages().size());
     if (pool_.free_pages() < wanted || !sequence.pages.cover(positions) ||
@@ -326,7 +326,7 @@ void Scheduler::plan_prefill() {
   for (std::size_t i = 0; i < turn_.size() && budget > 0; ++i) {
     Sequence* const sequence = turn_[i];
     if (shares_pages(*sequence) && sequence->computed == sequence->pages.shared_positions()) {
-      if (adopt_pages(*sequence) > 0) go_on_after_shared(*sequence);
+      if (reuse_pages(*sequence) > 0) go_on_after_shared(*sequence);
       if (waits_for_another(*sequence)) continue;
     }
     std::uint32_t count = std::min(budget, sequence->pending());

@@ -22,7 +22,7 @@
 // If sequences that read prompts have all window pages and none can go on, the scheduler preempts the
 // youngest.
 //
-// Prefixes (with `prefix_cache`). A sequence takes over the full pages that hold the beginning of
+// Prefixes (with `prefix_cache`). A sequence reuses the full pages that hold the beginning of
 // its tokens: when it is admitted, and before each of its chunks, because another sequence may have
 // computed them meanwhile. Its last token is always computed, because only that gives logits. A
 // sequence whose next page another one is computing waits for it, so prompts that arrive together
@@ -60,7 +60,7 @@
 // States (ExecutorLimits::states). A slot holds what a model's layers carry from position to position. A
 // running sequence owns its slot until it is removed or preempted. The device computes steps in order, so the
 // next owner may have the slot at once. Pages without states are of no use to a new sequence. So the sequence
-// takes over the pages up to one behind which a step saved the states, too (state_book.hpp), and goes on
+// reuses the pages up to one behind which a step saved the states, too (state_book.hpp), and goes on
 // from there. The scheduler has steps save the states behind these pages:
 //
 //   the last one but a few tokens of a prompt    chat templates end prompts otherwise in the next turn
@@ -99,7 +99,7 @@ struct Sequence {
   std::uint32_t most_tokens = 0;    // tokens it may grow to (for reserving host memory)
   bool may_ask_otherwise = false;   // Scheduler::ask() may change `output` while it generates
   // What each of its first tokens but the last of so many asks for, besides `output`: kNone, kLogits or kHidden. Such a
-  // sequence takes over no pages, which would leave columns out.
+  // sequence reuses no pages, which would leave columns out.
   Output prompt_output = Output::kNone;
   std::uint32_t prompt_length = 0;
   // Guesses of the tokens after those of length() and one more, for the next plan(), which drops
@@ -123,8 +123,8 @@ struct Sequence {
   std::uint32_t done = 0;         // of `computed`, by steps that have ended
   std::uint32_t unknown = 0;      // tokens after `tokens` that steps in flight choose
   std::uint32_t row = 0;          // which output of step `planned_in` its last column's is
-  std::uint32_t adopted = 0;      // of those, found in the cache before it was first preempted
-  std::uint32_t adopted_end = 0;  // the position behind the pages that it found last
+  std::uint32_t reused = 0;       // of those, found in the cache before it was first preempted
+  std::uint32_t reused_end = 0;   // the position behind the pages that it found last
   std::uint32_t preemptions = 0;  // times it lost its pages
   std::uint64_t planned_in = 0;   // the last step that had columns of it
   std::uint64_t passed_over_in = 0;  // the last step that left its token to another step
@@ -150,7 +150,7 @@ struct SchedulerOptions {
 // Tokens that had to be computed before their sequence could go on generating, and those that were
 // found instead. All count from the start.
 struct PrefixFigures {
-  std::uint64_t hit_tokens = 0, hit_pages = 0;    // taken over from the cache
+  std::uint64_t hit_tokens = 0, hit_pages = 0;    // reused from the cache
   std::uint64_t miss_tokens = 0, miss_pages = 0;  // computed: columns, and full pages
 };
 
@@ -249,12 +249,12 @@ class Scheduler {
 
   // See PagePool; `pages` while no sequence has been added.
   void set_ledger(PageLedger* ledger) { pool_.set_ledger(ledger); }
-  // See StateBook; the states behind pages that were taken over before.
+  // See StateBook; the states behind pages that were adopted before.
   void set_state_ledger(StateLedger* ledger) { states_.set_ledger(ledger); }
-  bool take_over_state(PageIndex page, StateSlot slot);
+  bool adopt_state(PageIndex page, StateSlot slot);
   // As StateBook::leave_out, once nobody finds the page behind which the slot was saved.
   bool leave_out_state(StateSlot slot) { return states_.leave_out(slot); }
-  std::uint32_t take_over(std::span<const KeptPage> pages) { return pool_.take_over(pages); }
+  std::uint32_t adopt(std::span<const EnteredPage> pages) { return pool_.adopt(pages); }
   std::uint32_t withhold(std::span<const PageIndex> pages) { return pool_.withhold(pages); }
   void settle() { pool_.settle(); }
   std::size_t running() const { return running_.size(); }
@@ -288,7 +288,7 @@ class Scheduler {
   void send_back(Sequence& sequence);
   void forget_outputs_of(const Sequence& sequence);
   void free_pages_of(Sequence& sequence);
-  std::uint32_t adopt_pages(Sequence& sequence);
+  std::uint32_t reuse_pages(Sequence& sequence);
   std::uint32_t end_to_save(const Sequence& sequence) const;
   void go_on_from_snapshot(Sequence& sequence);
   void free_state_of(Sequence& sequence);

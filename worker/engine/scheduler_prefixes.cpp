@@ -1,5 +1,5 @@
 // The scheduler's part that deals with the prefix cache (scheduler.hpp, "Prefixes"): which pages of other
-// sequences a sequence takes over, and which sequence it waits for.
+// sequences a sequence reuses, and which sequence it waits for.
 #include <algorithm>
 
 #include "worker/engine/scheduler.hpp"
@@ -26,21 +26,21 @@ void Scheduler::go_on_after_shared(Sequence& sequence) {
   const std::uint32_t found = positions - sequence.computed;
   prefix_figures_.hit_tokens += found;
   prefix_figures_.hit_pages += found / pool_.page_tokens();
-  if (sequence.preemptions == 0) sequence.adopted += found;
-  if (found > 0) sequence.adopted_end = positions;
+  if (sequence.preemptions == 0) sequence.reused += found;
+  if (found > 0) sequence.reused_end = positions;
   sequence.computed = sequence.done = positions;
   if (limits_.states > 0 && found > 0) go_on_from_snapshot(sequence);
 }
 
-// Takes over the pages that the prefix cache has for the sequence. Returns how many there are beyond those that the
+// Reuses the pages that the prefix cache has for the sequence. Returns how many there are beyond those that the
 // sequence has.
-std::uint32_t Scheduler::adopt_pages(Sequence& sequence) {
+std::uint32_t Scheduler::reuse_pages(Sequence& sequence) {
   const std::span<const TokenId> tokens = all_but_last(sequence);
   const bool windows = pool_.windows().exists();
-  if (limits_.states == 0 && !windows) return sequence.pages.adopt(tokens);
+  if (limits_.states == 0 && !windows) return sequence.pages.reuse(tokens);
   std::uint32_t known = 0;
   const std::uint32_t found =
-      sequence.pages.adopt(tokens, limits_.states > 0 ? &states_ : nullptr, known);
+      sequence.pages.reuse(tokens, limits_.states > 0 ? &states_ : nullptr, known);
   const bool worth = known >= sequence.pages.shared() + kPagesWorthSaving;
   // slide_window() still needs `branch` once the sequence has passed it and finds no known pages
   // ahead any more.

@@ -85,9 +85,9 @@ void Scheduler::free_state_of(Sequence& sequence) {
   if (sequence.slot != kNoState) states_.give_back(std::exchange(sequence.slot, kNoState));
 }
 
-bool Scheduler::take_over_state(PageIndex page, StateSlot slot) {
+bool Scheduler::adopt_state(PageIndex page, StateSlot slot) {
   return prefix_cache_ && page < pool_.total_pages() && pool_.index().contains(page) &&
-         states_.take_over(page, slot);
+         states_.adopt(page, slot);
 }
 
 }  // namespace bulkhead::engine

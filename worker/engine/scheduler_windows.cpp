@@ -50,7 +50,7 @@ std::uint32_t Scheduler::columns_with_windows(Sequence& sequence, std::uint32_t 
 void Scheduler::slide_window(Sequence& sequence) {
   const std::uint32_t page = pool_.page_tokens();
   const std::uint32_t ends[] = {end_to_save(sequence) / page, sequence.known / page,
-                                sequence.adopted_end / page, sequence.branch / page};
+                                sequence.reused_end / page, sequence.branch / page};
   sequence.pages.slide(sequence.done, ends);
   if (sequence.pending() > 1) static_cast<void>(cover_reserve(sequence));
 }

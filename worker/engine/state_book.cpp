@@ -100,7 +100,7 @@ void StateBook::forget(StateSlot slot) {
   free_.push_back(slot);
 }
 
-bool StateBook::take_over(PageIndex page, StateSlot slot) {
+bool StateBook::adopt(PageIndex page, StateSlot slot) {
   const auto place = std::find(free_.begin(), free_.end(), slot);
   if (place == free_.end() || page >= slots_of_.size() || has(page) || snapshots_ >= most_)
     return false;

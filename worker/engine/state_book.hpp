@@ -5,7 +5,7 @@
 //     free
 //     lent       a running sequence's own, or one that a step in flight saves to
 //     snapshot   it holds the states behind the last position of a full page that can be found by its
-//                tokens. A sequence that takes over pages up to that one goes on from there.
+//                tokens. A sequence that reuses pages up to that one goes on from there.
 //
 // Snapshots have a budget: the slots that running sequences can't need. When it is used up, the snapshot
 // that was used longest ago makes room. When a page is emptied, its snapshot is forgotten, too. So the
@@ -27,7 +27,7 @@
 namespace bulkhead::engine {
 
 // A snapshot: the slot holds the states behind the page's last position.
-struct KeptState {
+struct EnteredState {
   StateSlot slot = 0;
   PageIndex page = 0;
   PageSum sum{};  // of the slot; zeros where nobody has made it yet
@@ -38,7 +38,7 @@ struct KeptState {
 class StateLedger {
  public:
   virtual ~StateLedger() = default;
-  virtual void saved(const KeptState& state) = 0;
+  virtual void saved(const EnteredState& state) = 0;
   virtual void overwritten(StateSlot slot) = 0;  // steps may write to the slot from now on
   virtual void used(StateSlot /*slot*/) {}       // a sequence goes on from the slot
 };
@@ -82,7 +82,7 @@ class StateBook {
   void set_ledger(StateLedger* ledger) { ledger_ = ledger; }
   // Enters a snapshot that a predecessor made, before the first sequence comes. The page must be in the
   // prefix cache. False: the slot is not free, the page has a snapshot, or the budget is used up.
-  bool take_over(PageIndex page, StateSlot slot);
+  bool adopt(PageIndex page, StateSlot slot);
 
   std::uint32_t slots() const { return static_cast<std::uint32_t>(all_.size()); }
   std::uint32_t snapshots() const { return snapshots_; }

@@ -78,20 +78,20 @@ void WindowPool::leave(PageIndex full) {
   if (!gone.left_out) empty_.push_back(page);
 }
 
-void WindowPool::take_over(std::span<const KeptPage> pages) {
-  for (const KeptPage& kept : pages) {
-    if (!owns(kept.page) || at(kept.page).full != kNoPage) continue;
-    const bool belongs = shares_ && kept.before < of_full_.size() &&
-                         of_full_[kept.before] == kNoPage && index_.contains(kept.before) &&
-                         std::ranges::equal(index_.tokens(kept.before), kept.tokens);
+void WindowPool::adopt(std::span<const EnteredPage> pages) {
+  for (const EnteredPage& each : pages) {
+    if (!owns(each.page) || at(each.page).full != kNoPage) continue;
+    const bool belongs = shares_ && each.before < of_full_.size() &&
+                         of_full_[each.before] == kNoPage && index_.contains(each.before) &&
+                         std::ranges::equal(index_.tokens(each.before), each.tokens);
     if (!belongs) {
-      if (ledger_ != nullptr) ledger_->left(kept.page);
+      if (ledger_ != nullptr) ledger_->left(each.page);
       continue;
     }
-    of_full_[kept.before] = kept.page;
-    at(kept.page).full = kept.before;
-    at(kept.page).likely = true;
-    likely_.add(kept.page);
+    of_full_[each.before] = each.page;
+    at(each.page).full = each.before;
+    at(each.page).likely = true;
+    likely_.add(each.page);
     ++cached_;
   }
   std::erase_if(empty_, [this](PageIndex page) { return at(page).full != kNoPage; });
@@ -137,7 +137,7 @@ void WindowList::slide(std::uint32_t position, std::span<const std::uint32_t> en
   }
 }
 
-void WindowList::adopt(std::uint32_t index, PageIndex full) {
+void WindowList::reuse(std::uint32_t index, PageIndex full) {
   if (index >= pages_.size()) pages_.resize(index + 1, kNoPage);
   const PageIndex page = pool_->of(full);
   pool_->retain(page);

@@ -8,9 +8,9 @@
 //     idle      nobody uses it, but it belongs to a full page that can be found by its tokens
 //
 // A window page whose positions are all computed belongs to the full page of the same positions
-// (enter()). A sequence that takes over full pages up to some position also takes over the window
-// pages that a window ending there sees. If one of these is missing, the sequence takes over fewer
-// pages (PageList::adopt). Before a full page leaves the index, its window page does.
+// (enter()). A sequence that reuses full pages up to some position also reuses the window
+// pages that a window ending there sees. If one of these is missing, the sequence reuses fewer
+// pages (PageList::reuse). Before a full page leaves the index, its window page does.
 //
 // When no empty page is left, the pool empties idle ones, longest unused first. It begins with
 // pages that a sequence left behind on its way; pages at an end where other sequences are likely to
@@ -32,7 +32,7 @@ namespace bulkhead::engine {
 
 class PageLedger;
 class PrefixIndex;
-struct KeptPage;
+struct EnteredPage;
 
 class WindowPool {
  public:
@@ -74,10 +74,10 @@ class WindowPool {
   void enter(PageIndex full, PageIndex page);
   // Call this when `full` is about to leave the index: its window page can't be found any more.
   void leave(PageIndex full);
-  // Takes over a predecessor's pages; no list may have pages yet. KeptPage::before names the full page
+  // Adopts a predecessor's pages; no list may have pages yet. EnteredPage::before names the full page
   // that a page belongs to. The pool leaves out pages without such a full page, and tells the ledger
   // that they left.
-  void take_over(std::span<const KeptPage> pages);
+  void adopt(std::span<const EnteredPage> pages);
 
   // The same as PagePool::withhold().
   void withhold(const std::vector<bool>& wanted);
@@ -141,7 +141,7 @@ class WindowList {
   // sees it.
   void slide(std::uint32_t position, std::span<const std::uint32_t> ends);
   // Puts the window page of `full` at `index`, in place of the list's own page there, if any.
-  void adopt(std::uint32_t index, PageIndex full);
+  void reuse(std::uint32_t index, PageIndex full);
   // Sets from() as for a sequence that goes on behind page `end`. The list must have the pages up to
   // `end` already.
   void begin_behind(std::uint32_t end);

@@ -20,7 +20,7 @@ gpu::kernels::KvFormat kv_format(config::KvType type);
 std::uint32_t units_attention_from(config::MatrixAttention setting);
 
 // The facts about a device on which sizes depend. Sizes must not depend on how much memory is free, because a
-// successor that takes over memory must compute the same sizes.
+// successor that imports memory must compute the same sizes.
 struct DeviceSize {
   bool cpu = false;
   std::uint64_t memory_bytes = 0;  // the device's whole memory; 0: unknown, taken to be enough

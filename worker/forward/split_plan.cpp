@@ -35,13 +35,13 @@ class Planner {
     }
   }
 
-  Result<SplitPlan> plan(const std::vector<StageLayers>& kept_layers) {
+  Result<SplitPlan> plan(const std::vector<StageLayers>& exported_layers) {
     SplitPlan made;
     made.sizes.states = state_slots(graph_, options_.engine);
-    made.layers = kept_layers;
-    if (kept_layers.empty()) {
+    made.layers = exported_layers;
+    if (exported_layers.empty()) {
       BULKHEAD_TRY(made.layers, choose_layers(made.sizes.states));
-    } else if (!is_split(kept_layers)) {
+    } else if (!is_split(exported_layers)) {
       return not_as_expected("its layers are others");
     }
     for (std::size_t i = 0; i < devices_.size(); ++i) {
@@ -49,7 +49,7 @@ class Planner {
       const StageLayers layers = made.layers[i];
       made.graphs.push_back(stage_graph(graph_, layers, whole.prepared[layers.first]));
     }
-    if (kept_layers.empty()) BULKHEAD_RETURN_IF_ERROR(size_caches(made));
+    if (exported_layers.empty()) BULKHEAD_RETURN_IF_ERROR(size_caches(made));
     return made;
   }
 
@@ -172,8 +172,8 @@ std::vector<StepShape> shapes_on(gpu::DeviceKind kind, const model::ModelGraph& 
 
 Result<SplitPlan> plan_split(std::span<gpu::Device* const> devices, const model::GgufFile& file,
                              const model::ModelGraph& graph, const TransformerOptions& options,
-                             const std::vector<StageLayers>& kept_layers) {
-  return Planner(devices, file, graph, options).plan(kept_layers);
+                             const std::vector<StageLayers>& exported_layers) {
+  return Planner(devices, file, graph, options).plan(exported_layers);
 }
 
 }  // namespace bulkhead::forward

@@ -22,11 +22,11 @@ struct SplitPlan {
 };
 
 // A device that is listed twice shares its free memory between two stages. `options` has sizes (with_sizes).
-// `kept_layers`: those of a predecessor whose memory is taken over; empty: the devices' memory decides, and `sizes`
+// `exported_layers`: those of a predecessor whose memory is imported; empty: the devices' memory decides, and `sizes`
 // follow.
 Result<SplitPlan> plan_split(std::span<gpu::Device* const> devices, const model::GgufFile& file,
                              const model::ModelGraph& graph, const TransformerOptions& options,
-                             const std::vector<StageLayers>& kept_layers);
+                             const std::vector<StageLayers>& exported_layers);
 
 // The shapes of a stage's steps, as on this kind of device.
 std::vector<StepShape> shapes_on(gpu::DeviceKind kind, const model::ModelGraph& graph,

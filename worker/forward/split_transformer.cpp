@@ -9,8 +9,8 @@
 
 #include "config/base/log.hpp"
 #include "worker/forward/memory_need.hpp"
+#include "worker/forward/split_exported.hpp"
 #include "worker/forward/split_facts.hpp"
-#include "worker/forward/split_kept.hpp"
 #include "worker/forward/split_plan.hpp"
 #include "worker/forward/step_check.hpp"
 #include "worker/forward/step_copy.hpp"
@@ -107,19 +107,19 @@ class SplitTransformer final : public Transformer {
   std::span<float> brought_rows() override { return {}; }
   ComputedRows computed_rows() override { return {}; }
 
-  Result<KeptMemory> keep_memory() const override {
-    std::vector<KeptStage> kept;
+  Result<ExportedMemory> export_memory() const override {
+    std::vector<ExportedStage> exported;
     for (std::size_t i = 0; i < stages_.size(); ++i) {
-      BULKHEAD_TRY(KeptMemory memory, stages_[i]->keep_memory());
-      kept.push_back({layers_[i], std::move(memory)});
+      BULKHEAD_TRY(ExportedMemory memory, stages_[i]->export_memory());
+      exported.push_back({layers_[i], std::move(memory)});
     }
-    return join_kept(std::move(kept));
+    return join_exported(std::move(exported));
   }
-  TakeOverTimes take_over_times() const override {
-    TakeOverTimes times;
+  ImportTimes import_times() const override {
+    ImportTimes times;
     for (const auto& stage : stages_) {
-      times.import_ns += stage->take_over_times().import_ns;
-      times.check_ns += stage->take_over_times().check_ns;
+      times.import_ns += stage->import_times().import_ns;
+      times.check_ns += stage->import_times().check_ns;
     }
     return times;
   }
@@ -143,10 +143,10 @@ class SplitTransformer final : public Transformer {
               const model::ModelGraph& graph, const TransformerOptions& options) {
     TransformerOptions own = options;
     own.engine = with_sizes(options.engine, file, graph, size_of_all(devices));
-    std::vector<KeptStage> kept;
-    if (options.kept != nullptr) {
-      BULKHEAD_TRY(kept, part_kept(*options.kept, devices.size()));
-      for (const KeptStage& stage : kept)
+    std::vector<ExportedStage> exported;
+    if (options.predecessor != nullptr) {
+      BULKHEAD_TRY(exported, part_exported(*options.predecessor, devices.size()));
+      for (const ExportedStage& stage : exported)
         layers_.push_back(stage.layers);
     }
     BULKHEAD_TRY(const SplitPlan plan, plan_split(devices, file, graph, own, layers_));
@@ -154,7 +154,7 @@ class SplitTransformer final : public Transformer {
     own.shared = plan.sizes;
     for (std::size_t i = 0; i < devices.size(); ++i) {
       const std::string name = fmt::format("layers {} to {}", layers_[i].first, layers_[i].end - 1);
-      own.kept = kept.empty() ? nullptr : &kept[i].memory;
+      own.predecessor = exported.empty() ? nullptr : &exported[i].memory;
       if (options.progress) {
         own.progress = [&](const std::string& what, std::uint64_t done, std::uint64_t total) {
           options.progress(name + ": " + what, done, total);

@@ -76,29 +76,29 @@ class LoadedTransformer final : public Transformer {
   std::uint64_t weight_bytes() const override { return context_.weights.bytes; }
   std::uint64_t weight_bytes_read() const override { return context_.weights.bytes_per_step; }
 
-  Result<KeptMemory> keep_memory() const override {
-    if (!keepable_) {
+  Result<ExportedMemory> export_memory() const override {
+    if (!exportable_) {
       return Error(ErrorCode::kUnsupported,
                    context_.device->info().name + " can't share memory between processes");
     }
-    KeptMemory kept;
-    kept.layout = memory_layout_;
-    kept.checksums = checksums_;
+    ExportedMemory exported;
+    exported.layout = memory_layout_;
+    exported.checksums = checksums_;
     for (const auto* blocks : {&context_.weights.blocks, &context_.kv_blocks}) {
       for (const gpu::Buffer& block : *blocks) {
         BULKHEAD_TRY(UniqueFd fd, context_.device->export_memory(block));
-        kept.blocks.push_back(std::move(fd));
+        exported.blocks.push_back(std::move(fd));
       }
     }
-    return kept;
+    return exported;
   }
-  TakeOverTimes take_over_times() const override { return take_over_times_; }
+  ImportTimes import_times() const override { return import_times_; }
   Status check_weights_again() override {
     const auto begin = Clock::now();
     if (summing_ == nullptr)
-      return Error(ErrorCode::kInternal, "this executor has taken over no weights");
+      return Error(ErrorCode::kInternal, "this executor has imported no weights");
     BULKHEAD_TRY(const std::vector<k::Checksum> sums, summing_->run());
-    take_over_times_.check_ns = nanoseconds_since(begin);
+    import_times_.check_ns = nanoseconds_since(begin);
     return sums == checksums_ ? Status() : not_as_expected("the weights' checksums differ");
   }
 
@@ -117,8 +117,8 @@ class LoadedTransformer final : public Transformer {
     add("command_buffers_begun", gpu::commands_begun());
     add("weights_checked_total", sums_->passes());
     add_load_counters(load_times_, all);
-    add("vault_import_seconds", seconds(take_over_times_.import_ns));
-    add("vault_check_seconds", seconds(take_over_times_.check_ns));
+    add("vault_import_seconds", seconds(import_times_.import_ns));
+    add("vault_check_seconds", seconds(import_times_.check_ns));
     all.insert(all.end(), kernel_times_.begin(), kernel_times_.end());
     return all;
   }
@@ -190,9 +190,9 @@ class LoadedTransformer final : public Transformer {
     context_.slots = limits_.steps_in_flight =
         runs_ahead() ? options.gpu.command_buffer_ring.steps_in_flight : 1;
 
-    keepable_ = options.keepable && device.info().shares_memory;
+    exportable_ = options.exportable && device.info().shares_memory;
     BULKHEAD_TRY(const std::unique_ptr<WeightUpload> loading, start_weights(file, options));
-    // The whole plan is known: whatever is kept must be the same.
+    // The whole plan is known: what a predecessor exported must be the same.
     std::vector<std::uint64_t> kv_sizes;
     for (model::KvIndex i = 0; i < graph.kv.size(); ++i)
       kv_sizes.push_back(bytes_of_keys(i) * (graph.kv[i].value_entries == 0 ? 2 : 1));
@@ -200,8 +200,8 @@ class LoadedTransformer final : public Transformer {
       kv_sizes.push_back(bytes_of_states(store));
     const BlockPlan kv_plan = plan_blocks(kv_sizes, device.info().max_allocation_bytes);
     describe_memory(*loading, kv_plan, kv_sizes, options);
-    if (options.kept != nullptr)
-      BULKHEAD_RETURN_IF_ERROR(compare_layouts(memory_layout_, *options.kept));
+    if (options.predecessor != nullptr)
+      BULKHEAD_RETURN_IF_ERROR(compare_layouts(memory_layout_, *options.predecessor));
     // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
     want_chain(context_, options.gpu.chained_kernels);
     BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_to_compile(shapes, options));
@@ -237,10 +237,10 @@ class LoadedTransformer final : public Transformer {
         {limits_.asked_context, options.gpu.command_buffer_ring.steps_in_flight}, limits_.states);
     kv_per_token_ = need.kv.per_token + need.kv.per_window_token;
     CacheSize cache;
-    if (options.kept != nullptr) {
-      // What is free now is less by what is kept: its size was decided on when it was made.
-      const MemoryLayout& kept = options.kept->layout;
-      cache = {kept.context, kept.pages, kept.window_pages};
+    if (options.predecessor != nullptr) {
+      // What is free now is less by what it exported: its size was decided on when it was made.
+      const MemoryLayout& left = options.predecessor->layout;
+      cache = {left.context, left.pages, left.window_pages};
       if (cache.context == 0 || cache.context > graph.context || cache.pages == 0 ||
           std::max(cache.pages, cache.window_pages) > 0x7fffffffU ||
           (cache.window_pages != 0) != context_.windows.exist())
@@ -271,20 +271,20 @@ class LoadedTransformer final : public Transformer {
   }
 
   gpu::Memory memory_kind() const {
-    return keepable_ ? gpu::Memory::kShared : gpu::Memory::kDeviceLocal;
+    return exportable_ ? gpu::Memory::kShared : gpu::Memory::kDeviceLocal;
   }
 
   Result<std::unique_ptr<WeightUpload>> start_weights(const model::GgufFile& file,
                                                       const TransformerOptions& options) {
     gpu::Device& device = *context_.device;
     const WeightSource source{file, context_.graph, context_.plan, context_.context, memory_kind()};
-    if (options.kept == nullptr)
+    if (options.predecessor == nullptr)
       return WeightUpload::start(device, *parts_.blit_queue, source, context_.weights);
     const auto import = [this, &options, &device](const BlockPlan& plan) {
-      return import_blocks(device, *options.kept, 0, plan.blocks.size(), "weights",
-                           take_over_times_.import_ns);
+      return import_blocks(device, *options.predecessor, 0, plan.blocks.size(), "weights",
+                           import_times_.import_ns);
     };
-    return WeightUpload::take_over(device, source, context_.weights, import);
+    return WeightUpload::over_imported(device, source, context_.weights, import);
   }
 
   // One more page than sequences are given: the warm-up's.
@@ -300,10 +300,11 @@ class LoadedTransformer final : public Transformer {
   }
 
   Status place_kv(const BlockPlan& plan, const TransformerOptions& options) {
-    if (options.kept != nullptr) {
-      BULKHEAD_TRY(context_.kv_blocks,
-                   import_blocks(*context_.device, *options.kept, memory_layout_.weight_blocks,
-                                 plan.blocks.size(), "KV pages", take_over_times_.import_ns));
+    if (options.predecessor != nullptr) {
+      BULKHEAD_TRY(
+          context_.kv_blocks,
+          import_blocks(*context_.device, *options.predecessor, memory_layout_.weight_blocks,
+                        plan.blocks.size(), "KV pages", import_times_.import_ns));
     } else {
       for (const std::uint64_t bytes : plan.blocks) {
         BULKHEAD_TRY(gpu::Buffer block,
@@ -383,20 +384,20 @@ class LoadedTransformer final : public Transformer {
     if (!sums.ok()) {
       const ErrorCode code = sums.error().code();
       const bool broken = code == ErrorCode::kDeviceLost || code == ErrorCode::kDeadlineExceeded;
-      if (options.kept != nullptr || broken) return sums.error();
+      if (options.predecessor != nullptr || broken) return sums.error();
       spdlog::warn("the weights have no checksum, and a successor will load them itself: {}",
                    sums.error().message());
-      keepable_ = false;
+      exportable_ = false;
       return {};
     }
     checksums_ = std::move(*sums);
     name_weights();
-    if (options.kept == nullptr) {
+    if (options.predecessor == nullptr) {
       summing_.reset();  // nobody asks again
       return {};
     }
-    take_over_times_.check_ns = nanoseconds_since(begin);
-    if (checksums_ != options.kept->checksums)
+    import_times_.check_ns = nanoseconds_since(begin);
+    if (checksums_ != options.predecessor->checksums)
       return not_as_expected("the weights' checksums differ");
     return {};
   }
@@ -453,14 +454,14 @@ class LoadedTransformer final : public Transformer {
   std::uint64_t kv_per_token_ = 0;  // bytes
   std::string numerics_id_;
   std::uint64_t description_sum_ = 0;  // of the model's file
-  bool keepable_ = false;
+  bool exportable_ = false;
   MemoryLayout memory_layout_;
   std::vector<k::Checksum> checksums_;     // of the weights' blocks
-  std::unique_ptr<k::Checksums> summing_;  // made once, of weights that were taken over
+  std::unique_ptr<k::Checksums> summing_;  // made once, of imported weights
 
   std::unique_ptr<MemorySums> sums_;  // from load() on
 
-  TakeOverTimes take_over_times_;
+  ImportTimes import_times_;
   LoadTimes load_times_;
   std::vector<FigureValue> kernel_times_;  // of the last profile()
   std::uint64_t profiles_ = 0;

@@ -17,7 +17,7 @@
 #include "gpu/device.hpp"
 #include "worker/engine/executor.hpp"
 #include "worker/forward/cache_size.hpp"
-#include "worker/forward/kept_memory.hpp"
+#include "worker/forward/exported_memory.hpp"
 #include "worker/forward/memory_need.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/graph.hpp"
@@ -30,13 +30,13 @@ struct TransformerOptions {
   std::uint32_t context =
       0;  // 0: the model's own, lowered to what fits; else exactly this or an error
   std::uint32_t wait_timeout_ms = 10000;
-  // Weights and KV pages in memory that can be kept (keep_memory), where the device has such.
-  bool keepable = false;
+  // Weights and KV pages in memory that can be exported (export_memory), where the device has such.
+  bool exportable = false;
   // A stage of a split model: sizes that all stages share. Nothing: this device's free memory decides.
   std::optional<SharedSizes> shared;
-  // Taken over instead of loading; its blocks are gone then. An error if anything of it is not as
-  // this process would have made it: kCorrupt tells what.
-  KeptMemory* kept = nullptr;
+  // What a predecessor exported: it is imported instead of loading, and its blocks are gone then. An error if anything
+  // of it is not as this process would have made it: kCorrupt tells what.
+  ExportedMemory* predecessor = nullptr;
   std::string cache_folder;  // gpu_optimizations.autotune: where results are kept; empty: not kept
   std::size_t product_variant = 0;  // for tests: this one of each product's variants
   bool lanes_mapping = false;       // for tests: the GPUs' kernels on any device
@@ -48,20 +48,20 @@ struct TransformerOptions {
   std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)> progress;
 };
 
-// How long it took to take over memory and to check it; zeros if it was loaded.
-struct TakeOverTimes {
+// How long it took to import memory and to check it; zeros if it was loaded.
+struct ImportTimes {
   std::uint64_t import_ns = 0, check_ns = 0;
 };
 
-// What keeps its memory for a successor (worker/vault).
-class MemoryKeeper {
+// What exports its memory for a successor (worker/vault).
+class MemoryExporter {
  public:
-  virtual ~MemoryKeeper() = default;
+  virtual ~MemoryExporter() = default;
   // Descriptors of its blocks, and the sums of its weights as they are now. kUnsupported in words
-  // where it was not made to be kept or the device shares no memory.
-  virtual Result<KeptMemory> keep_memory() const = 0;
-  virtual TakeOverTimes take_over_times() const = 0;
-  // Of weights that were taken over a while ago: kCorrupt when they are no longer what they were.
+  // where it was not made to be exported or the device shares no memory.
+  virtual Result<ExportedMemory> export_memory() const = 0;
+  virtual ImportTimes import_times() const = 0;
+  // Of weights that were imported a while ago: kCorrupt when they are no longer what they were.
   // With no step in flight.
   virtual Status check_weights_again() = 0;
 };
@@ -72,7 +72,7 @@ struct ComputedRows {
   std::uint32_t stride = 0;  // floats from one row to the next
 };
 
-class Transformer : public engine::Executor, public MemoryKeeper {
+class Transformer : public engine::Executor, public MemoryExporter {
  public:
   // Of a stage of a split model (split_transformer.hpp). A stage that embeds nothing takes the stream's rows from
   // here: [column][embedding], to be filled before submit(). Else empty.

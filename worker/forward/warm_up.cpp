@@ -37,7 +37,7 @@ Status wear_in_queues(gpu::Device& device, std::uint32_t timeout_ms) {
 // there those shapes run that have kernels which no narrower one has.
 Result<std::vector<bool>> WarmUp::shapes_to_run() {
   std::vector<bool> runs(steps_.shapes().size(), true);
-  if (options_.kept != nullptr) {
+  if (options_.predecessor != nullptr) {
     for (std::size_t i = 0; i < runs.size(); ++i)
       runs[i] = steps_.shapes()[i].columns <= kSuccessorRuns_columns;
   }

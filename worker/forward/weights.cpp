@@ -113,10 +113,10 @@ Result<std::unique_ptr<WeightUpload>> WeightUpload::start(gpu::Device& device, g
   return std::unique_ptr<WeightUpload>(new WeightUpload(std::move(planned.impl)));
 }
 
-Result<std::unique_ptr<WeightUpload>> WeightUpload::take_over(gpu::Device& device,
-                                                              const WeightSource& source,
-                                                              ModelWeights& weights,
-                                                              Import import) {
+Result<std::unique_ptr<WeightUpload>> WeightUpload::over_imported(gpu::Device& device,
+                                                                  const WeightSource& source,
+                                                                  ModelWeights& weights,
+                                                                  Import import) {
   Planned planned = plan(device, source, weights);
   planned.impl->import = std::move(import);
   return std::unique_ptr<WeightUpload>(new WeightUpload(std::move(planned.impl)));

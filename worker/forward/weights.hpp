@@ -75,12 +75,12 @@ class WeightUpload {
   static Result<std::unique_ptr<WeightUpload>> start(gpu::Device& device, gpu::BlitQueue& blit,
                                                      const WeightSource& source,
                                                      ModelWeights& weights);
-  // The same with memory that already holds the weights: place() takes it over, only small tensors are
+  // The same with memory that already holds the weights: place() imports it, only small tensors are
   // read from the file, and nothing is uploaded.
   using Import = std::function<Result<std::vector<gpu::Buffer>>(const BlockPlan& plan)>;
-  static Result<std::unique_ptr<WeightUpload>> take_over(gpu::Device& device,
-                                                         const WeightSource& source,
-                                                         ModelWeights& weights, Import import);
+  static Result<std::unique_ptr<WeightUpload>> over_imported(gpu::Device& device,
+                                                             const WeightSource& source,
+                                                             ModelWeights& weights, Import import);
   // At any time: stops loading, and waits until no copy to the weights is under way.
   ~WeightUpload();
 

@@ -317,7 +317,7 @@ void Directory::empty() {
     leave_state(slot);
 }
 
-void Directory::read_states(KeptPages& kept) const {
+void Directory::read_states(Entries& entries) const {
   const std::uint64_t now = epoch();
   for (std::uint32_t slot = 0; slot < description_.states; ++slot) {
     std::byte* const at = state_entry(slot);
@@ -329,14 +329,14 @@ void Directory::read_states(KeptPages& kept) const {
         long_at(at + offsetof(StateEntry, sum)).load(std::memory_order_relaxed);
     const Checksum content = read_checksum(at + offsetof(StateEntry, content));
     if (told == state_sum(now, slot, page, content) && page < description_.pages) {
-      kept.states.push_back({slot, page, content});
+      entries.states.push_back({slot, page, content});
     } else {
-      ++kept.doubtful;
+      ++entries.doubtful;
     }
   }
 }
 
-KeptPages Directory::pages() const {
+Entries Directory::entries() const {
   struct Candidate {
     std::uint32_t before = kRoot;
     Checksum content{};
@@ -344,30 +344,30 @@ KeptPages Directory::pages() const {
     bool walked = false;
     bool placed = false;
   };
-  KeptPages kept;
+  Entries entries;
   const std::uint64_t now = epoch();
   const std::uint32_t count = description_.pages, size = description_.page_tokens;
   std::vector<Candidate> all(count);
-  kept.tokens.resize(std::size_t{count} * size);
+  entries.tokens.resize(std::size_t{count} * size);
   for (std::uint32_t page = 0; page < count; ++page) {
     std::byte* const at = entry(page);
     const std::uint32_t sequence = word_at(at).load(std::memory_order_acquire);
-    if (sequence % 2 != 0) kept.open.push_back(page);
+    if (sequence % 2 != 0) entries.open.push_back(page);
     if (sequence == 0 || sequence % 2 != 0) continue;
     Candidate& candidate = all[page];
     candidate.before = word_at(at + offsetof(Entry, before)).load(std::memory_order_relaxed);
     const std::uint64_t told = long_at(at + offsetof(Entry, sum)).load(std::memory_order_relaxed);
     candidate.content = read_checksum(at + offsetof(Entry, content));
-    const std::span<std::uint32_t> tokens(kept.tokens.data() + std::size_t{page} * size, size);
+    const std::span<std::uint32_t> tokens(entries.tokens.data() + std::size_t{page} * size, size);
     for (std::uint32_t i = 0; i < size; ++i)
       tokens[i] = word_at(at + sizeof(Entry) + i * 4).load(std::memory_order_relaxed);
     candidate.whole =
         told == sum(now, page, candidate.before, tokens, candidate.content) &&
         (candidate.before == kRoot || candidate.before < count) &&
         std::ranges::all_of(tokens, [&](std::uint32_t t) { return t < description_.vocabulary; });
-    if (!candidate.whole) ++kept.doubtful;
+    if (!candidate.whole) ++entries.doubtful;
   }
-  read_states(kept);
+  read_states(entries);
   // Each chain is walked back to a page that is placed, or the root; then forth again. A chain that
   // ends elsewhere, or in itself, is not believed.
   std::vector<std::uint32_t> chain;
@@ -383,18 +383,18 @@ KeptPages Directory::pages() const {
     for (; !chain.empty(); chain.pop_back()) {
       Candidate& link = all[chain.back()];
       if (!holds) {
-        if (link.whole) ++kept.doubtful;
+        if (link.whole) ++entries.doubtful;
         link.whole = false;
         continue;
       }
       link.placed = true;
-      kept.pages.push_back({chain.back(), link.before,
-                            std::span<const std::uint32_t>(
-                                kept.tokens.data() + std::size_t{chain.back()} * size, size),
-                            link.content});
+      entries.pages.push_back({chain.back(), link.before,
+                               std::span<const std::uint32_t>(
+                                   entries.tokens.data() + std::size_t{chain.back()} * size, size),
+                               link.content});
     }
   }
-  return kept;
+  return entries;
 }
 
 }  // namespace bulkhead::vault

@@ -24,7 +24,7 @@
 //
 // The worker enters a page or a slot when the device has finished writing it, has made the sum of its bytes
 // and will not write to it again. The worker takes the entry back before the device may write there again. A
-// process that takes a page or a slot over makes the sum again. If a store is cut short, the entry has an odd
+// process that adopts a page or a slot makes the sum again. If a store is cut short, the entry has an odd
 // sequence number or a sum that does not match it. The epoch is part of each sum, so a new epoch empties the
 // directory at once.
 //
@@ -71,28 +71,28 @@ inline constexpr std::uint32_t kMostStates = 1U << 16;
 
 using Checksum = std::array<std::uint32_t, 4>;  // of device memory
 
-struct KeptPage {
+struct EnteredPage {
   std::uint32_t page = 0;
   std::uint32_t before = kRoot;
   std::span<const std::uint32_t> tokens;
   Checksum content{};
 };
 
-struct KeptState {
+struct EnteredState {
   std::uint32_t slot = 0;
   std::uint32_t page = 0;
   Checksum content{};
 };
 
 // Returns the pages whose entries are whole, each behind the page that it follows, and the states behind pages.
-struct KeptPages {
-  std::vector<KeptPage> pages;
-  std::vector<KeptState> states;
+struct Entries {
+  std::vector<EnteredPage> pages;
+  std::vector<EnteredState> states;
   std::uint64_t doubtful = 0;  // entries that say they are whole and are not, or hang in the air
   // Pages that the writer's steps may have been writing to when it ended: all that it had ever
   // taken back, or been about to enter.
   std::vector<std::uint32_t> open;
-  std::vector<std::uint32_t> tokens;  // what KeptPage::tokens shows
+  std::vector<std::uint32_t> tokens;  // what EnteredPage::tokens shows
 };
 
 class Directory {
@@ -124,13 +124,13 @@ class Directory {
   void empty();
 
   // ---- reading: the writer has ended ----
-  KeptPages pages() const;
+  Entries entries() const;
 
  private:
   Directory() = default;
   std::byte* entry(std::uint32_t page) const;
   std::byte* state_entry(std::uint32_t slot) const;
-  void read_states(KeptPages& kept) const;
+  void read_states(Entries& entries) const;
   std::uint64_t sum(std::uint64_t epoch, std::uint32_t page, std::uint32_t before,
                     std::span<const std::uint32_t> tokens, const Checksum& content) const;
   std::uint64_t epoch() const;

@@ -358,7 +358,7 @@ TEST_F(Vault, TornEntriesAreNotBelievedAndTheOthersAre) {
     ASSERT_TRUE(directory.valid());
     const auto opened = vault::Directory::open(directory.fd());
     ASSERT_TRUE(opened.ok()) << opened.error().message();
-    const auto pages = (*opened)->pages();
+    const auto pages = (*opened)->entries();
     whole = pages.pages.size();
     // As if the writer had been killed between its first store and its last.
     const std::size_t stride = 32 + std::size_t{(*opened)->description().page_tokens} * 4;
@@ -378,7 +378,7 @@ TEST_F(Vault, AnEntryThatIsWholeAndWrongCastsDoubtOnAllPages) {
     ASSERT_TRUE(directory.valid());
     const auto opened = vault::Directory::open(directory.fd());
     ASSERT_TRUE(opened.ok()) << opened.error().message();
-    const auto pages = (*opened)->pages();
+    const auto pages = (*opened)->entries();
     ASSERT_FALSE(pages.pages.empty());
     const std::size_t stride = 32 + std::size_t{(*opened)->description().page_tokens} * 4;
     // Another token, of the right range.

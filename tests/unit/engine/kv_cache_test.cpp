@@ -95,23 +95,24 @@ TEST(KvCache, RandomUseNeverSharesLosesOrMovesAPage) {
 
 struct Ledger : PageLedger {
   std::vector<PageIndex> in, out;
-  void entered(const KeptPage& page) override { in.push_back(page.page); }
+  void entered(const EnteredPage& page) override { in.push_back(page.page); }
   void left(PageIndex page) override { out.push_back(page); }
 };
 
-TEST(KeptPages, AreFoundByTheirTokensAndEvictedFollowersFirst) {
+TEST(AdoptedPages, AreFoundByTheirTokensAndEvictedFollowersFirst) {
   const std::vector<TokenId> tokens{1, 2, 3, 4, 5, 6, 7, 8};
   const std::span all(tokens);
   PagePool pool(4, 4, Sharing::kPrefixes);
   Ledger ledger;
   pool.set_ledger(&ledger);
-  const std::vector<KeptPage> kept{{2, PrefixIndex::kRoot, all.first(4)}, {0, 2, all.subspan(4)}};
-  EXPECT_EQ(pool.take_over(kept), 2U);
+  const std::vector<EnteredPage> kept{{2, PrefixIndex::kRoot, all.first(4)},
+                                      {0, 2, all.subspan(4)}};
+  EXPECT_EQ(pool.adopt(kept), 2U);
   EXPECT_EQ(pool.free_pages(), 4U);
   EXPECT_EQ(pool.cached_pages(), 2U);
   {
     PageList list(pool);
-    EXPECT_EQ(list.adopt(tokens), 2U);
+    EXPECT_EQ(list.reuse(tokens), 2U);
     EXPECT_EQ(std::vector<PageIndex>(list.pages().begin(), list.pages().end()),
               (std::vector<PageIndex>{2, 0}));
   }
@@ -123,7 +124,7 @@ TEST(KeptPages, AreFoundByTheirTokensAndEvictedFollowersFirst) {
   EXPECT_EQ(ledger.in.size(), 1U) << "the beginning is known already: page 2";
 }
 
-TEST(KeptPages, EachPageThatIsHandedOutIsToldBefore) {
+TEST(AdoptedPages, EachPageThatIsHandedOutIsToldBefore) {
   PagePool pool(3, 2, Sharing::kPrefixes);
   Ledger ledger;
   pool.set_ledger(&ledger);
@@ -135,11 +136,11 @@ TEST(KeptPages, EachPageThatIsHandedOutIsToldBefore) {
   EXPECT_EQ(ledger.out.size(), 3u);
 }
 
-TEST(KeptPages, WithheldOnesAreHandedOutOnlyOnceSettled) {
+TEST(AdoptedPages, WithheldOnesAreHandedOutOnlyOnceSettled) {
   PagePool pool(4, 2, Sharing::kPrefixes);
   const std::vector<TokenId> tokens{1, 2};
-  const KeptPage kept{2, PrefixIndex::kRoot, tokens};
-  ASSERT_EQ(pool.take_over(std::span(&kept, 1)), 1u);
+  const EnteredPage kept{2, PrefixIndex::kRoot, tokens};
+  ASSERT_EQ(pool.adopt(std::span(&kept, 1)), 1u);
   // Of these one is kept, and one is none of the pool's.
   const std::vector<PageIndex> open{0, 2, 3, 9};
   EXPECT_EQ(pool.withhold(open), 2u);
@@ -156,25 +157,25 @@ TEST(KeptPages, WithheldOnesAreHandedOutOnlyOnceSettled) {
   EXPECT_EQ(pool.free_pages(), 0u);
 }
 
-TEST(KeptPages, UnsoundOnesAreLeftOutAndTheLedgerIsTold) {
+TEST(AdoptedPages, UnsoundOnesAreLeftOutAndTheLedgerIsTold) {
   const std::vector<TokenId> tokens{1, 2, 3, 4, 5, 6, 7, 8};
   const std::span all(tokens);
   PagePool pool(4, 4, Sharing::kPrefixes);
   Ledger ledger;
   pool.set_ledger(&ledger);
-  const std::vector<KeptPage> kept{{2, PrefixIndex::kRoot, all.first(4)},
-                                   {3, PrefixIndex::kRoot, all.first(4)},  // known by then
-                                   {1, 3, all.subspan(4)},                 // follows nobody
-                                   {9, 2, all.subspan(4)},                 // no such page
-                                   {0, 77, all.subspan(4)},
-                                   {0, 2, all.first(3)}};
-  EXPECT_EQ(pool.take_over(kept), 1U);
+  const std::vector<EnteredPage> kept{{2, PrefixIndex::kRoot, all.first(4)},
+                                      {3, PrefixIndex::kRoot, all.first(4)},  // known by then
+                                      {1, 3, all.subspan(4)},                 // follows nobody
+                                      {9, 2, all.subspan(4)},                 // no such page
+                                      {0, 77, all.subspan(4)},
+                                      {0, 2, all.first(3)}};
+  EXPECT_EQ(pool.adopt(kept), 1U);
   EXPECT_EQ(pool.cached_pages(), 1U);
   EXPECT_EQ(pool.free_pages(), 4U);
   EXPECT_EQ(ledger.out, (std::vector<PageIndex>{3, 1, 0, 0}));
   PageList list(pool);
   ASSERT_TRUE(list.cover(16)) << "each page is there once";
-  EXPECT_EQ(pool.take_over(kept), 0U) << "not while pages are in use";
+  EXPECT_EQ(pool.adopt(kept), 0U) << "not while pages are in use";
 }
 
 }  // namespace

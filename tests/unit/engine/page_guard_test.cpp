@@ -19,7 +19,7 @@
 namespace bulkhead::test {
 namespace {
 
-using engine::KeptPage;
+using engine::EnteredPage;
 using engine::PageIndex;
 using ipc::TokenId;
 
@@ -52,8 +52,8 @@ PageIndex page_of(const EngineHarness& harness, const Tokens& tokens, std::size_
 }
 
 struct Told : engine::PageLedger {
-  std::vector<std::pair<KeptPage, Tokens>> in;
-  void entered(const KeptPage& page) override {
+  std::vector<std::pair<EnteredPage, Tokens>> in;
+  void entered(const EnteredPage& page) override {
     in.emplace_back(page, Tokens(page.tokens.begin(), page.tokens.end()));
   }
   void left(PageIndex page) override {
@@ -146,7 +146,7 @@ TEST(SpoiltPages, OfAPredecessorAreComputedAnewWithWhatFollowsThem) {
   first.run();
   first.turn();
   ASSERT_EQ(told.in.size(), 7U) << "28 positions were computed";
-  std::vector<KeptPage> kept;
+  std::vector<EnteredPage> kept;
   for (const auto& [page, tokens] : told.in) {
     kept.push_back(page);
     kept.back().tokens = tokens;
@@ -158,7 +158,7 @@ TEST(SpoiltPages, OfAPredecessorAreComputedAnewWithWhatFollowsThem) {
   Told again;
   again.in = told.in;
   second.engine.set_ledger(&again);
-  const auto taken = second.engine.take_over(kept);
+  const auto taken = second.engine.adopt(kept);
   ASSERT_TRUE(taken.ok()) << taken.error().message();
   EXPECT_EQ(*taken, 3U);
   EXPECT_EQ(again.in.size(), 3U) << "the next successor shall not find the others either";

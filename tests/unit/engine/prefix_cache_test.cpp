@@ -59,7 +59,7 @@ TEST(PrefixScheduling, TheLastTokenIsAlwaysComputed) {
     const std::size_t pages = (length - 1) / 4;
     EXPECT_EQ(step(scheduler), length - pages * 4) << length;
     EXPECT_EQ(second->tokens.size(), length + 1) << "it has its next token";
-    EXPECT_EQ(second->adopted, pages * 4);
+    EXPECT_EQ(second->reused, pages * 4);
     EXPECT_EQ(scheduler.prefix_figures().hit_tokens, pages * 4);
     EXPECT_EQ(scheduler.prefix_figures().hit_pages, pages);
     EXPECT_EQ(scheduler.prefix_figures().miss_tokens, 2 * length - pages * 4);
@@ -108,7 +108,7 @@ TEST(PrefixScheduling, APageIsFoundOnlyAfterTheStepThatFilledIt) {
   scheduler.complete();
   EXPECT_EQ(scheduler.pool().cached_pages(), 0U);
   EXPECT_EQ(step(scheduler), 20U);
-  EXPECT_EQ(next->adopted, 0U);
+  EXPECT_EQ(next->reused, 0U);
 }
 
 TEST(PrefixScheduling, APreemptedSequenceComputesOnlyWhatOthersTook) {
@@ -125,7 +125,7 @@ TEST(PrefixScheduling, APreemptedSequenceComputesOnlyWhatOthersTook) {
   const std::size_t columns = step(scheduler);
   EXPECT_LT(columns, 9U) << "of " << had;
   EXPECT_EQ(young->tokens.size(), had + 1);
-  EXPECT_EQ(young->adopted, 0U) << "nobody else's work";
+  EXPECT_EQ(young->reused, 0U) << "nobody else's work";
 }
 
 // ---- the engine ----

@@ -26,7 +26,7 @@ constexpr std::uint32_t kPageTokens = 4;
 // Returns a list whose first tokens.size() positions have been computed.
 PageList computed(PagePool& pool, const Tokens& tokens) {
   PageList list(pool);
-  list.adopt(tokens);
+  list.reuse(tokens);
   EXPECT_TRUE(list.cover(static_cast<std::uint32_t>(tokens.size())));
   list.publish(tokens);
   return list;
@@ -34,7 +34,7 @@ PageList computed(PagePool& pool, const Tokens& tokens) {
 
 std::uint32_t found(PagePool& pool, const Tokens& tokens) {
   PageList list(pool);
-  return list.adopt(tokens);
+  return list.reuse(tokens);
 }
 
 TEST(PrefixPages, FullOnesAreFoundOncePublished) {
@@ -50,7 +50,7 @@ TEST(PrefixPages, FullOnesAreFoundOncePublished) {
   EXPECT_EQ(pool.cached_pages(), 2U);
 
   PageList other(pool);
-  EXPECT_EQ(other.adopt(tokens), 2U);
+  EXPECT_EQ(other.reuse(tokens), 2U);
   ASSERT_TRUE(other.cover(10));
   EXPECT_EQ(other.pages()[0], list.pages()[0]);
   EXPECT_EQ(other.pages()[1], list.pages()[1]);
@@ -144,7 +144,7 @@ TEST(PrefixPages, RandomUseKeepsEveryRule) {
   for (Known& known : lists)
     known.list = PageList(pool);
   std::map<PageIndex, Tokens> holds;  // a full page: all tokens up to its end
-  std::uint64_t adopted = 0;
+  std::uint64_t reused = 0;
 
   for (int round = 0; round < 20000; ++round) {
     Known& known = lists[random() % kLists];
@@ -153,8 +153,8 @@ TEST(PrefixPages, RandomUseKeepsEveryRule) {
       known.tokens.resize(1 + random() % 40);
       for (TokenId& token : known.tokens)
         token = random() % 20 == 0 ? 1 : 0;
-      const std::uint32_t pages = known.list.adopt(known.tokens);
-      adopted += pages;
+      const std::uint32_t pages = known.list.reuse(known.tokens);
+      reused += pages;
       known.computed = pages * kPageTokens;
       for (std::uint32_t i = 0; i < pages; ++i) {
         const auto end = known.tokens.begin() + (i + 1) * kPageTokens;
@@ -198,7 +198,7 @@ TEST(PrefixPages, RandomUseKeepsEveryRule) {
     }
     ASSERT_EQ(pool.cached_pages(), cached);
   }
-  EXPECT_GT(adopted, 1000U);
+  EXPECT_GT(reused, 1000U);
   EXPECT_GT(pool.evictions(), 1000U);
 }
 

@@ -99,7 +99,7 @@ EngineOptions guessing(double accuracy) {
 // Every page that can be found holds tokens that an answer has, and of a sequence's own beginning.
 class TrueTokens : public engine::PageLedger {
  public:
-  void entered(const engine::KeptPage& page) override {
+  void entered(const engine::EnteredPage& page) override {
     const Tokens before =
         page.before == engine::PrefixIndex::kRoot ? Tokens() : chains_.at(page.before);
     Tokens chain = before;

@@ -16,8 +16,8 @@
 namespace bulkhead::test {
 namespace {
 
+using engine::EnteredPage;
 using engine::ExecutorLimits;
-using engine::KeptPage;
 using engine::PageIndex;
 using engine::Scheduler;
 using engine::Sequence;
@@ -170,7 +170,7 @@ struct Ledger : engine::PageLedger, engine::StateLedger {
   std::map<PageIndex, Page> pages;
   std::map<StateSlot, PageIndex> states;
   std::map<StateSlot, engine::PageSum> sums;
-  void entered(const KeptPage& page) override {
+  void entered(const EnteredPage& page) override {
     order.push_back(page.page);
     pages[page.page] = {page.before, {page.tokens.begin(), page.tokens.end()}, page.sum};
   }
@@ -180,7 +180,7 @@ struct Ledger : engine::PageLedger, engine::StateLedger {
     for (const auto& [slot, of] : states)
       EXPECT_NE(of, page) << "slot " << slot << " was not told before its page";
   }
-  void saved(const engine::KeptState& state) override {
+  void saved(const engine::EnteredState& state) override {
     states[state.slot] = state.page;
     sums[state.slot] = state.sum;
   }
@@ -188,8 +188,8 @@ struct Ledger : engine::PageLedger, engine::StateLedger {
     states.erase(slot);
     sums.erase(slot);
   }
-  std::vector<engine::KeptState> kept_states() const {
-    std::vector<engine::KeptState> all;
+  std::vector<engine::EnteredState> entered_states() const {
+    std::vector<engine::EnteredState> all;
     for (const auto& [slot, page] : states)
       all.push_back({slot, page, sums.at(slot)});
     return all;
@@ -220,7 +220,7 @@ std::size_t step(Scheduler& scheduler, const Ledger* ledger = nullptr) {
   return columns;
 }
 
-TEST(KeptStates, AStreamGoesOnWithoutReadingItsPromptAgain) {
+TEST(AdoptedStates, AStreamGoesOnWithoutReadingItsPromptAgain) {
   const ExecutorLimits limits = with_states(4);
   Ledger ledger;
   Tokens tokens;
@@ -240,14 +240,14 @@ TEST(KeptStates, AStreamGoesOnWithoutReadingItsPromptAgain) {
   EXPECT_EQ(ledger.states.size(), 2U) << "the prompt's, and the latest of the answer";
 
   Scheduler heir(limits, sharing().scheduler);
-  std::vector<KeptPage> kept;
+  std::vector<EnteredPage> kept;
   for (const PageIndex page : ledger.order)
     kept.push_back({page, ledger.pages[page].before, ledger.pages[page].tokens});
-  EXPECT_EQ(heir.take_over(kept), kept.size());
+  EXPECT_EQ(heir.adopt(kept), kept.size());
   for (const auto& [slot, page] : ledger.states)
-    EXPECT_TRUE(heir.take_over_state(page, slot));
-  EXPECT_FALSE(heir.take_over_state(limits.total_pages - 1, 0)) << "a page that nobody can find";
-  EXPECT_FALSE(heir.take_over_state(ledger.order.front(), limits.states)) << "no slot";
+    EXPECT_TRUE(heir.adopt_state(page, slot));
+  EXPECT_FALSE(heir.adopt_state(limits.total_pages - 1, 0)) << "a page that nobody can find";
+  EXPECT_FALSE(heir.adopt_state(ledger.order.front(), limits.states)) << "no slot";
   heir.set_ledger(&ledger);
   heir.set_state_ledger(&ledger);
   const auto resumed = sequence_of(tokens);
@@ -303,7 +303,7 @@ TEST(SpoiltStates, AreNotGoneOnFrom) {
 TEST(SpoiltStates, AreFoundInTheBackground) {
   SavedChat saved(std::chrono::seconds(10));
   auto& [chats, ledger, prompt, first] = saved;
-  const StateSlot spoilt = ledger.kept_states().back().slot;  // of the longer prefix
+  const StateSlot spoilt = ledger.entered_states().back().slot;  // of the longer prefix
   chats.harness.executor.spoil_states(spoilt);
   const std::uint32_t cached = chats.harness.engine.scheduler().pool().cached_pages();
   const double checked = figure(chats.harness, "kv_pages_checked_total");
@@ -329,13 +329,13 @@ TEST(SpoiltStates, OfAPredecessorAreNotTakenOver) {
   dead.harness.engine.set_state_ledger(&ledger);
   const Chats::Turn first = dead.ask(prompt, 30);
   dead.harness.turn();
-  const std::vector<engine::KeptState> states = ledger.kept_states();
+  const std::vector<engine::EnteredState> states = ledger.entered_states();
   ASSERT_EQ(states.size(), 2U);
   for (const bool spoilt : {false, true}) {
     SCOPED_TRACE(spoilt);
     Chats heir(8);
     heir.harness.executor = dead.harness.executor;  // the same memory
-    std::vector<KeptPage> pages;
+    std::vector<EnteredPage> pages;
     for (const PageIndex page : ledger.order) {
       const Ledger::Page& kept = ledger.pages.at(page);
       pages.push_back({page, kept.before, kept.tokens, kept.sum});
@@ -344,8 +344,8 @@ TEST(SpoiltStates, OfAPredecessorAreNotTakenOver) {
     heir.harness.engine.set_ledger(&again);
     heir.harness.engine.set_state_ledger(&again);
     if (spoilt) heir.harness.executor.spoil_states(states.back().slot);
-    EXPECT_TRUE(heir.harness.engine.take_over(pages).ok());
-    const auto taken = heir.harness.engine.take_over_states(states);
+    EXPECT_TRUE(heir.harness.engine.adopt(pages).ok());
+    const auto taken = heir.harness.engine.adopt_states(states);
     ASSERT_TRUE(taken.ok()) << taken.error().message();
     EXPECT_EQ(*taken, spoilt ? 1U : 2U);
     EXPECT_EQ(again.states.size(), *taken) << "the next successor shall not find the others either";

@@ -15,8 +15,8 @@
 namespace bulkhead::test {
 namespace {
 
+using engine::EnteredPage;
 using engine::ExecutorLimits;
-using engine::KeptPage;
 using engine::PageIndex;
 using engine::PageList;
 using engine::PagePool;
@@ -58,7 +58,7 @@ TEST(WindowReserve, HoldsWhatAnyPositionSeesAndWhatLiesBehind) {
 PageList computed(PagePool& pool, const Tokens& tokens) {
   PageList list(pool);
   const auto end = static_cast<std::uint32_t>(tokens.size());
-  for (std::uint32_t at = list.adopt(tokens) * kPageTokens; at < end; ++at) {
+  for (std::uint32_t at = list.reuse(tokens) * kPageTokens; at < end; ++at) {
     EXPECT_TRUE(list.cover_all(at + 1));
     list.publish(std::span(tokens).first(at + 1));
     const std::uint32_t ends[] = {end / kPageTokens};
@@ -69,7 +69,7 @@ PageList computed(PagePool& pool, const Tokens& tokens) {
 
 std::uint32_t found(PagePool& pool, const Tokens& tokens) {
   PageList list(pool);
-  return list.adopt(tokens);
+  return list.reuse(tokens);
 }
 
 TEST(WindowPages, AListHoldsThoseOfItsWindowAlone) {
@@ -104,7 +104,7 @@ TEST(WindowPages, SharedOnesAreFreeOnceNobodySeesThem) {
   PagePool pool(with_windows(40), Sharing::kPrefixes);
   const Tokens tokens = some_tokens(1, 40);
   PageList one = computed(pool, tokens), two(pool);
-  ASSERT_EQ(two.adopt(tokens), 10U);
+  ASSERT_EQ(two.reuse(tokens), 10U);
   EXPECT_EQ(two.windows().first, 7U) << "position 40 sees from 31 on";
   for (std::uint32_t at = two.windows().first; at < 10; ++at)
     EXPECT_EQ(pool.windows().users(two.windows().pages[at - two.windows().first]), 2U);
@@ -138,72 +138,77 @@ TEST(WindowPages, LeaveWithTheirFullPage) {
   EXPECT_EQ(pool.windows().free_pages(), 40U);
 }
 
-// A model that knows only the rules says what a page of either kind holds, and who uses it.
-TEST(WindowPages, RandomUseKeepsEveryRule) {
-  constexpr std::uint32_t kLists = 8;
-  std::mt19937 random(11);
-  ExecutorLimits limits = with_windows(44);
-  limits.total_pages = 60;
-  PagePool pool(limits, Sharing::kPrefixes);
+// A model that knows only the rules: what a page of either kind holds, and who uses it.
+struct WindowRules {
+  static constexpr std::uint32_t kLists = 8;
   struct Known {
     PageList list;
     Tokens tokens;
     std::uint32_t computed = 0;
   };
-  std::vector<Known> lists(kLists);
-  for (Known& known : lists)
-    known.list = PageList(pool);
-  std::map<PageIndex, Tokens> holds;  // a full page: all tokens up to its end
-  std::uint64_t adopted = 0, slid = 0;
-  const auto expect_window = [&](const Known& known) {
+
+  WindowRules() : pool(limits(), Sharing::kPrefixes), lists(kLists) {
+    for (Known& known : lists)
+      known.list = PageList(pool);
+  }
+  static ExecutorLimits limits() {
+    ExecutorLimits made = with_windows(44);
+    made.total_pages = 60;
+    return made;
+  }
+
+  void act(Known& known) {
+    if (known.tokens.empty()) {
+      // There are few different tokens, so that beginnings are often alike.
+      known.tokens.resize(1 + random() % 70);
+      for (TokenId& token : known.tokens)
+        token = random() % 25 == 0 ? 1 : 0;
+      find(known);
+    } else if (random() % 12 == 0) {
+      known.list.clear();
+      known.tokens.clear();
+      known.computed = 0;
+    } else if (random() % 12 == 0 && known.computed == known.list.shared_positions()) {
+      find(known);
+    } else {
+      compute(known);
+    }
+  }
+  void find(Known& known) {
+    reused += known.list.reuse(known.tokens);
+    known.computed = known.list.shared_positions();
+  }
+  void compute(Known& known) {
+    const auto size = static_cast<std::uint32_t>(known.tokens.size());
+    const std::uint32_t next =
+        std::min(size, static_cast<std::uint32_t>(known.computed + 1 + random() % 9));
+    if (!known.list.cover_all(next)) return;
+    const auto windows = known.list.windows();
+    for (std::uint32_t at = known.computed; at < next; ++at) {
+      const PageIndex page = known.list.pages()[at / kPageTokens];
+      const PageIndex window = windows.pages[at / kPageTokens - windows.first];
+      ASSERT_EQ(pool.users(page), 1U) << "a write to a page of several";
+      ASSERT_EQ(pool.windows().users(window), 1U) << "a write to a window page of several";
+      ASSERT_FALSE(pool.can_be_found(page) || pool.can_be_found(window));
+      if ((at + 1) % kPageTokens != 0) continue;
+      holds[page] = holds[window] = Tokens(known.tokens.begin(), known.tokens.begin() + at + 1);
+    }
+    known.computed = next;
+    known.list.publish(std::span(known.tokens).first(next));
+    const std::uint32_t ends[] = {static_cast<std::uint32_t>(random() % 12)};
+    known.list.slide(next, ends);
+    slid += known.list.windows().first > windows.first ? 1 : 0;
+  }
+
+  void expect_window(const Known& known) const {
     const auto windows = known.list.windows();
     ASSERT_LE(windows.first, pool.windows().first_seen(known.computed));
     for (std::uint32_t at = windows.first; at < known.computed / kPageTokens; ++at) {
       const auto end = known.tokens.begin() + (at + 1) * kPageTokens;
       ASSERT_EQ(holds.at(windows.pages[at - windows.first]), Tokens(known.tokens.begin(), end));
     }
-  };
-
-  for (int round = 0; round < 20000; ++round) {
-    Known& known = lists[random() % kLists];
-    if (known.tokens.empty()) {
-      // There are few different tokens, so that beginnings are often alike.
-      known.tokens.resize(1 + random() % 70);
-      for (TokenId& token : known.tokens)
-        token = random() % 25 == 0 ? 1 : 0;
-      adopted += known.list.adopt(known.tokens);
-      known.computed = known.list.shared_positions();
-    } else if (random() % 12 == 0) {
-      known.list.clear();
-      known.tokens.clear();
-      known.computed = 0;
-      continue;
-    } else if (random() % 12 == 0 && known.computed == known.list.shared_positions()) {
-      adopted += known.list.adopt(known.tokens);
-      known.computed = known.list.shared_positions();
-    } else {
-      const auto size = static_cast<std::uint32_t>(known.tokens.size());
-      const std::uint32_t next =
-          std::min(size, static_cast<std::uint32_t>(known.computed + 1 + random() % 9));
-      if (!known.list.cover_all(next)) continue;
-      const auto windows = known.list.windows();
-      for (std::uint32_t at = known.computed; at < next; ++at) {
-        const PageIndex page = known.list.pages()[at / kPageTokens];
-        const PageIndex window = windows.pages[at / kPageTokens - windows.first];
-        ASSERT_EQ(pool.users(page), 1U) << "a write to a page of several";
-        ASSERT_EQ(pool.windows().users(window), 1U) << "a write to a window page of several";
-        ASSERT_FALSE(pool.can_be_found(page) || pool.can_be_found(window));
-        if ((at + 1) % kPageTokens != 0) continue;
-        holds[page] = holds[window] = Tokens(known.tokens.begin(), known.tokens.begin() + at + 1);
-      }
-      known.computed = next;
-      known.list.publish(std::span(known.tokens).first(next));
-      const std::uint32_t ends[] = {static_cast<std::uint32_t>(random() % 12)};
-      known.list.slide(next, ends);
-      slid += known.list.windows().first > windows.first ? 1 : 0;
-    }
-    ASSERT_NO_FATAL_FAILURE(expect_window(known));
-
+  }
+  void expect_rules() {
     std::map<PageIndex, std::uint32_t> users;
     for (const Known& each : lists) {
       for (const PageIndex page : each.list.windows().pages)
@@ -211,7 +216,7 @@ TEST(WindowPages, RandomUseKeepsEveryRule) {
     }
     ASSERT_EQ(pool.windows().used_pages(), users.size());
     std::uint32_t cached = 0;
-    for (PageIndex page = limits.total_pages; page < pool.all_pages(); ++page) {
+    for (PageIndex page = limits().total_pages; page < pool.all_pages(); ++page) {
       ASSERT_EQ(pool.windows().users(page), users.contains(page) ? users[page] : 0);
       if (!pool.can_be_found(page)) continue;
       ++cached;
@@ -222,10 +227,26 @@ TEST(WindowPages, RandomUseKeepsEveryRule) {
     }
     ASSERT_EQ(pool.windows().cached_pages(), cached);
   }
-  EXPECT_GT(adopted, 1000U);
-  EXPECT_GT(slid, 1000U);
-  EXPECT_GT(pool.evictions(), 1000U);
-  EXPECT_GT(pool.windows().evictions(), 1000U);
+
+  std::mt19937 random{11};
+  PagePool pool;
+  std::vector<Known> lists;
+  std::map<PageIndex, Tokens> holds;  // a full page: all tokens up to its end
+  std::uint64_t reused = 0, slid = 0;
+};
+
+TEST(WindowPages, RandomUseKeepsEveryRule) {
+  WindowRules rules;
+  for (int round = 0; round < 20000; ++round) {
+    WindowRules::Known& known = rules.lists[rules.random() % WindowRules::kLists];
+    ASSERT_NO_FATAL_FAILURE(rules.act(known));
+    ASSERT_NO_FATAL_FAILURE(rules.expect_window(known));
+    ASSERT_NO_FATAL_FAILURE(rules.expect_rules());
+  }
+  EXPECT_GT(rules.reused, 1000U);
+  EXPECT_GT(rules.slid, 1000U);
+  EXPECT_GT(rules.pool.evictions(), 1000U);
+  EXPECT_GT(rules.pool.windows().evictions(), 1000U);
 }
 
 // ---- the engine ----
@@ -372,8 +393,8 @@ TEST(Windows, ASpoiltPageIsNotBelieved) {
 struct Ledger : engine::PageLedger {
   explicit Ledger(std::uint32_t full_pages) : first_window(full_pages) {}
   std::uint32_t first_window;
-  std::vector<std::pair<KeptPage, Tokens>> in;
-  void entered(const KeptPage& page) override {
+  std::vector<std::pair<EnteredPage, Tokens>> in;
+  void entered(const EnteredPage& page) override {
     EXPECT_TRUE(page.before == engine::PrefixIndex::kRoot || knows(page.before))
         << "a page behind one that is not entered";
     in.emplace_back(page, Tokens(page.tokens.begin(), page.tokens.end()));
@@ -386,8 +407,8 @@ struct Ledger : engine::PageLedger {
   bool knows(PageIndex page) const {
     return std::ranges::any_of(in, [page](const auto& each) { return each.first.page == page; });
   }
-  std::vector<KeptPage> pages() const {
-    std::vector<KeptPage> kept;
+  std::vector<EnteredPage> pages() const {
+    std::vector<EnteredPage> kept;
     for (const auto& [page, tokens] : in) {
       kept.push_back(page);
       kept.back().tokens = tokens;
@@ -415,7 +436,7 @@ TEST(KeptWindows, AStreamGoesOnWithoutReadingItsPromptAgain) {
     heir.executor.forget_steps();
     Ledger again = ledger;
     heir.engine.set_ledger(&again);
-    const auto taken = heir.engine.take_over(ledger.pages());
+    const auto taken = heir.engine.adopt(ledger.pages());
     ASSERT_TRUE(taken.ok()) << taken.error().message();
     ipc::Submit resumed = endless(1, prompt, 60);
     resumed.accepted_tokens = accepted;
@@ -447,16 +468,16 @@ TEST(KeptWindows, AreTakenOnlyWithTheFullPageThatTheyBelongTo) {
   const Tokens first = some_tokens(1, 4), other = some_tokens(2, 4);
   const PageIndex window = limits.total_pages;
   PagePool pool(limits, Sharing::kPrefixes);
-  std::vector<KeptPage> kept{{5, engine::PrefixIndex::kRoot, first, {}},
-                             {window, 5, first, {}},
-                             {window + 1, 5, first, {}},
-                             {window + 2, 6, first, {}},
-                             {window + 3, engine::PrefixIndex::kRoot, first, {}},
-                             {6, 5, other, {}},
-                             {window + 4, 6, first, {}},
-                             {window + 5, window, first, {}},
-                             {limits.total_pages + limits.window_pages, 6, other, {}}};
-  EXPECT_EQ(pool.take_over(kept), 2U);
+  std::vector<EnteredPage> kept{{5, engine::PrefixIndex::kRoot, first, {}},
+                                {window, 5, first, {}},
+                                {window + 1, 5, first, {}},
+                                {window + 2, 6, first, {}},
+                                {window + 3, engine::PrefixIndex::kRoot, first, {}},
+                                {6, 5, other, {}},
+                                {window + 4, 6, first, {}},
+                                {window + 5, window, first, {}},
+                                {limits.total_pages + limits.window_pages, 6, other, {}}};
+  EXPECT_EQ(pool.adopt(kept), 2U);
   EXPECT_EQ(pool.windows().of(5), window);
   EXPECT_EQ(pool.windows().of(6), engine::kNoPage);
   EXPECT_EQ(pool.windows().cached_pages(), 1U);

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "worker/forward/split_kept.hpp"
+#include "worker/forward/split_exported.hpp"
 
 namespace bulkhead::forward {
 namespace {
@@ -91,8 +91,8 @@ TEST(StageGraph, HasWhatItsLayersNeed) {
   EXPECT_FALSE(last.vectors[2].parts.empty());
 }
 
-KeptStage kept_stage(StageLayers layers, std::uint64_t size) {
-  KeptStage stage{layers, {}};
+ExportedStage kept_stage(StageLayers layers, std::uint64_t size) {
+  ExportedStage stage{layers, {}};
   stage.memory.layout = {"device\nnumerics\n", 64, 9, 0, 1, {size, size + 1}};
   stage.memory.checksums.resize(1);
   stage.memory.checksums[0][0] = static_cast<std::uint32_t>(size);
@@ -101,18 +101,18 @@ KeptStage kept_stage(StageLayers layers, std::uint64_t size) {
 }
 
 TEST(KeptStages, AreTakenApartAsTheyWere) {
-  std::vector<KeptStage> stages;
+  std::vector<ExportedStage> stages;
   stages.push_back(kept_stage({0, 3}, 10));
   stages.push_back(kept_stage({3, 8}, 20));
-  KeptMemory joined = join_kept(std::move(stages));
+  ExportedMemory joined = join_exported(std::move(stages));
   EXPECT_EQ(joined.layout.weight_blocks, 2U);
   EXPECT_THAT(joined.layout.block_bytes, ElementsAre(10, 20, 11, 21));
   EXPECT_EQ(joined.blocks.size(), 4U);
-  const auto parted = part_kept(joined, 2);
+  const auto parted = part_exported(joined, 2);
   ASSERT_TRUE(parted.ok()) << parted.error().message();
   for (std::size_t i = 0; i < 2; ++i) {
-    const KeptStage& stage = (*parted)[i];
-    const KeptStage was = i == 0 ? kept_stage({0, 3}, 10) : kept_stage({3, 8}, 20);
+    const ExportedStage& stage = (*parted)[i];
+    const ExportedStage was = i == 0 ? kept_stage({0, 3}, 10) : kept_stage({3, 8}, 20);
     EXPECT_EQ(stage.layers, was.layers);
     EXPECT_EQ(stage.memory.layout, was.memory.layout);
     EXPECT_EQ(stage.memory.checksums, was.memory.checksums);
@@ -121,15 +121,15 @@ TEST(KeptStages, AreTakenApartAsTheyWere) {
 }
 
 TEST(KeptStages, OfAnotherNumberOfDevicesOrOfAWholeModelAreRefused) {
-  std::vector<KeptStage> stages;
+  std::vector<ExportedStage> stages;
   stages.push_back(kept_stage({0, 3}, 10));
-  KeptMemory joined = join_kept(std::move(stages));
-  EXPECT_FALSE(part_kept(joined, 2).ok());
-  KeptMemory whole = std::move(kept_stage({0, 3}, 10).memory);
-  EXPECT_FALSE(part_kept(whole, 1).ok());
-  KeptMemory torn;
+  ExportedMemory joined = join_exported(std::move(stages));
+  EXPECT_FALSE(part_exported(joined, 2).ok());
+  ExportedMemory whole = std::move(kept_stage({0, 3}, 10).memory);
+  EXPECT_FALSE(part_exported(whole, 1).ok());
+  ExportedMemory torn;
   torn.layout.identity = "stage layers 0-3 windows 0 blocks 1+1 lines 2\none line\n";
-  EXPECT_FALSE(part_kept(torn, 1).ok());
+  EXPECT_FALSE(part_exported(torn, 1).ok());
 }
 
 }  // namespace

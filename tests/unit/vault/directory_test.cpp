@@ -68,7 +68,7 @@ struct Shared {
     const auto opened = Directory::open(fd);
     EXPECT_TRUE(opened.ok()) << opened.error().message();
     std::vector<std::uint32_t> pages;
-    for (const KeptPage& page : (*opened)->pages().pages)
+    for (const EnteredPage& page : (*opened)->entries().pages)
       pages.push_back(page.page);
     return pages;
   }
@@ -83,12 +83,12 @@ TEST(Directory, TellsAnotherProcessWhatWasEntered) {
   const auto opened = Directory::open(shared.fd);
   ASSERT_TRUE(opened.ok()) << opened.error().message();
   EXPECT_EQ((*opened)->description(), description());
-  const KeptPages kept = (*opened)->pages();
+  const Entries kept = (*opened)->entries();
   EXPECT_EQ(kept.doubtful, 0U);
   ASSERT_EQ(kept.pages.size(), 4U);
   std::map<std::uint32_t, std::size_t> at;
   for (std::size_t i = 0; i < kept.pages.size(); ++i) {
-    const KeptPage& page = kept.pages[i];
+    const EnteredPage& page = kept.pages[i];
     at[page.page] = i;
     EXPECT_TRUE(std::ranges::equal(page.tokens, tokens_of(page.page)));
     EXPECT_EQ(page.content, content_of(page.page));
@@ -116,7 +116,7 @@ TEST(Directory, ANewEpochEmptiesIt) {
   shared.enter(1, kRoot);
   shared.directory->empty();
   EXPECT_TRUE(shared.believed().empty());
-  EXPECT_EQ(shared.directory->pages().doubtful, 0U);
+  EXPECT_EQ(shared.directory->entries().doubtful, 0U);
   shared.enter(1, kRoot);
   EXPECT_EQ(shared.believed().size(), 1U);
 }
@@ -129,10 +129,10 @@ TEST(Directory, TellsWhichSlotsHoldStatesBehindWhichPages) {
   const auto slots = [&fd] {
     const auto opened = Directory::open(fd);
     EXPECT_TRUE(opened.ok()) << opened.error().message();
-    const KeptPages kept = (*opened)->pages();
+    const Entries kept = (*opened)->entries();
     EXPECT_EQ(kept.doubtful, 0U);
     std::map<std::uint32_t, std::uint32_t> made;
-    for (const KeptState& state : kept.states)
+    for (const EnteredState& state : kept.states)
       made[state.slot] = state.page;
     return made;
   };
@@ -154,7 +154,7 @@ TEST(Directory, TellsWhichSlotsHoldStatesBehindWhichPages) {
   for (const std::size_t from_end : {7, 1}) {
     std::uint32_t& word = static_cast<std::uint32_t*>(memory)[size / 4 - from_end];
     word ^= 1;
-    const KeptPages kept = directory->pages();
+    const Entries kept = directory->entries();
     EXPECT_EQ(kept.doubtful, 1U);
     ASSERT_EQ(kept.states.size(), 1U);
     EXPECT_EQ(kept.states[0].slot, 0U);
@@ -197,7 +197,7 @@ TEST(Directory, AWriterThatStopsAnywhereLeavesNoFalsePage) {
     }
     const auto opened = Directory::open(shared.fd);
     ASSERT_TRUE(opened.ok());
-    for (const KeptPage& page : (*opened)->pages().pages) {
+    for (const EnteredPage& page : (*opened)->entries().pages) {
       const bool old = std::ranges::equal(page.tokens, tokens_of(3));
       const bool fresh = std::ranges::all_of(page.tokens, [](std::uint32_t t) { return t == 9; });
       ASSERT_TRUE(old || fresh) << "mix " << mix;
@@ -230,12 +230,12 @@ TEST(Directory, AnyChangeOfAnEntryHidesItAndNothingElse) {
     for (int bit = 0; bit < 8; ++bit) {
       shared.entry(3)[at] ^= static_cast<std::byte>(1 << bit);
       const auto opened = Directory::open(shared.fd);
-      const KeptPages kept = (*opened)->pages();
+      const Entries kept = (*opened)->entries();
       // Its sequence number may change to another even one: then it is as whole as before.
       const bool still_whole = at < 4 && kept.pages.size() == 6;
       if (!still_whole) {
         EXPECT_EQ(kept.pages.size(), 3U) << at << " " << bit;
-        for (const KeptPage& page : kept.pages)
+        for (const EnteredPage& page : kept.pages)
           EXPECT_LT(page.page, 3U);
       }
       shared.entry(3)[at] ^= static_cast<std::byte>(1 << bit);
@@ -261,7 +261,7 @@ TEST(Directory, RandomDamageIsSurvivedAndNothingFalseBelieved) {
       continue;
     }
     EXPECT_EQ((*opened)->description(), description());
-    for (const KeptPage& page : (*opened)->pages().pages) {
+    for (const EnteredPage& page : (*opened)->entries().pages) {
       ASSERT_LT(page.page, kPages);
       ASSERT_TRUE(std::ranges::equal(page.tokens, tokens_of(page.page)));
       ASSERT_EQ(page.before, page.page % 5 == 0 ? kRoot : page.page - 1);

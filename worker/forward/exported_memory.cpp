@@ -1,4 +1,4 @@
-#include "worker/forward/kept_memory.hpp"
+#include "worker/forward/exported_memory.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -9,11 +9,11 @@
 namespace bulkhead::forward {
 
 Error not_as_expected(const std::string& what) {
-  return Error(ErrorCode::kCorrupt, "what a predecessor kept can't be used: " + what);
+  return Error(ErrorCode::kCorrupt, "what a predecessor exported can't be used: " + what);
 }
 
-Status compare_layouts(const MemoryLayout& ours, const KeptMemory& kept) {
-  const MemoryLayout& theirs = kept.layout;
+Status compare_layouts(const MemoryLayout& ours, const ExportedMemory& exported) {
+  const MemoryLayout& theirs = exported.layout;
   if (theirs.identity != ours.identity) {
     const auto differs = std::ranges::mismatch(ours.identity, theirs.identity).in1;
     const auto line = static_cast<std::size_t>(std::count(ours.identity.begin(), differs, '\n'));
@@ -24,20 +24,20 @@ Status compare_layouts(const MemoryLayout& ours, const KeptMemory& kept) {
                            (line < std::size(names) ? names[line] + 4 : "lines"));
   }
   if (!(theirs == ours)) return not_as_expected("its blocks are of other sizes");
-  if (kept.blocks.size() != theirs.block_bytes.size() ||
-      kept.checksums.size() != theirs.weight_blocks)
+  if (exported.blocks.size() != theirs.block_bytes.size() ||
+      exported.checksums.size() != theirs.weight_blocks)
     return not_as_expected("parts of it are missing");
   return {};
 }
 
-Result<std::vector<gpu::Buffer>> import_blocks(gpu::Device& device, KeptMemory& kept,
+Result<std::vector<gpu::Buffer>> import_blocks(gpu::Device& device, ExportedMemory& exported,
                                                std::size_t first, std::size_t count,
                                                const char* name, std::uint64_t& import_ns) {
   const auto begin = Clock::now();
   std::vector<gpu::Buffer> blocks;
   for (std::size_t i = first; i < first + count; ++i) {
-    BULKHEAD_TRY(gpu::Buffer block,
-                 device.import_memory(std::move(kept.blocks[i]), kept.layout.block_bytes[i], name));
+    BULKHEAD_TRY(gpu::Buffer block, device.import_memory(std::move(exported.blocks[i]),
+                                                         exported.layout.block_bytes[i], name));
     blocks.push_back(std::move(block));
   }
   import_ns += nanoseconds_since(begin);

@@ -1,5 +1,5 @@
 // Device memory that outlives the process that filled it. A process describes its memory here, so that
-// a successor on the same device can take it over instead of loading the model.
+// a successor on the same device can import it instead of loading the model.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ struct MemoryLayout {
   bool operator==(const MemoryLayout&) const = default;
 };
 
-// What a predecessor left, as its successor gets it.
-struct KeptMemory {
+// What a predecessor exported, as its successor gets it.
+struct ExportedMemory {
   MemoryLayout layout;
   std::vector<gpu::kernels::Checksum> checksums;  // of the weights' blocks
   std::vector<UniqueFd> blocks;                   // of all blocks
@@ -38,10 +38,10 @@ Error not_as_expected(const std::string& what);
 
 // Checks, before touching any of it, that the predecessor's memory has the layout that this process
 // would have made.
-Status compare_layouts(const MemoryLayout& ours, const KeptMemory& kept);
+Status compare_layouts(const MemoryLayout& ours, const ExportedMemory& exported);
 
 // Imports blocks [first, first + count), which consumes their descriptors, and adds the time taken.
-Result<std::vector<gpu::Buffer>> import_blocks(gpu::Device& device, KeptMemory& kept,
+Result<std::vector<gpu::Buffer>> import_blocks(gpu::Device& device, ExportedMemory& exported,
                                                std::size_t first, std::size_t count,
                                                const char* name, std::uint64_t& import_ns);
 

@@ -1,4 +1,4 @@
-#include "worker/forward/split_kept.hpp"
+#include "worker/forward/split_exported.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -62,9 +62,9 @@ bool take(std::vector<T>& from, std::uint32_t count, std::vector<T>& to) {
 
 }  // namespace
 
-KeptMemory join_kept(std::vector<KeptStage> stages) {
-  KeptMemory joined;
-  for (KeptStage& stage : stages) {
+ExportedMemory join_exported(std::vector<ExportedStage> stages) {
+  ExportedMemory joined;
+  for (ExportedStage& stage : stages) {
     const MemoryLayout& layout = stage.memory.layout;
     const auto lines = std::ranges::count(layout.identity, '\n');
     joined.layout.identity +=
@@ -80,7 +80,7 @@ KeptMemory join_kept(std::vector<KeptStage> stages) {
                             stage.memory.checksums.end());
   }
   for (const bool weights : {true, false}) {
-    for (KeptStage& stage : stages) {
+    for (ExportedStage& stage : stages) {
       const std::uint32_t own = stage.memory.layout.weight_blocks;
       const auto count = weights ? own : static_cast<std::uint32_t>(stage.memory.blocks.size());
       take(stage.memory.layout.block_bytes, count, joined.layout.block_bytes);
@@ -90,19 +90,19 @@ KeptMemory join_kept(std::vector<KeptStage> stages) {
   return joined;
 }
 
-Result<std::vector<KeptStage>> part_kept(KeptMemory& kept, std::size_t devices) {
-  std::vector<KeptStage> stages;
+Result<std::vector<ExportedStage>> part_exported(ExportedMemory& exported, std::size_t devices) {
+  std::vector<ExportedStage> stages;
   std::vector<Heading> headings;
-  std::string text = kept.layout.identity;
+  std::string text = exported.layout.identity;
   while (!text.empty()) {
     BULKHEAD_TRY(const Heading heading, read_heading(text));
-    KeptStage& stage = stages.emplace_back();
+    ExportedStage& stage = stages.emplace_back();
     headings.push_back(heading);
     stage.layers = {heading.first, heading.end};
     MemoryLayout& layout = stage.memory.layout;
     BULKHEAD_TRY(layout.identity, read_lines(text, heading.lines));
-    layout.context = kept.layout.context;
-    layout.pages = kept.layout.pages;
+    layout.context = exported.layout.context;
+    layout.pages = exported.layout.pages;
     layout.window_pages = heading.window_pages;
     layout.weight_blocks = heading.weight_blocks;
   }
@@ -110,11 +110,11 @@ Result<std::vector<KeptStage>> part_kept(KeptMemory& kept, std::size_t devices) 
     return not_as_expected("it is of a model on another number of devices");
   for (const bool weights : {true, false}) {
     for (std::size_t i = 0; i < stages.size(); ++i) {
-      KeptMemory& memory = stages[i].memory;
+      ExportedMemory& memory = stages[i].memory;
       const std::uint32_t count = weights ? headings[i].weight_blocks : headings[i].other_blocks;
-      if (!take(kept.layout.block_bytes, count, memory.layout.block_bytes) ||
-          !take(kept.blocks, count, memory.blocks) ||
-          (weights && !take(kept.checksums, count, memory.checksums)))
+      if (!take(exported.layout.block_bytes, count, memory.layout.block_bytes) ||
+          !take(exported.blocks, count, memory.blocks) ||
+          (weights && !take(exported.checksums, count, memory.checksums)))
         return not_as_expected("parts of it are missing");
     }
   }
