@@ -1,5 +1,5 @@
-// Where Settings come from: defaults, a YAML file, --set, in that order, checked as a whole at the
-// end. Not thread-safe; settings are read at start, and again on SIGHUP (reload.hpp).
+// Reads Settings from the defaults, a YAML file and --set, in that order, and then checks them as a whole. Not
+// thread-safe; the daemon reads settings at its start, and again on SIGHUP (reload.hpp).
 #pragma once
 
 #include <span>
@@ -12,8 +12,7 @@
 
 namespace bulkhead::config {
 
-// Something that is allowed but will not do what its reader may expect (a key whose feature this
-// version lacks).
+// Something that is allowed but may not do what the user expects (such as a key whose feature this version lacks).
 struct Notice {
   std::string where;  // "config/runtime.yaml:12" or "--set"
   std::string message;
@@ -23,8 +22,8 @@ struct Loaded {
   Settings settings;
   std::vector<Notice> notices;
   std::vector<std::string> given;  // keys that the file or an assignment sets
-  // Why a daemon that runs does not take the file by SIGHUP, though one that starts would: it looks as
-  // if it were cut off, or being written.
+  // Reasons why SIGHUP must not load this file although a start would: the file looks truncated, or as if it were
+  // being written.
   std::vector<Notice> unfit_for_reload;
 };
 
@@ -33,22 +32,22 @@ struct Sources {
   std::vector<std::string> assignments;  // "key.with.dots=value", applied after the file in order
 };
 
-// Loads and validates. Errors name the file and line (or the assignment), the key, what was wrong
-// and the nearest known key. models[] in --set is written models.0.path=FILE.
+// Loads and validates the settings. Errors name the file and line (or the assignment), the key, what was wrong, and
+// the nearest known key. In --set, models[] is written models.0.path=FILE.
 Result<Loaded> load(const Sources& sources);
 
-// Applies one "key=value" to settings without the cross-checks of load().
+// Applies one "key=value" to the settings without the checks between keys that load() makes.
 Status assign(Settings& settings, std::string_view assignment);
 
-// The setting whose key's last part is `name` ("port", "max-queue": server.port, server.max_queue);
-// empty: there is none, or there are several.
+// Returns the key of the setting whose last part is `name`: "port" gives server.port, "max-queue" gives
+// server.max_queue. Returns an empty text if no setting or several settings match.
 std::string key_ending_in(std::string_view name);
 
-// What the daemon hands a worker: the assignments that turn default Settings into these, in table
-// order, of the settings whose row says that a worker reads them. The API key is none of them.
+// The assignments that the daemon passes to a worker. They turn default Settings into these, in table order, for the
+// settings whose row says that a worker reads them. The API key is not among them.
 std::vector<std::string> worker_assignments(const Settings& settings);
 
-// The text of config/runtime.yaml: each key with its default and one line on it.
+// Returns the text of config/runtime.yaml: each key with its default and one line of help.
 std::string reference_yaml();
 
 // Returns the settings as YAML, without help, for a reader who may not see keys. It writes "(hidden)" for an API key,

@@ -1,4 +1,5 @@
-// Settings on their way from files and assignments, for config.cpp (reading) and checks.cpp (rules).
+// Loads settings from files and assignments. Shared by config.cpp, which reads them, and checks.cpp, which checks the
+// rules.
 #pragma once
 
 #include <initializer_list>
@@ -17,15 +18,15 @@ class Node;
 
 namespace bulkhead::config {
 
-// Joins "where: key: message", without the parts that are empty.
+// Joins "where: key: message" and leaves out empty parts.
 Error wrong(const std::string& where, const std::string& key, const std::string& message);
 
-// Remembers where each key was last set, for messages of the checks at the end.
+// Remembers where each key was last set, so that the checks at the end can say it.
 class Loader {
  public:
   Status read_file(const std::string& path);
   Status assign(std::string_view assignment);
-  // Checks the rules between keys, and gives notice of settings that are allowed but surprising.
+  // Checks the rules between keys, and adds notices for settings that are allowed but surprising.
   Status check();
   Loaded take() && {
     for (const auto& [key, where] : origins_)
@@ -48,7 +49,7 @@ class Loader {
   void notice(const std::string& key, const std::string& message) {
     loaded_.notices.push_back({origin(key), key + ": " + message});
   }
-  // Gives the notice once, however often the setting is given.
+  // Adds the notice once, however often the setting is given.
   void tell_retired(const std::string& where, const RetiredSetting& setting) {
     if (origins_.emplace(setting.key, where).second) notice(setting.key, setting.why);
   }
@@ -56,8 +57,7 @@ class Loader {
     const auto found = origins_.find(key);
     return found == origins_.end() ? std::string("default") : found->second;
   }
-  // Returns the origin of the first of these keys that the user has set: an error about several
-  // keys points there.
+  // Returns where the user set the first of these keys that is set; an error about several keys points there.
   std::string origin_of(std::initializer_list<const char*> keys) const {
     for (const char* key : keys) {
       if (origins_.contains(key)) return origin(key);

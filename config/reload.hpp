@@ -19,13 +19,13 @@ struct Change {
   Reload reload = Reload::kNow;
 };
 
-// Keys whose values differ, models[] aside, in table order.
+// The keys whose values differ, in table order. models[] is left out.
 std::vector<Change> changes(const Settings& before, const Settings& after);
 
-// `after`, but with the values of `before` where only a restart would change them.
+// Returns `after` with the values of `before` for the settings that only a restart can change.
 Settings reloaded(const Settings& before, const Settings& after);
 
-// Whether the workers of a model that is configured anew must be replaced.
+// Returns whether a model's changed settings require new workers.
 bool needs_new_workers(const ModelSettings& before, const ModelSettings& after);
 
 }  // namespace bulkhead::config

@@ -1,4 +1,4 @@
-// Looking settings up by name, and what somebody meant who mistyped one. Private to config/.
+// Finds settings by name, and suggests the key that a user meant by a mistyped one. Private to config/.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace bulkhead::config {
 
-// Null when there is none.
+// Returns null if there is no such setting.
 const Setting* find_setting(std::string_view key);
 const ModelSetting* find_model_setting(std::string_view key);
 const RetiredSetting* find_retired_setting(std::string_view key);
-// Whether settings lie in a section of that name.
+// Returns whether any setting lies in a section with that name.
 bool is_section(const std::string& name);
 
-// The known name nearest to a mistyped one. A right last part in the wrong section is nearer than
-// its distance says: "heap_size_mb" at the top level means the one key that ends so. `model_prefix`:
-// what stands before a model's settings, "models.0.".
+// Returns the known name nearest to a mistyped one. A name whose last part is right but whose section is wrong counts
+// as nearer than its edit distance: "heap_size_mb" at the top level means the one key that ends so. `model_prefix` is
+// what stands before a model's settings, such as "models.0.".
 std::string nearest_name(const std::string& mistyped, const std::string& model_prefix);
 
 }  // namespace bulkhead::config

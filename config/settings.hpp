@@ -1,10 +1,11 @@
 // Every setting of Bulkhead as plain data. Each is a row of a file in config/rows/:
 //
-//   SETTING(type, name, default, .help = "...", limits, .reload = what a reload does with it, .worker = whether a worker
-//           reads it)
+//   SETTING(type, name, default, .help = "...", limits, .reload = what a reload does with it,
+//           .worker = whether a worker reads it)
 //
-// Here a row makes a member. In settings_table.cpp it makes an entry of the table that drives YAML loading, --set,
-// validation and the printed reference, config/runtime.yaml; `Field` (settings_table.hpp) has what a row may say.
+// In this file a row makes a member. In settings_table.cpp it makes an entry of the table that drives YAML loading,
+// --set, validation and the printed reference, config/runtime.yaml. `Field` (settings_table.hpp) lists what a row may
+// say.
 #pragma once
 
 #include <cstddef>
@@ -25,16 +26,16 @@ struct ServerSettings {
 // When a model's workers are started.
 enum class Load { kStart, kFirstUse };
 
-// How one worker uses several devices (ModelSettings::devices).
+// How workers use several devices (ModelSettings::devices).
 enum class Split {
-  kNo,      // each worker has one of them
-  kLayers,  // each worker has all of them, and each device computes some of the model's layers
+  kNo,      // each worker has one of the devices
+  kLayers,  // each worker has all of the devices, and each device computes some of the model's layers
 };
 
 // The most workers that a model may have on all of its devices together.
 inline constexpr std::size_t kMostWorkersOfModel = 64;
 
-// The most devices that a model's layers may be shared out to.
+// The most devices that can share a model's layers.
 inline constexpr std::size_t kMostStages = 16;
 
 struct ModelSettings {
@@ -60,12 +61,13 @@ struct CommandBufferRingSettings {
 #include "config/rows/command_buffer_ring.inc"
 };
 
-// Measures bit-equal variants of kernels on the device, once, and keeps the fastest.
+// Measures variants of kernels with bit-equal results on the device, once, and keeps the fastest.
 struct AutotuneSettings {
 #include "config/rows/autotune.inc"
 };
 
-// Whether narrow steps go without barriers between their kernels. auto: where it has been found faster.
+// Whether steps with few columns run without barriers between their kernels. kAuto: where this has been measured to
+// be faster.
 enum class ChainedKernels { kAuto, kOn, kOff };
 
 struct GpuOptimizations {
@@ -81,17 +83,17 @@ constexpr const char* to_string(KvType type) {
   return type == KvType::kF16 ? "f16" : type == KvType::kF32 ? "f32" : "q8_0";
 }
 enum class Numerics { kExact, kFast };
-// Whether products go by the device's matrix units. auto: where it has those that the kernels know.
+// Whether matrix products use the device's matrix units. kAuto: where the device has units that the kernels support.
 enum class MatrixUnits { kAuto, kOff };
 // Whether attention uses matrix units, if products use them. auto: from about position 1,000 on,
 // where matrix units are faster for any number of columns in a step.
 enum class MatrixAttention { kAuto, kOff, kOn };
 
-enum class Pooling { kAuto, kMean, kLast };  // kAuto: the model file's, else the last token's
+enum class Pooling { kAuto, kMean, kLast };  // kAuto: what the model file says, else the last token
 
-// Whether workers guess tokens and check the guesses in the same step
-// (worker/engine/speculator.hpp). ngram: workers guess from earlier text of the prompt and the
-// answer while that is faster. always: they check every guess that they have.
+// Whether workers guess tokens and check the guesses in the same step (worker/engine/speculator.hpp). kNgram: workers
+// guess from earlier text of the prompt and the answer while that is faster. kAlways: they check every guess that
+// they have.
 enum class Speculation { kOff, kNgram, kAlways };
 
 struct EngineSettings {
@@ -122,8 +124,8 @@ struct Settings {
   LogSettings log;
 };
 
-// What bounds a worker's wait for its device, in milliseconds. By default a twentieth less than the
-// daemon's patience: so the worker says which step hangs before it is killed as one that hangs.
+// The longest time that a worker waits for its device, in milliseconds. The default is a twentieth less than the
+// daemon's patience, so that the worker can report which step hangs before the daemon kills it.
 inline std::uint32_t device_wait_ms(const Settings& settings) {
   const std::uint32_t own = settings.gpu_optimizations.command_buffer_ring.timeout_ms;
   const std::uint32_t heartbeat = settings.isolation.heartbeat_timeout_ms;

@@ -1,14 +1,14 @@
-// What a worker's exit code tells the daemon, even if the worker's last message found no room. The
-// codes of other programs and signals tell only that the process ended.
+// What a worker's exit code tells the daemon, even if there was no room for the worker's last message. Signals and
+// other programs' exit codes tell the daemon only that the process ended.
 #pragma once
 
 namespace bulkhead::ipc {
 
-inline constexpr int kExitStopped = 0;        // told to stop, or the daemon is gone
+inline constexpr int kExitStopped = 0;        // the daemon told it to stop, or the daemon is gone
 inline constexpr int kExitUsage = 2;          // started with wrong arguments
 inline constexpr int kExitLoad = 3;           // the model could not be loaded
-inline constexpr int kExitDeviceLost = 4;     // the device is lost or stands still
+inline constexpr int kExitDeviceLost = 4;     // the device is lost or hangs
 inline constexpr int kExitInternal = 5;       // anything else
-inline constexpr int kExitVaultUnusable = 6;  // it could not use the vault that it was given
+inline constexpr int kExitVaultUnusable = 6;  // the worker could not use the vault that it was given
 
 }  // namespace bulkhead::ipc

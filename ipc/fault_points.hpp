@@ -1,10 +1,10 @@
-// The steps of the channel at which a process may die. tests/unit/ipc/death_test.cpp walks this
-// list: over each transport and on each side named in a row, a process is killed at that point and
-// the other side must notice, lose nothing that was sent, and leak nothing. A new step is a row
-// here and a reach() where it stands; a row that is never reached fails the test.
+// The steps of the channel at which a process may die. tests/unit/ipc/death_test.cpp goes through this list: for each
+// transport and each side that a row names, the test kills a process at that point. The other side must notice, must
+// lose nothing that was sent, and must leak nothing. To add a step, add a row here and call reach() at the step; the
+// test fails for a row that is never reached.
 //
-// config/base/fault_points.hpp decides which point kills, and at which of its many hits. None of this
-// is in a release build.
+// config/base/fault_points.hpp decides which point kills, and on which of the times that the process reaches it. A
+// release build has none of this.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace bulkhead::ipc {
 
-// Where a point is passed: over which transports, at which end.
+// Which transports and which ends pass a point.
 enum PointScope : unsigned {
   kOverMemfd = 1,
   kOverPosix = 2,
@@ -107,14 +107,15 @@ constexpr const char* name_of(Point point) {
   return kPoints[static_cast<std::size_t>(point)].name;
 }
 
-// The process is at `point`: a test may have planned its death there.
+// Tells that the process is at `point`. A test may have planned that it dies there.
 inline void reach(Point point) {
   fault::reach(name_of(point));
 }
-// Or have it fail there, or spoil what it makes (kReserve; kCommit).
+// The same for a step that can fail (kReserve).
 inline bool fails(Point point) {
   return fault::fails(name_of(point));
 }
+// The same for a step whose result can be damaged (kCommit).
 inline bool corrupts(Point point) {
   return fault::corrupts(name_of(point));
 }

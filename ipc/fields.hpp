@@ -1,5 +1,5 @@
-// How a message lists its fields: one row, from which its size, its encoding, its decoding and the
-// protocol's version follow (wire.hpp).
+// How a message lists its fields: one row for each message. The message's size, encoding, decoding and share in the
+// protocol's version follow from the row (wire.hpp).
 //
 //   struct Progress {
 //     std::string stage;
@@ -7,14 +7,14 @@
 //     BULKHEAD_MESSAGE(1, "progress", stage, done)
 //   };
 //
-// A field is a bool, a 32- or 64-bit number, an enumeration that has last_enumerator(), a StrongId,
-// a text, a std::vector or std::variant of these, or a struct with a row of its own. A plain
-// std::string is text: what a worker sends must be UTF-8 in the daemon, so encoding repairs it.
-// any_bytes(field) may hold anything; whole_text(field) is generated text, which must be UTF-8 and is
+// A field is a bool, a 32- or 64-bit number, an enumeration that has last_enumerator(), a StrongId, a text, a
+// std::vector or std::variant of these, or a struct with a row of its own. A plain std::string is text: the daemon
+// accepts only UTF-8 from a worker, so encoding repairs it. any_bytes(field) may hold any bytes. whole_text(field) is
+// generated text: it must be UTF-8, and encoding does not repair it, because its sender releases whole characters
+// only.
 // not repaired, because its sender releases whole characters only.
-//
-// New fields go to the end of a row. A record that lacks them reads as their defaults, so that a
-// journal that an older daemon wrote can be read.
+// Add new fields at the end of a row. If a record lacks them, they get their default values; so a newer daemon can
+// read a journal that an older one wrote.
 #pragma once
 
 #include <string_view>
@@ -41,7 +41,7 @@ constexpr WholeText<String> whole_text(String& field) {
 
 }  // namespace bulkhead::ipc
 
-// A struct that is part of messages.
+// A struct that messages contain.
 #define BULKHEAD_FIELDS(...)                               \
   static constexpr std::string_view kFields{#__VA_ARGS__}; \
   constexpr auto visit(auto&& visitor) {                   \
@@ -51,7 +51,7 @@ constexpr WholeText<String> whole_text(String& field) {
     return visitor(__VA_ARGS__);                           \
   }
 
-// A message: its number on the wire, which is never given to another one, and its name in errors.
+// A message: its number on the wire, which no other message may ever get, and its name in errors.
 #define BULKHEAD_MESSAGE(number, name, ...)       \
   static constexpr std::uint32_t kKind = number;  \
   static constexpr std::string_view kName = name; \

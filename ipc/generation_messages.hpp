@@ -1,5 +1,5 @@
-// Messages about generating an answer: the request, the tokens that the worker generates, and the end or failure of
-// any request. messages.hpp says what all messages have in common.
+// Messages about generating an answer: the request, the tokens that the worker generates, and a request's end or
+// failure. messages.hpp says what all messages have in common.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,7 @@ using TokenId = std::uint32_t;
 
 // ---- daemon -> worker ----
 
-// A chat as its client sent it. The worker renders the prompt from it with the model's own
-// template.
+// A chat as the client sent it. The worker renders it to a prompt with the model's own template.
 struct ChatPrompt {
   std::string json;  // an object; jinja::ChatRequest (worker/model/template) says which keys count
   // The time that the template sees: seconds since 1970 in the daemon's time zone. The request
@@ -36,7 +35,8 @@ struct InfillFile {
   BULKHEAD_FIELDS(name, text)
 };
 
-// A prompt for the text that stands between two texts. The worker makes it with the marks of the model's vocabulary.
+// A prompt for the text between two given texts. The worker makes the prompt with the special tokens of the model's
+// vocabulary.
 struct InfillPrompt {
   std::string prefix, suffix;
   std::vector<InfillFile> files;  // other files of the same project
@@ -44,8 +44,8 @@ struct InfillPrompt {
   BULKHEAD_FIELDS(prefix, suffix, files)
 };
 
-// A message of a chat in the journals of older builds. A client can read such a stream to its end,
-// but no worker resumes it.
+// A chat message in the journals of older builds. Clients can still read such a stream to its end, but no worker
+// resumes it.
 struct ChatMessage {
   std::string role;
   std::string content;
@@ -67,7 +67,7 @@ struct Sampling {
                   presence_penalty, seed)
 };
 
-// The form that an answer must have, whatever the model prefers.
+// The form that the client demands of the answer.
 enum class ConstraintKind {
   kNone,
   kJsonObject,  // any JSON object; `text` is empty
@@ -114,19 +114,19 @@ struct Submit {
   Sampling sampling;
   std::uint32_t max_tokens = 0;  // 0: the answer may fill the context
   std::vector<std::string> stop;
-  std::int32_t logprobs = -1;  // -1: none; n: those of the chosen token and of the n best
+  std::int32_t logprobs = -1;  // -1: no log-probabilities; n: those of the chosen token and of the n best tokens
   bool ignore_eos = false;
-  // Tokens that another worker generated and the client has: the worker goes on after them.
+  // Tokens that another worker generated and the client already has. The worker continues after them.
   std::vector<TokenId> accepted_tokens;
   Constraint constraint;
   std::vector<TokenBias> logit_bias;  // each token occurs once
-  std::vector<TokenId> stop_tokens;   // tokens that end the answer as the end of the text does
+  std::vector<TokenId> stop_tokens;   // tokens that end the answer just as the end-of-text token does
   bool one_call = false;              // the answer ends before a second tool call
-  bool tell_prompt = false;  // asks for PromptTokens, and `logprobs` for their log-probabilities
+  bool tell_prompt = false;  // asks for PromptTokens; with `logprobs`, also for the prompt tokens' log-probabilities
   bool prompt_only = false;  // the answer ends before its first token, with kLength
-  ToolChoice tool_choice = ToolChoice::kAuto;  // counts for a chat that offers tools
+  ToolChoice tool_choice = ToolChoice::kAuto;  // counts only for a chat that offers tools
   std::string tool_name;
-  std::int32_t reasoning_budget = -1;  // reasoning tokens before the worker ends it; -1: no limit
+  std::int32_t reasoning_budget = -1;  // the worker ends the reasoning after this many tokens; -1: no limit
   std::vector<std::string> allowed_tools;  // offered tools that the answer may call; empty: all
   bool operator==(const Submit&) const = default;
   BULKHEAD_MESSAGE(14, "submit", request, prompt, sampling, max_tokens, stop, logprobs, ignore_eos,
@@ -145,8 +145,8 @@ struct Cancel {
 struct Accepted {
   RequestId request;
   std::vector<TokenId> prompt_tokens;
-  std::uint32_t max_tokens = 0;  // what the request asked for, or what the context leaves
-  // Warnings for the client: each names a part of the request that the worker ignores.
+  std::uint32_t max_tokens = 0;  // what the request asked for, or what the context has room for
+  // Warnings for the client. Each names a part of the request that the worker ignores.
   std::vector<std::string> warnings = {};
   bool operator==(const Accepted&) const = default;
   BULKHEAD_MESSAGE(3, "accepted", request, prompt_tokens, max_tokens, warnings)
@@ -156,14 +156,13 @@ enum class PartKind {
   kContent,
   kReasoning,
   kCall,       // a tool call begins: `text` is the tool's name
-  kArguments,  // a piece of the last call's arguments, which are JSON
+  kArguments,  // a piece of the arguments, which are JSON, of the last call
 };
 constexpr PartKind last_enumerator(PartKind) {
   return PartKind::kArguments;
 }
 
-// A piece of an answer. The worker cuts answers by the form in which its model's family writes
-// them.
+// A piece of an answer. The worker cuts answers according to the format of its model's family.
 struct AnswerPart {
   PartKind kind = PartKind::kContent;
   std::uint32_t call = 0;  // kCall, kArguments: the call's index, from 0
@@ -174,8 +173,8 @@ struct AnswerPart {
 };
 
 enum class FinishReason {
-  kStop,    // end of text, or a stop string
-  kLength,  // max_tokens, or the context is full
+  kStop,    // the end-of-text token, or a stop string
+  kLength,  // max_tokens was reached, or the context is full
   kCancelled,
 };
 constexpr FinishReason last_enumerator(FinishReason) {
@@ -185,26 +184,25 @@ constexpr FinishReason last_enumerator(FinishReason) {
 struct Finished {
   RequestId request;
   FinishReason reason = FinishReason::kStop;
-  std::string text;  // the rest that the worker had held back; whole UTF-8 characters
+  std::string text;  // the remaining text that the worker had held back; whole UTF-8 characters
   std::uint32_t prompt_tokens = 0;
   std::uint32_t completion_tokens = 0;
   std::uint64_t prefill_microseconds = 0;
   std::uint64_t decode_microseconds = 0;
   std::uint32_t cached_tokens = 0;     // tokens of the prompt that came from the prefix cache
-  std::vector<AnswerPart> parts = {};  // the rest of an answer that comes in parts
-  std::uint32_t reasoning_tokens = 0;  // those of the generated tokens that are reasoning
-  // How many of this worker's guesses were right and wrong. `completion_tokens` counts the right
-  // ones, too.
+  std::vector<AnswerPart> parts = {};  // the remaining parts of an answer that comes in parts
+  std::uint32_t reasoning_tokens = 0;  // how many of the generated tokens are reasoning
+  // How many of this worker's guesses were right and wrong. `completion_tokens` includes the right ones.
   std::uint32_t accepted_drafts = 0, rejected_drafts = 0;
-  std::string stopped_by = {};  // the stop string that ended the answer; empty: none did
+  std::string stopped_by = {};  // the stop string that ended the answer; empty if none did
   bool operator==(const Finished&) const = default;
   BULKHEAD_MESSAGE(5, "finished", request, reason, whole_text(text), prompt_tokens,
                    completion_tokens, prefill_microseconds, decode_microseconds, cached_tokens,
                    parts, reasoning_tokens, accepted_drafts, rejected_drafts, stopped_by)
 };
 
-// Why a request failed: workers, daemon and clients use the same list (http/errors.cpp has the HTTP
-// status of each).
+// Why a request failed. Workers, the daemon and clients share this list (http/errors.cpp has the HTTP status of
+// each).
 enum class FailureCode {
   // Workers and the daemon use these:
   kInvalidRequest,     // the request itself is at fault
@@ -212,13 +210,13 @@ enum class FailureCode {
   kUnsupported,        // this model can't do that; for example, it has no chat template
   kResourceExhausted,  // the queue is full; the client may try again later
   kInternal,
-  // Only the daemon uses these. A worker that sends one breaks a rule.
+  // Only the daemon uses these. A worker that sends one violates the protocol.
   kUnknownModel,
   kUnavailable,    // the model is loading or draining; the client may try again later
   kWorkerFailed,   // the daemon has given up the model's workers
   kTimeout,        // the request took longer than server.request_timeout_s
   kWorkerCrashed,  // workers died while they had the request, or because of it
-  kNotResumable,   // no worker can go on exactly with this stream of an earlier daemon
+  kNotResumable,   // no worker can continue this stream of an earlier daemon exactly
 };
 // Returns the last code that a worker may send.
 constexpr FailureCode last_enumerator(FailureCode) {
@@ -229,7 +227,7 @@ struct Failed {
   RequestId request;
   FailureCode code = FailureCode::kInternal;
   std::string message;
-  std::string parameter;  // the request's field that is to blame, if one is
+  std::string parameter;  // the request's field that caused the failure, if there is one
   bool operator==(const Failed&) const = default;
   BULKHEAD_MESSAGE(6, "failed", request, code, message, parameter)
 };
@@ -246,15 +244,15 @@ struct TopLogprob {
 
 struct TokenLogprob {
   float logprob = 0;
-  std::string bytes;            // the bytes of this token alone; may be part of a character
+  std::string bytes;            // the bytes of this token alone, which may end within a character
   std::vector<TopLogprob> top;  // the most probable tokens, the best first
   bool operator==(const TokenLogprob&) const = default;
   BULKHEAD_FIELDS(logprob, any_bytes(bytes), top)
 };
 
-// Tokens of a prompt, for a Submit with tell_prompt. The worker sends them in order, in one or
-// several messages, after Accepted and before the first token. Only `bytes` counts for the prompt's
-// first token, and for every token if the request does not ask for `logprobs`.
+// The prompt's tokens, for a Submit with tell_prompt. The worker sends them in order, in one or several messages,
+// after Accepted and before the first generated token. Only `bytes` is meaningful for the prompt's first token, and
+// for every token if the request does not ask for `logprobs`.
 struct PromptTokens {
   RequestId request;
   std::uint32_t first_index = 0;  // index of tokens[0] within the prompt
@@ -263,7 +261,7 @@ struct PromptTokens {
   BULKHEAD_MESSAGE(29, "prompt tokens", request, first_index, tokens)
 };
 
-// Returns the rule that a SequenceTokens or its view breaks; empty if it breaks none.
+// Returns which rule a SequenceTokens or its view breaks; empty if it breaks none.
 std::string broken_rule_of_tokens(std::uint32_t first_index, std::size_t tokens,
                                   std::size_t logprobs);
 
@@ -271,9 +269,9 @@ struct SequenceTokens {
   RequestId request;
   std::uint32_t first_index = 0;  // index of tokens[0] among the request's generated tokens
   std::vector<TokenId> tokens;
-  std::string text;                    // whole characters released by these tokens; may be empty
+  std::string text;                    // the whole characters that these tokens complete; may be empty
   std::vector<TokenLogprob> logprobs;  // empty, or one for each token
-  // An answer comes in parts or as text: if the tokens released parts, `text` is empty.
+  // An answer comes either in parts or as text: if these tokens complete parts, `text` is empty.
   std::vector<AnswerPart> parts = {};
   std::string broken_rule() const {
     return broken_rule_of_tokens(first_index, tokens.size(), logprobs.size());
@@ -282,7 +280,7 @@ struct SequenceTokens {
   BULKHEAD_FIELDS(request, first_index, tokens, whole_text(text), logprobs, parts)
 };
 
-// A worker sends one for each step, with all of the step's sequences.
+// A worker sends one of these per step, with all of the step's sequences.
 struct TokenBatch {
   std::uint64_t step = 0;
   std::vector<SequenceTokens> sequences;
@@ -290,8 +288,8 @@ struct TokenBatch {
   BULKHEAD_MESSAGE(4, "tokens", step, sequences)
 };
 
-// One sequence's share of a TokenBatch. It points into the record and is valid until the record is
-// released. `text` is valid UTF-8. Only log-probabilities and parts take memory of their own.
+// One sequence's share of a TokenBatch. It points into the record and is valid until the record is released. `text`
+// is valid UTF-8. Only log-probabilities and parts allocate memory.
 struct SequenceTokensView {
   RequestId request;
   std::uint32_t first_index = 0;

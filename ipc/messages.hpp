@@ -1,13 +1,13 @@
-// Every message between the daemon and a worker, declared once: a struct with one row of its fields
-// (fields.hpp), from which its size, its encoding and its decoding follow (wire.hpp). Both transports
-// carry these, one message in one record. Messages about the process are in process_messages.hpp, those
-// about generating in generation_messages.hpp; questions that one message answers are here.
+// Declares every message between the daemon and a worker once, as a struct with a row of its fields (fields.hpp). Its
+// size, encoding and decoding follow from the row (wire.hpp). Both transports carry the same messages, one per
+// record. process_messages.hpp has the messages about the process, generation_messages.hpp those about generating;
+// this file has the questions that one message answers.
 //
-// A new message is a struct with the next free number, and its name in FromWorker or ToWorker.
+// To add a message, write a struct with the next free number, and add its name to FromWorker or ToWorker.
 //
-// decode() trusts nothing: every length, count, enumerator and text is checked before a value reaches
-// the caller. encode() and decode() are stateless and thread-safe. Tokens are the hot path and have
-// their own reader and writer (below), which neither copy nor allocate.
+// decode() trusts nothing: it checks every length, count, enumerator and text before a value reaches the caller.
+// encode() and decode() are stateless and thread-safe. Tokens are the hot path and have their own reader and writer
+// (below), which neither copy nor allocate, except for log-probabilities and parts.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@
 
 namespace bulkhead::ipc {
 
-// ---- questions, each with the message that answers the question ----
+// ---- questions, each followed by the message that answers it ----
 
 struct Tokenized {
   RequestId request;
@@ -40,7 +40,7 @@ struct Tokenize {
   using Answer = Tokenized;
   RequestId request;
   std::string text;
-  bool add_special = true;    // puts BOS and EOS where the model wants them
+  bool add_special = true;    // adds BOS and EOS where the model wants them
   bool parse_special = true;  // reads the text of a special token as that token
   bool operator==(const Tokenize&) const = default;
   BULKHEAD_MESSAGE(16, "tokenize", request, text, add_special, parse_special)
@@ -125,27 +125,26 @@ using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Fi
 using ToWorker = std::variant<Submit, Cancel, Tokenize, Detokenize, Ping, Vault, Drain, Shutdown,
                               Profile, Promote, Settled, ApplyTemplate, Embed, CheckConstraint>;
 
-// Bytes that encoding takes at most: what to reserve in a channel.
+// Returns the most bytes that encoding takes, which is what to reserve in a channel.
 std::size_t encoded_bound(const FromWorker& message);
 std::size_t encoded_bound(const ToWorker& message);
 std::size_t encoded_bound(const TokenBatch& batch);
 
-// Writes the message into `record` (8-byte aligned, zeroed or not; at least encoded_bound() bytes)
-// and returns the bytes used. kResourceExhausted when it does not fit.
+// Writes the message into `record` (8-byte aligned, at least encoded_bound() bytes, not necessarily zeroed) and
+// returns the number of bytes used. kResourceExhausted if it does not fit.
 Result<std::size_t> encode(const FromWorker& message, std::span<std::byte> record);
 Result<std::size_t> encode(const ToWorker& message, std::span<std::byte> record);
-// The hot path: no variant to fill, nothing allocated.
+// The hot path: it fills no variant and allocates nothing.
 Result<std::size_t> encode(const TokenBatch& batch, std::span<std::byte> record);
 
-// Reads a record that nobody else can write meanwhile (the daemon copies records before this; the
-// worker trusts the daemon). kCorrupt with the reason when the record breaks any rule or goes in
-// the other direction.
+// Decodes a record that nobody else can write meanwhile (the daemon copies records first; the worker trusts the
+// daemon). kCorrupt, with the reason, if the record breaks any rule or is a message for the other direction.
 Result<FromWorker> decode_from_worker(std::span<const std::byte> record);
 Result<ToWorker> decode_to_worker(std::span<const std::byte> record);
 
-// Visits a TokenBatch; allocates for log-probabilities and parts only. `visit` must not throw. Returns false, having visited
-// nothing, when the record is another message; kCorrupt (some sequences may have been visited) when
-// it breaks a rule.
+// Visits the sequences of a TokenBatch; allocates only for log-probabilities and parts. `visit` must not throw.
+// Returns false, without a visit, if the record is another message. kCorrupt if it breaks a rule; some sequences may
+// have been visited by then.
 Result<bool> visit_tokens(std::span<const std::byte> record,
                           const std::function<void(const SequenceTokensView&)>& visit);
 

@@ -1,20 +1,20 @@
-// The AF_UNIX SOCK_SEQPACKET socketpair beside every channel: doorbells, descriptors, and the sign
-// of death.
+// The AF_UNIX SOCK_SEQPACKET socketpair beside every channel. It carries doorbells and descriptors, and shows when
+// the peer dies.
 //
 //   1 byte, no descriptors               a doorbell
 //   8 bytes, 1..kMaxPacketFds of them    descriptors with a tag (SCM_RIGHTS)
 //   end of file, reset                   the peer is gone
 //
-// Nothing here blocks, whatever the peer does with its end: every send and receive is MSG_DONTWAIT,
-// and a socket's flags belong to its own end (unlike an eventfd's). A full socket buffer means that
-// the peer has doorbells to read, so it will wake: that is success. One call reads a bounded number
-// of packets; what is left keeps the descriptor readable.
+// No function here blocks, whatever the peer does with its end: every send and receive is MSG_DONTWAIT, and each end
+// has its own socket flags (unlike an eventfd). A full socket buffer counts as success, because the peer then has
+// doorbells to read and will wake up. One call reads a bounded number of packets; the remaining ones keep the
+// descriptor readable.
 //
-// Violations, each ending the peer: any other size of packet; descriptors with a doorbell, or a tag
-// with none; more than kMaxPacketFds in a packet or kMaxQueuedFds not taken yet; more doorbells
-// than this end has slept (the ring makes a second one per sleep impossible, so they can only be
-// meant to keep this end busy). An empty packet reads like end of file, so it counts as one.
-// Descriptors of a refused packet are closed, and none makes this end wait (peer_descriptors.hpp).
+// These violations end the peer: a packet of any other size; descriptors with a doorbell, or a tag without
+// descriptors; more than kMaxPacketFds descriptors in a packet, or more than kMaxQueuedFds that are not taken yet;
+// more doorbells than this end has slept (the ring allows one per sleep, so more can only be meant to keep this end
+// busy). An empty packet can't be told from end of file, so it counts as end of file. This end closes the descriptors
+// of a refused packet without waiting (peer_descriptors.hpp).
 #pragma once
 
 #include <cstddef>
@@ -48,15 +48,15 @@ class PeerSocket {
   int fd() const { return fd_.get(); }
   PeerCloser& closer() { return *closer_; }
   bool dead() const { return dead_; }
-  // Why the peer must be ended; empty while it behaves.
+  // The reason to end the peer; empty while the peer follows the rules.
   const std::string& violation() const { return violation_; }
   std::uint64_t doorbells_sent() const { return doorbells_sent_; }
 
   void ring();
   Status send_descriptors(std::span<const int> descriptors, std::uint64_t tag);
 
-  // Reads packets until there are none or kMaxPacketsPerCall. `allowed_doorbells`: how many the
-  // peer may have sent since the start.
+  // Reads packets until there are none left, at most kMaxPacketsPerCall. `allowed_doorbells` is how many doorbells
+  // the peer may have sent since the start.
   void drain(std::uint64_t allowed_doorbells);
   std::optional<Channel::Descriptors> take();
   std::size_t waiting() const { return queued_fds_; }
@@ -67,7 +67,7 @@ class PeerSocket {
                    std::uint64_t allowed_doorbells);
 
   UniqueFd fd_;
-  std::shared_ptr<PeerCloser> closer_;  // none once it was moved away
+  std::shared_ptr<PeerCloser> closer_;  // null once it was moved away
   pid_t maker_ = ::getpid();
   bool dead_ = false;
   std::string violation_;
@@ -83,8 +83,7 @@ struct SocketPair {
 };
 Result<SocketPair> make_socket_pair(int type);
 
-// kInvalidArgument unless `fd` is a connected AF_UNIX socket of `type`. `what` names it in the
-// error.
+// kInvalidArgument unless `fd` is a connected AF_UNIX socket of `type`. The error calls it `what`.
 Status check_socket(int fd, int type, const char* what);
 
 }  // namespace bulkhead::ipc

@@ -1,4 +1,4 @@
-// Messages about a worker's process itself: its start, its signs of life, what it leaves to a successor, and its end.
+// Messages about a worker's process: its start, its signs of life, what it leaves to a successor, and its end.
 // messages.hpp says what all messages have in common.
 #pragma once
 
@@ -12,8 +12,9 @@
 
 namespace bulkhead::ipc {
 
-// Returns a number made from the layout of all messages. A worker that sends another number is of another build than
-// the daemon, and the two would misread each other. Hello itself must stay readable: its row never changes.
+// Returns a number computed from the layout of all messages. A worker that sends another number comes from another
+// build than the daemon, and the two would misread each other's messages. Hello itself must stay readable, so its row
+// never changes.
 std::uint32_t protocol_version();
 
 // ---- worker -> daemon ----
@@ -48,7 +49,7 @@ struct Optimization {
 struct Protection {
   std::string name;
   bool active = false;
-  std::string detail;  // what it is, or why it is not active
+  std::string detail;  // what protects, or why it is not active
   bool operator==(const Protection&) const = default;
   BULKHEAD_FIELDS(name, active, detail)
 };
@@ -67,11 +68,11 @@ struct VaultReport {
   VaultState state = VaultState::kOff;
   std::string reason;                     // why the vault is off, or why it keeps no KV pages
   std::uint64_t import_microseconds = 0;  // time to map the predecessor's memory
-  std::uint64_t check_microseconds = 0;   // time to sum up the weights on the device
+  std::uint64_t check_microseconds = 0;   // time to compute the checksums of the weights on the device
   std::uint64_t adopt_microseconds = 0;   // time to read the directory of KV pages
   std::uint64_t pages_adopted = 0;        // full KV pages that the worker need not compute again
-  // Pages that the worker does not write to before Settled, since the predecessor's last steps may
-  // still write to them.
+  // Pages that the worker does not write to before Settled, because the predecessor's last steps may still write to
+  // them.
   std::uint64_t pages_withheld = 0;
   bool operator==(const VaultReport&) const = default;
   BULKHEAD_FIELDS(state, reason, import_microseconds, check_microseconds, adopt_microseconds,
@@ -90,9 +91,8 @@ struct Ready {
   std::uint64_t weight_bytes = 0;
   std::uint64_t load_milliseconds = 0;
   bool has_chat_template = false;
-  std::string chat_template;  // the form of the model's answers, or the reason why there is none
-  // What the model's answers can be, in Ollama's words: "completion", "tools", "thinking",
-  // "embedding".
+  std::string chat_template;  // the form of the model's answers, or the reason why there is no template
+  // What the model can do, in Ollama's words: "completion", "tools", "thinking", "embedding".
   std::vector<std::string> capabilities;
   std::vector<Optimization> optimizations;
   std::vector<Protection> protections;
@@ -107,8 +107,8 @@ struct Ready {
 // Most descriptors that one vault may have.
 inline constexpr std::size_t kMostVaultDescriptors = 224;
 
-// The worker sends this right after the descriptors that it names: before Ready, or after a Ready
-// that said kWaiting.
+// The worker sends this right after the descriptors that it describes: before Ready, or after a Ready that said
+// kWaiting.
 struct VaultOffer {
   std::uint64_t epoch = 0;   // also the tag of the packets that carry the descriptors
   std::uint32_t files = 0;   // model files; their descriptors follow the directory's
@@ -142,7 +142,7 @@ struct Pong {
   BULKHEAD_MESSAGE(11, "pong", nonce)
 };
 
-// The worker's last word before it exits.
+// The worker's last message before it exits.
 struct Fatal {
   std::string message;
   bool operator==(const Fatal&) const = default;
@@ -164,7 +164,7 @@ struct Ping {
 
 // The daemon's first message to a worker that was started with --vault.
 struct Vault {
-  std::uint64_t epoch = 0;  // 0: no predecessor left anything
+  std::uint64_t epoch = 0;  // 0: there is no predecessor's vault
   std::uint32_t files = 0;
   std::uint32_t blocks = 0;
   bool may_adopt_kv = false;  // false: the predecessor's end casts doubt on its KV pages
@@ -189,7 +189,7 @@ struct Profile {
 };
 
 // The daemon tells a standby, which is ready and has had no request, to serve from now on. The standby answers with a
-// second Ready (and Progress before that, if it takes time); then the daemon sends it requests.
+// second Ready (and with Progress before it, if that takes time); then the daemon sends it requests.
 struct Promote {
   bool may_adopt_kv = false;  // as in Vault; it counts for a standby that imported its memory
   bool unsettled =
@@ -198,7 +198,7 @@ struct Promote {
   BULKHEAD_MESSAGE(24, "promote", may_adopt_kv, unsettled)
 };
 
-// The daemon tells a successor that its predecessor is gone, with all the predecessor's work on the device.
+// The daemon tells a successor that its predecessor, with all of its work on the device, is gone.
 struct Settled {
   bool operator==(const Settled&) const = default;
   BULKHEAD_MESSAGE(26, "settled")

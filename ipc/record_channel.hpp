@@ -1,13 +1,12 @@
-// What both transports share: records made of frames, sleeping, errors that last.
+// What both transports share: records made of frames, sleeping, and permanent errors.
 //
-// A record of at most Link::max_frame() bytes is one frame, built and read where the link keeps
-// frames. A larger one is built in private memory, sent in pieces as room appears (try_receive,
-// try_reserve, prepare_sleep and flush each push on) and put together in private memory at the
-// other end, up to a fixed limit. That memory exists only while such a record does, and tokens never
-// need it.
+// A record of at most Link::max_frame() bytes is one frame, which is built and read where the link keeps its frames.
+// A larger record is built in private memory, sent in pieces as room appears (try_receive, try_reserve, prepare_sleep
+// and flush each send more), and put together in private memory at the other end, up to a fixed limit. That memory
+// exists only while such a record does, and messages with tokens never need it.
 //
-// A Link moves frames; see ShmLink and StdioLink. It is a template parameter, not an interface:
-// this is the token path.
+// A Link moves frames; see ShmLink and StdioLink. It is a template parameter and not an interface, because every
+// token passes through here.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +24,8 @@
 
 namespace bulkhead::ipc {
 
-// The largest records: a 16 MB prompt as text or as ids down, the ids of a 16 MB text up. The
-// daemon's limit is what a hostile worker can make it hold.
+// The largest records. The worker receives prompts of up to 16 MB as text or as ids; the daemon receives the ids of a
+// 16 MB text. The daemon's limit bounds how much a hostile worker can make it hold.
 inline constexpr std::size_t kMaxRecordToWorker = std::size_t{64} << 20;
 inline constexpr std::size_t kMaxRecordToDaemon = std::size_t{16} << 20;
 
@@ -53,7 +52,7 @@ class RecordChannel final : public Channel {
     }
     if (fails(Point::kReserve)) return peer_gone();
     if (auto flushed = flush(); !flushed.ok()) return flushed.error();
-    const bool idle = outgoing_size_ == 0;  // small frames may wait in the link: that is its matter
+    const bool idle = outgoing_size_ == 0;  // small frames may wait in the link, which sends them itself
     std::byte* place = nullptr;
     if (bytes > link_.max_frame()) {
       if (!outgoing_) {
@@ -112,7 +111,7 @@ class RecordChannel final : public Channel {
 
   Result<bool> flush() override {
     BULKHEAD_RETURN_IF_ERROR(check_peer());
-    // Bounded, as try_receive is: a peer that reads as fast as this end writes keeps it no longer.
+    // Bounded, like try_receive, because a peer that reads as fast as this end writes could otherwise keep it here.
     for (int pieces = 0; outgoing_size_ != 0; ++pieces) {
       if (pieces == kMaxFramesPerCall) return false;
       const std::size_t left = outgoing_size_ - outgoing_sent_;
@@ -139,18 +138,19 @@ class RecordChannel final : public Channel {
   Result<std::span<const std::byte>> try_receive() override {
     if (!record_.empty()) return record_;
     if (corrupt_) return *corrupt_;
-    if (!link_.flush() || outgoing_size_ != 0) (void)flush();  // a dead peer's records come first
-    // Bounded: a stream of pieces must not keep the caller from its other workers.
+    // flush, so that a dead peer's records come before its error
+    if (!link_.flush() || outgoing_size_ != 0) (void)flush();
+    // Bounded, so that a stream of pieces can't keep the caller from its other workers.
     for (int frames = 0; frames < kMaxFramesPerCall; ++frames) {
       FrameHeader frame;
       if (!link_.next(frame)) {
         if (auto fault = link_.fault()) return corrupt(*fault);
         if (!link_.dead()) {
-          // A caller that only polls must learn of the peer's death too.
+          // A caller that only polls must notice the peer's death, too.
           if (!asleep_ && ++empty_polls_ % kPollsPerSocketLook == 0) link_.drain_socket();
           return std::span<const std::byte>();
         }
-        // It was dead when this look began, so this look sees all that it had committed.
+        // The peer was dead before this look began, so this look sees everything that it had committed.
         if (!link_.next(frame)) {
           if (auto fault = link_.fault()) return corrupt(*fault);
           return peer_gone();
@@ -197,7 +197,7 @@ class RecordChannel final : public Channel {
   Result<bool> prepare_sleep() override {
     if (!record_.empty() || corrupt_) return false;
     if (outgoing_size_ != 0 || !link_.flush()) {
-      // All of it went: whoever waits for that must look, for nobody would wake it (tests/model:
+      // Everything was sent. A caller that waits for that must look again, because nobody would wake it (tests/model:
       // SLEEP_WHEN_OUT).
       if (const auto flushed = flush(); flushed.ok() && *flushed) {
         link_.withdraw_sleep();
@@ -209,7 +209,7 @@ class RecordChannel final : public Channel {
         outgoing_size_ != 0 ? std::min(outgoing_size_ - outgoing_sent_, piece_bytes()) : wanted_;
     const bool room = link_.announce_sleep(wanted);
     if (room || link_.readable() || link_.dead() || link_.fault()) {
-      if (room) wanted_ = 0;  // told once
+      if (room) wanted_ = 0;  // report it once
       link_.withdraw_sleep();
       asleep_ = false;
       return false;
@@ -258,8 +258,8 @@ class RecordChannel final : public Channel {
   static std::unique_ptr<std::byte[]> allocate(std::size_t bytes) {
     return std::make_unique_for_overwrite<std::byte[]>(bytes);
   }
-  // Small enough that one end fills the ring while the other empties it, and that a call's share of
-  // work is bounded.
+  // Small enough that one end can fill the ring while the other empties it, and that one call does a bounded amount
+  // of work.
   std::size_t piece_bytes() const { return (link_.max_frame() / 4) & ~std::size_t{7}; }
 
   static Error peer_gone() { return Error(ErrorCode::kUnavailable, "the peer is gone"); }
@@ -284,8 +284,8 @@ class RecordChannel final : public Channel {
     }
     if (!assembly_) {
       try {
-        // Address space for the largest; pages come as they are written, and all go back at
-        // release().
+        // This reserves address space for the largest record. Pages are used only as they are written, and release()
+        // gives all of them back.
         assembly_ = allocate(max_incoming_);
       } catch (const std::bad_alloc&) {
         return Error(ErrorCode::kResourceExhausted, "no memory for a record in pieces");
@@ -301,11 +301,11 @@ class RecordChannel final : public Channel {
   Link link_;
   std::size_t max_outgoing_;
   std::size_t max_incoming_;
-  std::optional<Error> corrupt_;  // for good
+  std::optional<Error> corrupt_;  // permanent
   bool asleep_ = false;           // between prepare_sleep() and finish_sleep()
-  std::size_t reserved_ = 0;      // by the last try_reserve, not committed yet
-  std::byte* place_ = nullptr;    // of the reserved bytes, where faults are compiled in
-  std::size_t wanted_ = 0;        // frame that the last try_reserve had no room for
+  std::size_t reserved_ = 0;      // bytes that the last try_reserve gave and that are not committed yet
+  std::byte* place_ = nullptr;    // the reserved bytes, where faults are compiled in
+  std::size_t wanted_ = 0;        // the frame for which the last try_reserve had no room
   std::uint32_t empty_polls_ = 0;
   ChannelStats stats_;
 

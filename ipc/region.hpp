@@ -7,10 +7,10 @@
 //   4096  data, daemon -> worker                       ring_bytes
 //   ...   data, worker -> daemon                       ring_bytes
 //
-// The daemon keeps the sizes it made the region with and never reads the header again. A memfd is
-// sealed against resizing before anyone else has it. A POSIX object can't be: there the worker's
-// system call filter refuses ftruncate (without the filter, a worker that shrinks it could end the
-// daemon by SIGBUS; memfd is the default).
+// The daemon keeps the sizes with which it made the region and never reads the header again. It seals a memfd against
+// resizing before anyone else has it. A POSIX object can't be sealed; there the worker's system call filter refuses
+// ftruncate. Without the filter, a worker that shrinks the object could end the daemon by SIGBUS; memfd is the
+// default.
 #pragma once
 
 #include <atomic>
@@ -45,16 +45,16 @@ static_assert(offsetof(RegionHeader, to_worker) == 512);
 static_assert(offsetof(RegionHeader, to_daemon) == 1024);
 static_assert(sizeof(RegionHeader) <= kRegionDataOffset);
 
-// kInvalidArgument unless `ring_kib` is a power of two of 4 KiB to 256 MiB.
+// kInvalidArgument unless `ring_kib` is a power of two and gives 4 KiB to 256 MiB.
 Result<std::uint64_t> checked_ring_bytes(std::uint32_t ring_kib);
 
-// A mapped region; the mapping goes with the object.
+// A mapped region. Destroying the object unmaps it.
 class Region {
  public:
-  // The daemon's: made, reserved in full (no surprise when memory runs out later) and sealed or
-  // unlinked. `fd` is for the worker; the daemon needs it no more once the worker has it.
+  // Makes the daemon's region: reserves all of its memory (so that memory can't run out later) and seals or unlinks
+  // it. `fd` is for the worker; the daemon may close it once the worker has it.
   static Result<Region> create(config::RegionKind kind, std::uint64_t ring_bytes, UniqueFd& fd);
-  // The worker's: checks size, magic and version.
+  // Opens the worker's region: checks size, magic and version.
   static Result<Region> open(int fd);
 
   Region(Region&& other) noexcept;

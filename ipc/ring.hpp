@@ -1,15 +1,16 @@
 // A single-producer single-consumer ring of variable-length frames between two processes.
 //
-// This file knows memory only: no sockets, no messages, no waiting. Two rings, one each way, live
-// in a Region.
+// This file knows only memory: no sockets, no messages, no waiting. Two rings, one for each direction, live in a
+// Region.
 //
-//   control words (RingControl), one writer each:
+// Control words (RingControl), each with one writer:
 //     +0    head            the producer's: bytes published since the start
 //     +128  tail            the consumer's: bytes given back since the start
 //     +256  consumer_sleep  the consumer's: odd while it sleeps
 //     +384  producer_wait   the producer's: odd while it waits for room
 //
-//   data, a power of two of bytes (head and tail never wrap, their offsets do; 2^64 is enough):
+// Data, a power of two of bytes (head and tail are 64-bit counts, which never overflow; their offsets in the data
+// wrap):
 //     +---------+---------+-----------+---------+----------------+---------+
 //     | frame   | free    |    free   | frame   | frame          | padding |
 //     +---------+---------+-----------+---------+----------------+---------+
@@ -23,30 +24,30 @@
 // Invariants
 //   I1  Every shared word has one writer. Nothing is locked, nothing is compared-and-swapped.
 //   I2  tail <= head <= tail + size; both are multiples of 8 and never go back.
-//   I3  A payload is contiguous. A frame that would cross the end is preceded by one padding frame
-//       that fills the rest exactly, and both are published by the same store of head. So padding
-//       never stands at offset 0 and is never the last thing published.
-//   I4  A frame takes at most half the ring, so an empty ring has room for it wherever head stands:
-//       the rest is skipped only when the frame does not fit there, and rest + frame < 2 * frame.
-//   I5  Each end keeps its own index in private memory and only publishes it. A peer that
-//       overwrites the published copy deceives nobody but its own end.
+//   I3  A payload is contiguous. If a frame would cross the end of the data, a padding frame fills the rest up to
+//       the end exactly, and one store of head publishes both frames. So padding never stands at offset 0 and is
+//       never the last thing published.
+//   I4  A frame takes at most half the ring, so an empty ring has room for it wherever head stands: the producer
+//       skips the rest only if the frame does not fit there, and rest + frame < 2 * frame.
+//   I5  Each end keeps its own index in private memory and only publishes it. A peer that overwrites the published
+//       copy harms only its own end.
 //
-// Trust. Both ends check what they read from the other (a few comparisons), so one class serves
-// both; they differ in where payloads live:
-//   in place  reserve/commit and peek/release: the caller works in the ring itself. For the side
-//             that trusts its peer (the worker), since the peer can still write there.
-//   private   put and take: the payload is one memcpy from or to the caller's memory, and is never
-//             read from the ring again. For the side that does not trust (the daemon). A peer that
-//             writes meanwhile spoils its own bytes; they are validated after the copy.
-// A broken rule is a RingFault, for good: the words can't be believed any more.
+// Trust. Both ends check what they read from the other (a few comparisons), so one class serves both. They differ
+// in where payloads live:
+//   in place  reserve/commit and peek/release: the caller works in the ring itself. The worker does so, because it
+//             trusts its peer, which can still write there.
+//   private   put and take: one memcpy moves the payload from or to the caller's memory, and nobody reads it from
+//             the ring again. The daemon does so, because it does not trust its peer. A peer that writes at the
+//             same time spoils only its own bytes, which the daemon validates after the copy.
+// A broken rule is a permanent RingFault, because the control words can't be trusted any more.
 //
 // Memory orders
-//   (a) head: stored by the producer after the payload, loaded by the consumer before it. Release
-//       and acquire would do for the data; the store is sequentially consistent because of (c).
-//   (b) tail: the same the other way: the consumer's reads of a payload come before its store of
-//       tail, the producer's overwriting after its load.
-//   (c) Sleep. The consumer announces it, then looks for frames; the producer publishes a frame,
-//       then looks for the announcement:
+//   (a) head: the producer stores it after the payload; the consumer loads it before the payload. Release and
+//       acquire would suffice for the data; the store is sequentially consistent because of (c).
+//   (b) tail: the same in the other direction. The consumer reads a payload before it stores tail; the producer
+//       loads tail before it overwrites the payload.
+//   (c) Sleep. The consumer announces its sleep and then looks for frames; the producer publishes a frame and then
+//       looks for the announcement:
 //           consumer                               producer
 //           consumer_sleep = odd   (S1)            head = new             (S3)
 //           load head              (S2)            load consumer_sleep    (S4)
@@ -56,23 +57,21 @@
 //       there is one order of them all: if S2 misses the frame it comes before S3 there, and then
 //       S1 comes before S4. On x86 such a load is a plain load and such a store one `xchg`. (Fences
 //       between would do too, but ThreadSanitizer does not understand fences.)
-//   (d) producer_wait and tail: the same for a producer that waits for room. But a consumer need not
-//       look for it after each frame: it does when it has given back an eighth of the ring since it
-//       last looked, and when it knows of no further frame. Only that store of tail is sequentially
-//       consistent, the others are release (a plain store on x86). Nobody waits for ever: a consumer
-//       goes on until it knows of no frame, and then it looks. And a waiting producer is woken when
-//       there is something to do, not once a frame.
-//   (e) A frame's header is loaded once, relaxed: (a) has ordered it, and once is the point, since
-//       the peer may change it after the check.
+//   (d) producer_wait and tail: the same for a producer that waits for room. But a consumer need not look for a
+//       waiting producer after each frame. It looks when it has given back an eighth of the ring since its last
+//       look, and when it knows of no further frame. Only that store of tail is sequentially consistent; the others
+//       are release (a plain store on x86). Nobody waits for ever, because a consumer goes on until it knows of no
+//       frame, and then it looks. And it wakes a waiting producer when there is enough to do, not once a frame.
+//   (e) A frame's header is loaded once, relaxed. (a) has ordered the load already. It must be loaded only once,
+//       because the peer may change it after the check.
 //
-// Sleep words count: another odd value at each sleep. The other end remembers the last odd value
-// that it rang for, so a sleep costs one doorbell at most and no word needs a second writer.
+// Sleep words are counters: each sleep writes another odd value. The other end remembers the last odd value for which
+// it rang, so a sleep costs at most one doorbell, and no word needs a second writer.
 //
-// tests/model/ring.pml is this algorithm with store buffers, checked exhaustively; each of the
-// orders above is left out there once, and each time the checker finds the record or the wake-up
-// that is lost.
+// tests/model/ring.pml models this algorithm with store buffers and checks it exhaustively. It also leaves out each
+// of the orders above, one at a time, and each time the checker finds the record or the wake-up that is lost.
 //
-// reach(Point) marks a step at which tests have a process die; it is nothing in a release build.
+// reach(Point) marks a step at which tests make a process die; it does nothing in a release build.
 #pragma once
 
 #include <algorithm>
@@ -117,11 +116,11 @@ constexpr std::uint64_t kFrameHeaderBytes = sizeof(FrameHeader);
 constexpr std::uint64_t align8(std::uint64_t bytes) {
   return (bytes + 7) & ~std::uint64_t{7};
 }
-// Bytes of ring that a frame takes.
+// Returns the bytes of the ring that a frame takes.
 constexpr std::uint64_t frame_bytes(std::uint64_t payload) {
   return kFrameHeaderBytes + align8(payload);
 }
-// The largest payload of a frame (I4).
+// Returns the largest payload of a frame (I4).
 constexpr std::uint64_t max_payload(std::uint64_t ring_bytes) {
   return ring_bytes / 2 - kFrameHeaderBytes;
 }
@@ -148,7 +147,7 @@ constexpr const char* to_string(RingFault fault) {
   return "unknown";
 }
 
-// This end's word to say "wake me": announce() before the last look, withdraw() when awake (c).
+// This end's word that says "wake me": call announce() before the last look, and withdraw() when awake (c).
 class SleepWord {
  public:
   explicit SleepWord(std::atomic<std::uint64_t>& word) : word_(&word) {}
@@ -156,11 +155,11 @@ class SleepWord {
     if ((count_ & 1) != 0) return;
     word_->store(++count_, std::memory_order_seq_cst);  // S1
   }
-  // Relaxed: seen late, it costs the peer one doorbell too many.
+  // Relaxed: if the peer sees it late, the peer rings one doorbell too many.
   void withdraw() {
     if ((count_ & 1) != 0) word_->store(++count_, std::memory_order_relaxed);
   }
-  // Sleeps announced so far: the peer may have rung this often.
+  // Returns the number of sleeps announced so far, which is how often the peer may have rung.
   std::uint64_t announced() const { return (count_ + 1) / 2; }
 
  private:
@@ -172,7 +171,7 @@ class SleepWord {
 class WakeWord {
  public:
   explicit WakeWord(const std::atomic<std::uint64_t>& word) : word_(&word) {}
-  // True when the peer sleeps and has not been rung for this sleep.
+  // Returns true if the peer sleeps and this end has not rung for this sleep.
   bool must_ring() {
     const std::uint64_t seen = word_->load(std::memory_order_seq_cst);  // S4
     reach(Point::kSleepWordRead);
@@ -188,7 +187,7 @@ class WakeWord {
 
 class RingProducer {
  public:
-  // `data`: 64-byte aligned, `bytes` of it, a power of two of at least 1024.
+  // `data` is 64-byte aligned and has `bytes` bytes, a power of two of at least 1024.
   RingProducer(RingControl& control, std::byte* data, std::uint64_t bytes)
       : control_(&control),
         data_(data),
@@ -196,8 +195,8 @@ class RingProducer {
         wait_(control.producer_wait),
         consumer_(control.consumer_sleep) {}
 
-  // In place: where a payload of up to `bytes` (1..max_payload) may be built, or nullptr when the
-  // ring is full or faulty. Nothing is published; a second reserve replaces the first.
+  // In place: returns where the caller may build a payload of up to `bytes` (1..max_payload), or nullptr if the ring
+  // is full or faulty. It publishes nothing; a second reserve replaces the first.
   std::byte* reserve(std::uint64_t bytes) {
     if (fault_ != RingFault::kNone) return nullptr;
     const std::uint64_t need = frame_bytes(bytes);
@@ -210,7 +209,7 @@ class RingProducer {
     return data_ + ((offset + padding_) & (size_ - 1)) + kFrameHeaderBytes;
   }
 
-  // Publishes the first `bytes` of what reserve returned (no more than was reserved).
+  // Publishes the first `bytes` of the reserved room.
   void commit(std::uint64_t bytes, FrameKind kind) {
     if (padding_ != 0) {
       write_header(head_, static_cast<std::uint32_t>(padding_ - kFrameHeaderBytes),
@@ -226,7 +225,7 @@ class RingProducer {
     own_ahead(frame_bytes(bytes));
   }
 
-  // Private: false when the ring is full or faulty.
+  // Private: returns false if the ring is full or faulty.
   bool put(std::span<const std::byte> payload, FrameKind kind) {
     std::byte* place = reserve(payload.size());
     if (place == nullptr) return false;
@@ -236,10 +235,10 @@ class RingProducer {
     return true;
   }
 
-  // After a commit: must the consumer be woken? Asks once per sleep.
+  // Call after a commit: returns whether the consumer must be woken. Returns true once per sleep.
   bool must_ring() { return consumer_.must_ring(); }
 
-  // Waiting for room for `bytes`: announce, then look once more (d). True: there is room now.
+  // To wait for room for `bytes`: announces the wait, then looks once more (d). Returns true if there is room now.
   bool announce_wait(std::uint64_t bytes) {
     reach(Point::kAnnounceWait);
     wait_.announce();
@@ -268,19 +267,19 @@ class RingProducer {
     else
       tail_ = tail;
   }
-  // Asks for free lines some way ahead, for writing. The store of head waits for those of the payload,
-  // and each of these for its line to leave the consumer's cache: asked for ahead, several are on
-  // their way at once, and small frames follow each other twice as fast (bench-ipc-latency, 16 cores
-  // apart). The next frame's own lines are left alone: a consumer that waits looks at them.
+  // Prefetches free cache lines some way ahead for writing. The store of head waits for the payload's stores, and
+  // each of these waits until its line leaves the consumer's cache. With prefetching several lines travel at the same
+  // time, and small frames follow each other twice as fast (bench-ipc-latency, 16 cores apart). It leaves the next
+  // frame's own lines alone, because a waiting consumer looks at them.
   void own_ahead(std::uint64_t published) {
 #if defined(__x86_64__)
-    constexpr std::uint64_t kAhead = 256, kMost = 512;  // a long copy keeps them coming by itself
+    constexpr std::uint64_t kAhead = 256, kMost = 512;  // long copies are prefetched by the CPU itself
     const std::uint64_t begin = head_ + kAhead;
     const std::uint64_t end = begin + std::min(published, kMost);
     if (end - tail_ > size_) return;  // not known to be free
     for (std::uint64_t at = begin & ~std::uint64_t{63}; at < end; at += 64) {
-      // What __builtin_prefetch makes only where all CPUs of the build's kind know the instruction; to
-      // the others it is a no-op.
+      // __builtin_prefetch emits this instruction only if every CPU of the build's target has it. On CPUs that lack
+      // it, it does nothing.
       asm volatile("prefetchw %0" : : "m"(data_[at & (size_ - 1)]));
     }
 #endif
@@ -310,16 +309,16 @@ class RingConsumer {
         sleep_(control.consumer_sleep),
         producer_(control.producer_wait) {}
 
-  // The next frame's header, read once and checked; false when there is none now or the ring is
-  // faulty. Stays the same until release().
+  // Reads the next frame's header once and checks it; returns false if there is none now or the ring is faulty. The
+  // header stays the same until release().
   bool next(FrameHeader& header) {
     if (held_ != 0) {
       header = header_;
       return true;
     }
     if (head_ == tail_) {
-      // The next frame's lines, asked for while head is looked at: a small frame then takes two
-      // cores one exchange of lines and not two, a seventh of a round trip (bench-ipc-latency).
+      // Prefetches the next frame's lines while it looks at head. A small frame then needs one exchange of lines
+      // between two cores and not two, which saves a seventh of a round trip (bench-ipc-latency).
       prefetch(tail_);
       prefetch(tail_ + 64);
       refresh(std::memory_order_acquire);  // (a)
@@ -345,11 +344,11 @@ class RingConsumer {
     return true;
   }
 
-  // In place: the payload of the frame that next() gave, until release().
+  // In place: returns the payload of the frame that next() gave, valid until release().
   std::span<const std::byte> peek() const {
     return {data_ + (tail_ & (size_ - 1)) + kFrameHeaderBytes, header_.length};
   }
-  // Private: copies it. `into` has room for the length that next() gave.
+  // Private: copies the payload. `into` must have room for the length that next() gave.
   void take(std::byte* into) const {
     std::memcpy(into, data_ + (tail_ & (size_ - 1)) + kFrameHeaderBytes, header_.length);
   }
@@ -368,11 +367,11 @@ class RingConsumer {
     reach(Point::kGivenBack);
   }
 
-  // After a release: must the producer be woken?
+  // Call after a release: returns whether the producer must be woken.
   bool must_ring() { return look_ && producer_.must_ring(); }
 
-  // Announce sleep, then look once more (c). True: something is there (or a fault to report), do
-  // not sleep.
+  // Announces sleep, then looks once more (c). Returns true if there is something to do (a frame, or a fault to
+  // report): do not sleep then.
   bool announce_sleep() {
     reach(Point::kAnnounceSleep);
     sleep_.announce();
@@ -384,7 +383,7 @@ class RingConsumer {
   void withdraw_sleep() { sleep_.withdraw(); }
   std::uint64_t sleeps_announced() const { return sleep_.announced(); }
 
-  // Bytes published and not released, as of the last look.
+  // Returns the bytes that were published and not released, as of the last look.
   std::uint64_t depth() const { return head_ - tail_; }
   RingFault fault() const { return fault_; }
 
@@ -408,15 +407,15 @@ class RingConsumer {
     else
       head_ = head;
   }
-  // head_ - tail_ is a positive multiple of 8, and so is what is left to the end: a header has
-  // room.
+  // head_ - tail_ is a positive multiple of 8, and so is the distance to the end of the data: there is room for a
+  // header.
   void read_header() {
     auto* at = const_cast<std::byte*>(data_ + (tail_ & (size_ - 1)));
     const std::uint64_t word = std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(at))
                                    .load(std::memory_order_relaxed);  // (e)
     std::memcpy(&header_, &word, sizeof header_);
   }
-  // I3. The skipped bytes are published with the frame behind them.
+  // I3: one store of head has published the skipped bytes and the frame behind them.
   bool skip_padding() {
     const std::uint64_t offset = tail_ & (size_ - 1);
     const std::uint64_t skip = kFrameHeaderBytes + header_.length;

@@ -1,4 +1,4 @@
-// How channel.cpp makes the two transports' ends. Not for other folders.
+// How channel.cpp makes the ends of both transports. Private to this folder.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ namespace bulkhead::ipc {
 
 std::unique_ptr<Channel> make_shm_channel(Side side, Region region, PeerSocket socket);
 
-// `input` and `output` are ends of AF_UNIX stream sockets; `ring_bytes` sizes the buffers, so that
-// both transports have the same limits.
+// `input` and `output` are AF_UNIX stream sockets. `ring_bytes` sizes the buffers, so that both transports have the
+// same limits.
 Result<std::unique_ptr<Channel>> make_stdio_channel(Side side, UniqueFd input, UniqueFd output,
                                                     PeerSocket socket, std::uint64_t ring_bytes);
 

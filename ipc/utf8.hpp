@@ -1,5 +1,4 @@
-// UTF-8 as the wire needs it: is this text valid, and how to make it so without growing it. Looks
-// at bytes only; any thread.
+// Validates and repairs UTF-8 for the wire. Repairing never makes a text longer. Works on bytes only; any thread.
 #pragma once
 
 #include <cstddef>
@@ -8,19 +7,19 @@
 
 namespace bulkhead::ipc {
 
-// Bytes of the well-formed character that `text`, which is not empty, begins with (Unicode 15, table
-// 3-7); 0: none.
+// Returns the number of bytes of the well-formed character at the start of `text`, which must not be empty (Unicode
+// 15, table 3-7); 0 if there is none.
 std::size_t utf8_character(std::string_view text);
 
-// Length of the longest valid prefix: text.size() when all of it is well-formed UTF-8 (no overlong
-// forms, no surrogates, nothing above U+10FFFF, no cut character at the end).
+// Returns the length of the longest valid prefix. It is text.size() if all of the text is well-formed UTF-8: no
+// overlong forms, no surrogates, nothing above U+10FFFF, no truncated character at the end.
 std::size_t valid_utf8_prefix(std::string_view text);
 
 inline bool is_utf8(std::string_view text) {
   return valid_utf8_prefix(text) == text.size();
 }
 
-// Replaces each byte that belongs to no well-formed character by '?'.
+// Replaces each byte that belongs to no well-formed character with '?'.
 void repair_utf8(std::span<char> text);
 
 }  // namespace bulkhead::ipc

@@ -1,5 +1,5 @@
-// The wire format, derived from the rows of fields.hpp: what a message takes and how it is written.
-// wire_reader.hpp reads it; messages.cpp is the only user of both.
+// The wire format, derived from the rows of fields.hpp: how many bytes a message takes and how it is written.
+// wire_reader.hpp reads it. Only messages.cpp uses both.
 //
 //   record   kind u32, then the message as a struct, then zeros up to a multiple of 8 bytes
 //   struct   bytes u32 of what follows, then the fields in the order of the row
@@ -9,9 +9,9 @@
 //            list                                 count u32, the elements
 //            variant                              alternative u32, the value
 //
-// Little-endian. Every part is a multiple of 4 bytes, so a list of token ids can be used where it
-// lies. There are no pointers: what is read is read once, from front to back, and no record makes
-// the reader go anywhere else.
+// All numbers are little-endian. Every part is a multiple of 4 bytes, so a list of token ids can be used in place.
+// There are no pointers: the reader reads each byte once, from front to back, and no record can make it jump
+// elsewhere.
 #pragma once
 
 #include <bit>
@@ -48,7 +48,7 @@ constexpr std::size_t padded(std::size_t bytes) {
   return (bytes + 3) & ~std::size_t{3};
 }
 
-// ---- the layout, as text: what two builds must agree on ----
+// ---- the layout, as text: two builds must agree on it ----
 
 template <typename T>
 struct Layout;
@@ -100,7 +100,7 @@ template <typename... Ts>
 struct Layout<std::variant<Ts...>> {
   static std::string text() { return "one of(" + ((layout<Ts>() + ";") + ...) + ")"; }
 };
-// The types of a row, without an object of its struct.
+// The types of a row's fields, without an object of its struct.
 struct RowTypes {
   template <typename... Fields>
   constexpr std::tuple<Fields...>* operator()(const Fields&...) const {
@@ -165,7 +165,7 @@ class Sizes {
 
 enum class Texts { kRepaired, kExact };
 
-// Writes into memory that has room for what Sizes::of() says.
+// Writes into memory with at least as much room as Sizes::of() says.
 class Writer {
  public:
   Writer(std::byte* at, Texts texts) : at_(at), texts_(texts) {}

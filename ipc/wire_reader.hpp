@@ -1,9 +1,9 @@
-// Reading records that a hostile process may have written (the format: wire.hpp).
+// Reads records that a hostile process may have written (format: wire.hpp).
 //
-// The record is private memory: nobody changes it meanwhile. Each length is checked against what is
-// left of the struct around it before anything is read or reserved. Lists are reserved only as far as
-// the record's own size allows (kHeapPerByte), so that a short record does not become a large heap.
-// The first broken rule lasts: everything that is read after it has its default value.
+// The record is in private memory, so nobody changes it meanwhile. The reader checks each length against what is left
+// of the surrounding struct before it reads or reserves anything. It reserves memory for lists only in proportion to
+// the record's own size (kHeapPerByte), so a short record can't cause a large allocation. The first broken rule is
+// kept: everything that is read after it gets its default value.
 #pragma once
 
 #include <algorithm>
@@ -26,12 +26,13 @@ enum class Trust { kHostile, kTrusted };
 
 class Reader {
  public:
-  // Heap that the lists' elements may take, for each byte of a record. An element's text or list is 4
-  // bytes of wire and 24 or 32 of heap, beside the 4 of its struct; the largest of today takes 5.
+  // Heap bytes that the elements of lists may take for each byte of a record. An element that is a text or a list
+  // takes 4 bytes on the wire and 24 or 32 of heap, besides the 4 of its struct. Today's largest element takes 5 bytes
+  // of heap for each of its bytes.
   static constexpr std::size_t kHeapPerByte = 6;
   static constexpr std::size_t kHeapSlack = 4096;
 
-  // 8-byte aligned. kTrusted: the daemon wrote it; texts may be any bytes.
+  // `record` is 8-byte aligned. kTrusted: the daemon wrote it, and texts may hold any bytes.
   Reader(std::span<const std::byte> record, Trust trust)
       : at_(record.data()),
         end_(record.data() + record.size()),
@@ -39,11 +40,11 @@ class Reader {
         heap_left_(record.size() * kHeapPerByte + kHeapSlack) {}
 
   bool failed() const { return !failure_.empty(); }
-  // The first broken rule: "finished.text is not UTF-8 at byte 3".
+  // The first broken rule, such as "finished.text is not UTF-8 at byte 3".
   const std::string& failure() const { return failure_; }
 
   std::uint32_t kind() { return number<std::uint32_t>(); }
-  // A whole message, after its kind, to the record's end.
+  // Reads a whole message, after its kind, to the record's end.
   template <typename T>
   void message(T& value) {
     message_ = T::kName;
@@ -112,7 +113,7 @@ class Reader {
     }
     (std::index_sequence_for<Ts...>{});
   }
-  // A list whose elements are read one after the other into the same value: for each, `visit`.
+  // Reads the elements of a list one after the other into the same value, and calls `visit` for each.
   template <typename T, typename Visit>
   void for_each(T& element, Visit visit) {
     const std::uint32_t count = take_count();
@@ -124,11 +125,11 @@ class Reader {
   }
 
  private:
-  // The structs around what is being read, for errors.
+  // The structs that surround what is being read, for errors.
   struct Level {
     const Level* around;
-    std::string_view fields;  // the row's text
-    int index = -1;           // of the field that is being read
+    std::string_view fields;  // the text of the row
+    int index = -1;           // the index of the field that is being read
   };
 
   template <typename T>
@@ -139,7 +140,7 @@ class Reader {
     level_ = &level;
     const std::byte* const outer_end = std::exchange(end_, at_ + length);
     value.visit([&](auto&&... fields) {
-      // A field that an older program did not know keeps its default.
+      // A field that an older program did not know keeps its default value.
       ((++level.index, left() == 0 ? void() : get(fields)), ...);
     });
     if (left() != 0) fail(where() + ": more fields follow than this program knows");
@@ -157,7 +158,7 @@ class Reader {
     return left() < 8 && std::all_of(at_, end_, [](std::byte b) { return b == std::byte{0}; });
   }
 
-  // Null, and a failure, when the struct does not have so many bytes.
+  // Returns null, and records a failure, if fewer than `bytes` bytes are left in the struct.
   const std::byte* take(std::size_t bytes) {
     if (failed()) return nullptr;
     if (bytes > left()) {
@@ -173,14 +174,14 @@ class Reader {
       std::memcpy(&value, bytes, sizeof value);
     return value;
   }
-  // A number that must be less than `limit`.
+  // Reads a number that must be less than `limit`.
   std::uint32_t below(std::uint32_t limit) {
     const auto value = number<std::uint32_t>();
     if (value < limit) return value;
     fail(where() + " has the unknown value " + std::to_string(value));
     return 0;
   }
-  // Of elements that take 4 bytes or more.
+  // Reads a count of elements that take 4 bytes or more each.
   std::uint32_t take_count() {
     const auto count = number<std::uint32_t>();
     if (count <= left() / 4) return count;
@@ -215,7 +216,7 @@ class Reader {
          std::to_string(left()) + " bytes are left");
   }
 
-  // "ready.vault.reason"
+  // Returns the place for errors, such as "ready.vault.reason".
   std::string where() const {
     std::string path;
     for (const Level* level = level_; level != nullptr; level = level->around) {
@@ -223,7 +224,7 @@ class Reader {
     }
     return std::string(message_) + path;
   }
-  // Of "request, whole_text(text)" and 1: "text".
+  // Returns the name of a field: field_name("request, whole_text(text)", 1) is "text".
   static std::string field_name(std::string_view fields, int index) {
     for (; index > 0 && fields.find(',') != std::string_view::npos; --index)
       fields.remove_prefix(fields.find(',') + 1);

@@ -1,12 +1,12 @@
-// Where this user's programs keep what they can make again.
+// The folder in which this user's programs keep files that they can make again.
 #pragma once
 
 #include <string>
 
 namespace bulkhead {
 
-// $XDG_CACHE_HOME/bulkhead, or ~/.cache/bulkhead; empty where neither variable is set to an absolute
-// path. It need not exist.
+// Returns $XDG_CACHE_HOME/bulkhead, or ~/.cache/bulkhead. Returns an empty text if neither variable is set to an
+// absolute path. The folder need not exist.
 std::string cache_home();
 
 }  // namespace bulkhead

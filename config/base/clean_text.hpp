@@ -1,5 +1,5 @@
-// Text of others (clients, workers, files) on its way to a terminal or a log: nothing in it may start a
-// line of its own or speak to the terminal.
+// Cleans text that comes from clients, workers or files before it is printed to a terminal or a log. Cleaned text
+// cannot start a new line and cannot control the terminal.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace bulkhead {
 
-// How a byte that is no plain text is written.
+// How to write a byte that is not plain text.
 enum class Escapes {
-  kText,  // \x1b, \n; a tab stays
-  kJson,  // \u001b, \n, \t, \", \\: what may stand in a JSON string
+  kText,  // as \x1b, \n; a tab stays as it is
+  kJson,  // as \u001b, \n, \t, \", \\: the result may stand in a JSON string
 };
 
-// Replaces control characters (C0, DEL, and C1, which terminals obey as well: U+009B begins a
-// sequence as ESC [ does) and bytes that are no UTF-8 by escapes. Never fails.
+// Replaces control characters and bytes that are not UTF-8 with escapes. Control characters are C0, DEL and C1;
+// terminals obey C1, too (U+009B begins a sequence as ESC [ does). Never fails.
 std::string cleaned(std::string_view text, Escapes escapes = Escapes::kText);
 
 }  // namespace bulkhead

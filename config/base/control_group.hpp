@@ -8,11 +8,11 @@
 
 namespace bulkhead {
 
-// Whether the folder has the mark that systemd puts on a delegated group: the extended attribute user.delegate or
-// trusted.delegate (which only the superuser can read) with the value "1". Any thread.
+// Returns whether systemd has marked the folder as delegated: its extended attribute user.delegate or
+// trusted.delegate (which only the superuser can read) has the value "1". Any thread.
 bool has_delegation_mark(const std::string& folder);
 
-// Where the kernel tells about groups. Tests put files of their own in place of these.
+// The files in which the kernel describes groups. Tests replace them with their own.
 struct ControlGroupPlaces {
   std::string membership = "/proc/self/cgroup";
   std::string mounts = "/proc/self/mountinfo";
@@ -20,14 +20,14 @@ struct ControlGroupPlaces {
 };
 
 struct DelegatedGroup {
-  std::string folder;  // of the cgroup file system
+  std::string folder;  // a folder of the cgroup file system
   // Which of the two controllers this process may enable for groups below the folder. At least one is true.
   bool memory = false;
   bool pids = false;
 };
 
-// Returns the group of this process if it is delegated. kNotFound: why it is not, in words that follow "no: ". Reads
-// memory of the kernel only, so it waits for no disk. Any thread.
+// Returns the group of this process if it is delegated. Otherwise kNotFound says why not, in words that follow "no:
+// ". It reads only kernel memory, so it never waits for a disk. Any thread.
 Result<DelegatedGroup> delegated_group(const ControlGroupPlaces& places = {});
 
 }  // namespace bulkhead

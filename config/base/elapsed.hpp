@@ -1,4 +1,4 @@
-// How long something took, in whole numbers for counters. Of the one clock that never jumps.
+// Time spans in whole nanoseconds, for counters, from the clock that never jumps.
 #pragma once
 
 #include <chrono>
@@ -6,7 +6,7 @@
 
 namespace bulkhead {
 
-// `to` is not before `from`.
+// `to` must not be before `from`.
 inline std::uint64_t nanoseconds_between(std::chrono::steady_clock::time_point from,
                                          std::chrono::steady_clock::time_point to) {
   return static_cast<std::uint64_t>(

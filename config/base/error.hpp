@@ -1,5 +1,5 @@
-// The one error type. `Status` and `Result<T>` travel through every public function that can fail;
-// exceptions of third-party libraries are caught where they arise and stop there.
+// The one error type. Every public function that can fail returns `Status` or `Result<T>`. The code that calls a
+// third-party library catches the library's exceptions right there.
 //
 // A message is a sentence for a person: what was wrong, where (file, key, byte offset), what to do.
 #pragma once
@@ -34,7 +34,7 @@ class Error {
   ErrorCode code() const { return code_; }
   const std::string& message() const { return message_; }
 
-  // The same error seen from further out: "loading model.gguf: <message>".
+  // Returns the same error with the caller's context before it: "loading model.gguf: <message>".
   Error within(const std::string& context) const { return Error(code_, context + ": " + message_); }
 
  private:

@@ -1,28 +1,29 @@
-// Named steps of a program at which a test can have it die or stop. Compiled in only with
-// BULKHEAD_FAULT_INJECTION; without it reach() is nothing. Each folder lists its points where it
-// uses them (ipc/fault_points.hpp), so that a test can walk over all of them.
+// Named steps of a program at which a test can make it die or stop. They are compiled in only with
+// BULKHEAD_FAULT_INJECTION; without it reach() does nothing. Each folder lists its points in a file of its own
+// (ipc/fault_points.hpp), so that a test can go through all of them.
 //
 //   BULKHEAD_FAULTS=ACTION@[PROGRAM/]POINT[:N][,...]
-//     ACTION    kill (SIGKILL) | stop (SIGSTOP) | abort (SIGABRT), each to the process itself; fail |
-//               corrupt, at the points that ask for it: the step reports that it failed, or spoils
-//               what it makes
-//     PROGRAM   only in the program of this file name: workers inherit the daemon's environment
-//     POINT     a point's name
-//     N         when the process gets there for the N-th time; 1 if left out
+//     ACTION    kill (SIGKILL), stop (SIGSTOP) or abort (SIGABRT): the process sends itself this signal.
+//               fail or corrupt, only at points that support it: the step reports a failure, or damages
+//               what it produces
+//     PROGRAM   act only in the program with this file name: workers inherit the daemon's environment
+//     POINT     the point's name
+//     N         act when the process reaches the point for the N-th time; 1 if left out
 //   BULKHEAD_FAULTS_DONE=FILE
-//     Of all processes that share FILE, one acts, once: its successor lives. Just before, it writes
-//     there "ACTION POINT N NANOSECONDS" (CLOCK_MONOTONIC) and zeros; until then there are zeros.
+//     Only one of all processes that share FILE acts, and only once, so its successor survives. Just before
+//     it acts, it writes "ACTION POINT N NANOSECONDS" (CLOCK_MONOTONIC) into FILE, padded with zeros. Until
+//     then FILE contains zeros.
 //   BULKHEAD_FAULTS_LIVE=FILE
-//     A plan that changes while processes run: FILE is a LivePlan, mapped by all. With each
-//     generation counting starts anew, and one process acts once.
+//     A plan that can change while processes run: FILE holds a LivePlan, which all processes map. Each new
+//     generation restarts the counts, and one process acts once in it.
 //   BULKHEAD_FAULTS_COUNT=FILE
-//     A process that ends by exit() writes there how often it came to each point, a line
-//     "POINT HITS" each: what N to loop over. (Not a worker in its sandbox.)
+//     A process that ends by exit() writes how often it reached each point, one line "POINT HITS" for each.
+//     A test takes from it the N to loop over. A worker in its sandbox can't write it.
 //
 // Example: BULKHEAD_FAULTS=kill@bulkhead-worker/ipc.publish:100
 //
-// Any thread. A plan that can't be read ends the program with a message: a test with a misspelt
-// plan must not pass.
+// Any thread. A plan that can't be parsed ends the program with a message, because a test with a misspelt plan must
+// not pass.
 #pragma once
 
 #include <atomic>
@@ -30,8 +31,8 @@
 
 namespace bulkhead::fault {
 
-// Writer: `generation` to an odd number, then the plan (as BULKHEAD_FAULTS), then the next even
-// one. Who acts sets `acted` to the generation just before.
+// The writer sets `generation` to an odd number, writes the plan (as in BULKHEAD_FAULTS), and sets the next even
+// number. A process that is about to act first sets `acted` to the generation.
 struct LivePlan {
   std::atomic<std::uint64_t> generation;
   std::atomic<std::uint64_t> acted;
@@ -48,19 +49,19 @@ Deed reached(const char* point);
 bool due(const char* point);
 }  // namespace detail
 
-// The process is at `point`; it may not return.
+// Tells that the process is at `point`. If the plan says so, the process dies or stops here.
 inline void reach(const char* point) {
   if (detail::active) (void)detail::reached(point);
 }
-// The same at a step that can fail: true when the plan wants it to.
+// The same for a step that can fail: returns true if the plan wants it to fail.
 inline bool fails(const char* point) {
   return detail::active && detail::reached(point) == detail::Deed::kFail;
 }
-// The same at a step that makes something: true when the plan wants that spoilt.
+// The same for a step that produces something: returns true if the plan wants the result damaged.
 inline bool corrupts(const char* point) {
   return detail::active && detail::reached(point) == detail::Deed::kCorrupt;
 }
-// Whether the next reach(point) acts, for a step that must first be left half done.
+// Returns whether the next reach(point) acts. For a step that must be left half done before the process dies.
 inline bool due(const char* point) {
   return detail::active && detail::due(point);
 }

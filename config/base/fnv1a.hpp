@@ -1,5 +1,5 @@
-// FNV-1a with 64 bits: tells texts and files from each other, the same in every process. Anybody
-// can make two that have the same, so it holds against accidents alone.
+// FNV-1a with 64 bits. It tells texts and files apart and is the same in every process. Anyone can construct two
+// inputs with the same hash, so it protects against accidents only.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace bulkhead {
 
 constexpr std::uint64_t kFnv1aStart = 0xcbf29ce484222325U;
 
-// Returns the hash of `bytes`, or, with another call's result as `hash`, of that call's bytes and `bytes` behind them.
+// Returns the hash of `bytes`. To hash several pieces, pass the result for the earlier pieces as `hash`.
 inline std::uint64_t fnv1a(std::span<const std::byte> bytes, std::uint64_t hash = kFnv1aStart) {
   for (const std::byte byte : bytes)
     hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3U;

@@ -1,12 +1,10 @@
-// Writes lines to a descriptor from a thread of its own, so that nobody who reads them can hold up
-// the writer: a full pipe, a stopped terminal or a slow disk costs lines, which are counted, and never
-// time.
+// Writes lines to a descriptor from its own thread, so that a slow reader cannot hold up the program: a full pipe, a
+// stopped terminal or a slow disk costs lines, which are counted, and never time.
 //
-// The queue is bounded. While it is full new lines are dropped; when there is room again a line says
-// how many were. A reader that is gone (EPIPE) or a file that takes nothing (ENOSPC, EFBIG) costs the
-// lines of that time, too.
+// The queue is bounded. While it is full, new lines are dropped. When there is room again, a line says how many were
+// dropped. Lines are also lost while the reader is gone (EPIPE) or the file cannot grow (ENOSPC, EFBIG).
 //
-// The thread may be inside write(2) for ever, so it is never joined: it owns what it needs.
+// The thread may hang in write(2) for ever, so nobody joins it: it owns everything that it needs.
 #pragma once
 
 #include <chrono>
@@ -25,17 +23,17 @@ class LineWriter {
 
   struct Figures {
     std::uint64_t lines = 0;    // given to put()
-    std::uint64_t dropped = 0;  // of these, never written
+    std::uint64_t dropped = 0;  // how many of these were never written
   };
-  // `notice`: the line that tells of so many dropped ones, with its end; may be empty. `descriptor`
-  // stays the caller's and open.
+  // `notice` makes the line that reports a number of dropped lines, with its line end; it may be empty. The caller
+  // keeps `descriptor` and leaves it open.
   explicit LineWriter(int descriptor,
                       std::function<std::string(std::uint64_t dropped)> notice = nullptr,
                       std::size_t queue_bytes = kQueueBytes);
 
-  // Takes whole lines with their ends; never waits for the descriptor. Any thread.
+  // Queues whole lines with their line ends. Never waits for the descriptor. Any thread.
   void put(std::string_view lines);
-  // Waits until what was put before has been written or dropped; false when that took too long.
+  // Waits until all earlier lines have been written or dropped. Returns false if `patience` ran out first.
   bool flush(std::chrono::milliseconds patience);
   Figures figures() const;
 

@@ -1,5 +1,5 @@
-// Lines of the log that programs read: a word for what happened, then named values. As text they read
-// `request status=200 endpoint="/v1/models"`; with log.format json each value is a member of the line's object.
+// Log lines for programs to read: a word that says what happened, then named values. The text format gives `request
+// status=200 endpoint="/v1/models"`; with log.format json each value is a member of the line's object.
 #pragma once
 
 #include <concepts>
@@ -29,11 +29,12 @@ struct Field {
   static Field flag(std::string_view name, bool value) {
     return {name, value ? "true" : "false", Kind::kNumber};
   }
-  // One digit after the point: enough for milliseconds.
+  // Writes one digit after the decimal point, which is enough for milliseconds.
   static Field milliseconds(std::string_view name, double value);
 };
 
-// Writes the line at the level info. Names are the program's own; values may be of clients and workers.
+// Writes the line at level info. The names must be constants of the program; values may come from clients and
+// workers.
 void event(std::string_view what, std::span<const Field> fields);
 
 }  // namespace bulkhead::log

@@ -1,12 +1,12 @@
-// Which addresses of a server's no other machine can reach.
+// Tells which addresses of a server cannot be reached from other machines.
 #pragma once
 
 #include <string>
 
 namespace bulkhead {
 
-// "localhost", "::1" (in brackets, too) or an IPv4 address of 127.0.0.0/8. Looks nothing up: any other
-// name, "127.evil.example" as well, is none.
+// Returns true for "localhost", "::1" (also in brackets) and IPv4 addresses in 127.0.0.0/8. It resolves no names: any
+// other name, such as "127.evil.example", is not loopback.
 bool is_loopback(const std::string& host);
 
 }  // namespace bulkhead

@@ -1,4 +1,5 @@
-// One function object of several, for std::visit: Overloaded{[](A) {...}, [](B) {...}}. The compiler names a type that
+// Combines several lambdas into one function object for std::visit: Overloaded{[](A) {...}, [](B) {...}}. The
+// compiler reports a type that none of them takes.
 // none of them takes.
 #pragma once
 

@@ -1,5 +1,5 @@
-// The command line of most programs. CLI11 stays behind program_options.cpp: its headers are six
-// seconds of compiling in each.
+// The command line of most programs. Only program_options.cpp includes CLI11, because its headers take six seconds to
+// compile in each file.
 //
 //   ProgramOptions options("What the program is for");
 //   options.add("--device", plan.device, "auto, cpu, an index or part of a device's name").show_default();
@@ -20,15 +20,15 @@ namespace bulkhead {
 
 class ProgramOptions {
  public:
-  // What more there is to say of an option; valid as long as the ProgramOptions.
+  // Further properties of an option. Valid as long as the ProgramOptions.
   class Option {
    public:
-    Option& show_default();  // --help tells the value that it has now
+    Option& show_default();  // --help shows the present value as the default
     Option& required();
     Option& comma_separated();  // "1,4,16" are three values
-    Option& repeated();         // each time it is given it takes one value; all are kept
-    Option& not_empty();        // "": a variable of a shell, say, that was never set
-    Option& values(int count);  // exactly so many
+    Option& repeated();         // the option may be given several times, with one value each; all are kept
+    Option& not_empty();        // refuses "", which an unset variable of a shell would give
+    Option& values(int count);  // exactly this many values
     Option& within(int least, int most);
     Option& within(double least, double most);
     Option& one_of(std::vector<std::string> words);
@@ -40,13 +40,13 @@ class ProgramOptions {
     void* option_;  // CLI11's
   };
 
-  // The name is for programs that may be started under another one.
+  // The name is for programs that may be started under another name.
   explicit ProgramOptions(const std::string& description, const std::string& name = "");
   ~ProgramOptions();
   ProgramOptions(const ProgramOptions&) = delete;
   ProgramOptions& operator=(const ProgramOptions&) = delete;
 
-  // `value` holds the default, and what was given once parse() has returned; it must live until then.
+  // `value` holds the default; after parse() it holds what the user gave. It must live until then.
   Option add(const std::string& names, std::string& value, const std::string& help);
   Option add(const std::string& names, int& value, const std::string& help);
   Option add(const std::string& names, std::uint32_t& value, const std::string& help);
@@ -62,11 +62,12 @@ class ProgramOptions {
   void footer(const std::string& text);   // the end of --help
   std::string help() const;
 
-  // The exit code of a program that must not go on: 0 after --help or --version, 2 after a mistake,
-  // which stderr tells.
+  // Returns the exit code if the program must not go on: 0 after --help or --version, 2 after a mistake, which is
+  // printed on stderr.
   std::optional<int> parse(int argc, char** argv);
 
-  // For programs that tell mistakes themselves. False: --help or --version was asked for, and printed.
+  // For programs that report mistakes themselves. Returns false if --help or --version was asked for and has been
+  // printed.
   Result<bool> read(int argc, char** argv);
 
  private:

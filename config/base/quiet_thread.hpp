@@ -1,5 +1,5 @@
-// Threads that no signal comes to: signals are for the threads that expect them, and a system call that
-// one interrupts fails.
+// Threads that receive no signals. Only the threads that expect signals should get them, because a signal makes the
+// system call that it interrupts fail.
 #pragma once
 
 #include <pthread.h>
@@ -10,8 +10,8 @@
 
 namespace bulkhead {
 
-// Starts `run` with all signals blocked. Throws std::system_error where there is no thread to be
-// had, as std::thread does.
+// Starts `run` in a thread with all signals blocked. Throws std::system_error if no thread can be started, as
+// std::thread does.
 template <typename Run>
 std::thread quiet_thread(Run run) {
   struct AllBlocked {
@@ -22,7 +22,7 @@ std::thread quiet_thread(Run run) {
       ::pthread_sigmask(SIG_SETMASK, &all, &before);
     }
     ~AllBlocked() { ::pthread_sigmask(SIG_SETMASK, &before, nullptr); }
-  } const blocked;  // a new thread inherits its maker's mask
+  } const blocked;  // a new thread inherits the signal mask of the thread that starts it
   return std::thread(std::move(run));
 }
 

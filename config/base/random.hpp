@@ -1,12 +1,12 @@
-// Random numbers for seeds, names and ids. Nothing that a model computes depends on them but through a
-// request's seed, which is written down.
+// Random numbers for seeds, names and ids. A model's output depends on them only through a request's seed, which is
+// recorded.
 #pragma once
 
 #include <cstdint>
 
 namespace bulkhead {
 
-// 64 bits from the system that nobody can guess. A system call each; any thread.
+// Returns 64 bits from the system that nobody can guess. Each call is a system call; any thread.
 std::uint64_t random_u64();
 
 }  // namespace bulkhead

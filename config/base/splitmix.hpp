@@ -1,12 +1,12 @@
-// The finaliser of splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
-// 2014): every bit of the result depends on every bit of the number. One to one, and no secret.
+// The finaliser of splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014). Every bit
+// of the result depends on every bit of the input. It is one to one, and it is not cryptographic.
 #pragma once
 
 #include <cstdint>
 
 namespace bulkhead {
 
-// What splitmix64 adds to its state before each number: no two of 2^64 sums are the same.
+// The step that splitmix64 adds to its state before each number. The state takes all 2^64 values before one repeats.
 constexpr std::uint64_t kSplitmixStep = 0x9E3779B97F4A7C15;
 
 constexpr std::uint64_t splitmix(std::uint64_t value) {

@@ -1,4 +1,4 @@
-// Integers that can't be mistaken for one another: a RequestId is no SequenceId.
+// Integer ids that the compiler keeps apart: a RequestId is not a SequenceId.
 #pragma once
 
 #include <compare>
@@ -13,7 +13,7 @@ struct StrongId {
   auto operator<=>(const StrongId&) const = default;
 };
 
-// A request as the daemon numbers it; unique in the daemon's life, 0 is none.
+// The daemon's number for a request, unique for the life of the daemon. 0 means none.
 using RequestId = StrongId<struct RequestIdTag>;
 
 }  // namespace bulkhead

@@ -1,4 +1,4 @@
-// Small things that are done to texts in several places.
+// Small operations on texts that several places need.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace bulkhead {
 
-// ASCII letters in lower case; everything else as it is, whatever the locale.
+// Makes ASCII letters lower case and leaves everything else as it is, whatever the locale.
 inline std::string lower(std::string_view text) {
   std::string result(text);
   for (char& c : result) {

@@ -1,4 +1,4 @@
-// Times in the form that the logs and the API write: 2026-01-15T12:00:00.123Z.
+// Times in the format of the logs and the API: 2026-01-15T12:00:00.123Z.
 #pragma once
 
 #include <chrono>

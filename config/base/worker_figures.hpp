@@ -1,6 +1,6 @@
-// The figures that workers report beside those of ipc::Stats, a row for each name. A worker sends names and values
-// alone, because the daemon does not trust a worker with types and texts. The worker can report no name without a
-// row: that does not compile.
+// The figures that workers report in addition to those of ipc::Stats, one row for each name. A worker sends only
+// names and values, because the daemon does not let a worker choose types and texts. A figure without a row does not
+// compile.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct WorkerFigure {
   Kind kind = Kind::kGauge;
   std::string_view unit;  // of the metric: "bytes", "s", ..., never "us"
   std::string_view help;
-  // Set for a counter that FigureCounts keeps: the worker reports it from its start on.
+  // Set for a counter that FigureCounts keeps. The worker reports it from its start on.
   bool counted = false;
 
   // Returns a text such as "Memory that the pool has lent (bytes)".
@@ -36,7 +36,7 @@ inline constexpr auto kCounter = WorkerFigure::Kind::kCounter;
 inline constexpr auto kGauge = WorkerFigure::Kind::kGauge;
 inline constexpr bool kCounted = true;
 
-// The rows are in the order of their names.
+// The rows are sorted by name.
 inline constexpr WorkerFigure kRows[] = {
     {"blit_average_download_microseconds", kGauge, "s", "Mean time of a download"},
     {"blit_average_sync_wait_microseconds", kGauge, "s",
@@ -191,14 +191,14 @@ static_assert(std::ranges::all_of(kRows,
 
 }  // namespace worker_figures
 
-// Returns the row of that name; null if there is none: the daemon then shows the figure as a gauge.
+// Returns the row with that name, or null. The daemon shows a figure without a row as a gauge.
 constexpr const WorkerFigure* find_worker_figure(std::string_view name) {
   const auto* const row =
       std::ranges::lower_bound(worker_figures::kRows, name, {}, &WorkerFigure::name);
   return row != std::end(worker_figures::kRows) && row->name == name ? row : nullptr;
 }
 
-// The name of a row for a figure that is reported with its value. The compiler refuses a text that is no such row's
+// The name of a row, for a figure that is reported with its value. The compiler refuses a text that no row has as its
 // name.
 class FigureName {
  public:
@@ -229,7 +229,7 @@ class CountedFigure {
   std::size_t index_;
 };
 
-// Counts what a part of the worker does: the place that counts a figure needs no other place beside the row.
+// Counts events in a part of the worker. To add a figure, add a row and count it here; nothing else is needed.
 class FigureCounts {
  public:
   void add(CountedFigure figure, std::uint64_t count = 1) { values_[figure.index()] += count; }
@@ -255,7 +255,7 @@ class FigureCounts {
 // A figure and its value now.
 struct FigureValue {
   FigureValue(FigureName row, double value_now) : name(row.text()), value(value_now) {}
-  // The figures of kernels have no rows, because their names come from the kernels' names. `what`: "calls" or another
+  // The figures of kernels have no rows, because the kernels' names make their names. `what` is "calls" or another
   // thing that is counted or timed.
   static FigureValue of_kernel(std::string_view kernel, std::string_view what, double value) {
     FigureValue figure;
