@@ -1,9 +1,9 @@
-// What the device did when, by its own timestamps: how long it computed, how long copies took and
-// how much of that ran while it computed. With a trace file the same intervals, and what the host
-// did meanwhile, are written down as a timeline (trace.hpp).
+// Records what the device did and when, by the device's own timestamps: how long it computed, how long copies took,
+// and how much of the copies overlapped with computing. With a trace file it also writes these intervals, and what
+// the host did meanwhile, as a timeline (trace.hpp).
 //
-// Times of the device are nanoseconds on its own clock, which all its queues share on the drivers
-// we know (the Vulkan specification promises it for one queue alone).
+// The device's times are nanoseconds on its own clock. On the drivers that we know all of its queues share this
+// clock; the Vulkan specification promises that only within one queue.
 //
 // Thread-safety: any thread.
 #pragma once
@@ -24,15 +24,15 @@ class Trace;
 enum class DeviceLane { kCompute, kUpload, kDownload };
 
 struct ActivityTotals {
-  std::uint64_t compute_ns = 0;     // with work of the compute queue under way
-  std::uint64_t transfer_ns = 0;    // of all copies, up and down
-  std::uint64_t overlapped_ns = 0;  // of these, while the device computed
-  std::uint64_t computed = 0;       // submissions that compute_ns is made of
-  std::uint64_t copied = 0;         // copies that transfer_ns is made of
-  // From the first submission's start to the last one's end: what compute_ns is a share of.
+  std::uint64_t compute_ns = 0;     // with work on the compute queue
+  std::uint64_t transfer_ns = 0;    // all copies, up and down
+  std::uint64_t overlapped_ns = 0;  // the part of transfer_ns during which the device computed
+  std::uint64_t computed = 0;       // submissions that compute_ns adds up
+  std::uint64_t copied = 0;         // copies that transfer_ns adds up
+  // From the first submission's start to the last one's end. compute_ns is a share of this span.
   std::uint64_t compute_span_ns = 0;
 
-  // Share of the time of copies that ran while the device computed, 0 to 1.
+  // Returns the share of the copies' time during which the device computed, 0 to 1.
   double overlap_ratio() const {
     return transfer_ns == 0 ? 0
                             : static_cast<double>(overlapped_ns) / static_cast<double>(transfer_ns);
@@ -48,25 +48,24 @@ class Activity {
   Activity(const Activity&) = delete;
   Activity& operator=(const Activity&) = delete;
 
-  // Work that has ended: its interval on the device's clock, seen at its end by the host just now.
-  // Intervals of the compute queue come in the order in which they ran. `id` tells it from others
-  // of its name; `bytes` is what it moved, where known. `name` must stay valid (a literal).
+  // Reports work that has ended: its interval on the device's clock; the host has just seen the end. Report intervals
+  // of the compute queue in the order in which they ran. `id` distinguishes work with the same name; `bytes` is how
+  // much it moved, if known. `name` must stay valid (a literal).
   void device_ran(DeviceLane lane, const char* name, std::uint64_t begin_ns, std::uint64_t end_ns,
                   std::uint64_t id, std::uint64_t bytes = 0);
-  // For the trace only; without a trace nothing is kept.
+  // For the trace only; does nothing without a trace.
   void host_ran(const char* name, Clock::time_point begin, Clock::time_point end,
                 std::uint64_t id = 0);
   bool tracing() const { return trace_ != nullptr; }
-  // Before the first work. At most `max_bytes` are written. kInvalidArgument: the file cannot be
-  // made.
+  // Starts the trace; call before the first work. Writes at most `max_bytes`. kInvalidArgument: the file cannot be
+  // created.
   Status trace_to(const std::string& path, std::uint64_t max_bytes);
-  // Writes what the trace has down: a process that is killed leaves what came before.
+  // Writes the buffered events to the file, so that they survive if the process is killed.
   void flush_trace();
 
   ActivityTotals totals() const;
-  // Share of the host's time since the last call during which the device computed, 0 to 1; 0 at the
-  // first call. Work counts when its end is reported, so a step that ended just now may count in the
-  // next call.
+  // Returns the share of the host's time since the last call during which the device computed, 0 to 1; 0 at the first
+  // call. Work counts when its end is reported, so a step that has just ended may count in the next call.
   double busy_share_since_last();
   void reset_totals();
 
@@ -78,9 +77,9 @@ class Activity {
 
   mutable std::mutex mutex_;
   ActivityTotals totals_;
-  // A copy and a submission that overlap are told one after the other: whichever comes second finds
-  // the first in here.
-  std::vector<Interval> recent_compute_, recent_copies_;  // room from the start: no step allocates
+  // A copy and a submission that overlap are reported one after the other. The one that is reported second finds the
+  // first one here.
+  std::vector<Interval> recent_compute_, recent_copies_;  // reserved from the start, so that no step allocates
   std::uint64_t first_compute_ns_ = 0, last_compute_ns_ = 0;
   std::uint64_t compute_ns_then_ = 0;  // at the last busy_share_since_last()
   Clock::time_point then_{};

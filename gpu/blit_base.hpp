@@ -1,4 +1,4 @@
-// What both forms of the blit queue share. For blit_queue.cpp (staged) and blit_direct.cpp.
+// The base of both forms of the blit queue: blit_queue.cpp (staged) and blit_direct.cpp.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ inline void fill_from_bytes(void* context, std::uint64_t offset, std::span<std::
   std::memcpy(piece.data(), static_cast<const std::byte*>(context) + offset, piece.size());
 }
 
-// What both forms share: settings, statistics, and upload in terms of upload_with.
+// The part that both forms share: settings, statistics, and upload() in terms of upload_with().
 class BlitBase : public BlitQueue {
  public:
   BlitBase(Device& device, const config::BlitQueueSettings& settings, std::uint32_t timeout_ms)
@@ -73,7 +73,7 @@ class BlitBase : public BlitQueue {
   BlitQueueStats stats_;
 };
 
-// The queue that waits for each transfer (blit_direct.cpp).
+// Makes the queue that waits for each transfer (blit_direct.cpp).
 Result<std::unique_ptr<BlitQueue>> make_direct_queue(Device& device,
                                                      const config::BlitQueueSettings& settings,
                                                      std::uint32_t timeout_ms);

@@ -1,12 +1,11 @@
-// Transfers between host and device on the transfer queue (the compute queue where there is no
-// other), through a ring of staging memory, so that uploads overlap compute and downloads overlap
-// the next step.
+// Transfers between host and device on the transfer queue (or on the compute queue if there is no other). They go
+// through a ring of staging memory, so that uploads overlap with computing, and downloads overlap with the next step.
 //
-// Thread-safety: one thread at a time, the owner; other threads may fill pieces that it reserved.
+// Thread-safety: one owner thread at a time. Other threads may fill pieces that the owner reserved.
 //
-// Switched off (the baseline), each transfer is a submit of its own and a wait for its fence: an
-// upload before anything else is done, a download once what it reads is computed. Transfers without
-// memory of the caller's allocate a staging buffer and free it.
+// When switched off (the baseline), each transfer is a separate submit followed by a wait for its fence: an upload
+// ends before anything else is done, and a download starts once its source is computed. A transfer for which the
+// caller gives no host memory allocates a staging buffer and frees it.
 #pragma once
 
 #include <cstddef>
@@ -25,16 +24,17 @@ namespace bulkhead::gpu {
 struct BlitQueueStats {
   std::uint64_t uploads = 0, downloads = 0;
   std::uint64_t bytes_uploaded = 0, bytes_downloaded = 0;
-  std::uint64_t stalls = 0;  // waits for staging room or for a pending operation to finish
+  std::uint64_t stalls = 0;  // waits for staging room or for a pending operation
   std::uint64_t submissions = 0;
-  // Copies that are known to be done, and their time on the device by its timestamps. Both are 0 if
-  // the transfer queue's timestamps can't be read while it works (Mesa's CPU driver). With the queue
-  // off: how long the host waited.
+  // Copies that are known to be done, and their time by the device's timestamps. Both are 0 if the transfer queue's
+  // timestamps can't be read while it works (Mesa's CPU driver). With the queue off, they hold how long the host
+  // waited.
   std::uint64_t upload_copies = 0, upload_nanoseconds = 0;
   std::uint64_t download_copies = 0, download_nanoseconds = 0;
-  std::uint64_t sync_waits = 0, sync_wait_nanoseconds = 0;  // the host waited for a copy
-  std::uint64_t pending = 0, pending_peak = 0;              // copies under way, of both directions
-  std::uint64_t pending_limit = 1;                          // the most that may be, of both
+  std::uint64_t sync_waits = 0, sync_wait_nanoseconds = 0;  // waits of the host for a copy
+  std::uint64_t pending = 0, pending_peak = 0;              // copies under way, in both directions
+  // the most copies that may be under way, in both directions
+  std::uint64_t pending_limit = 1;
 
   double average_upload_us() const { return average_us(upload_nanoseconds, upload_copies); }
   double average_download_us() const { return average_us(download_nanoseconds, download_copies); }
@@ -53,18 +53,18 @@ class BlitQueue {
                                                    bool enabled, std::uint32_t timeout_ms);
   virtual ~BlitQueue() = default;
 
-  // Copies `bytes` into staging memory before returning and starts the transfer; larger than the
-  // staging ring goes in pieces. Waits for room when the ring or max_pending_ops is full.
+  // Copies `bytes` into staging memory before it returns, and starts the transfer. Bytes that exceed the staging ring
+  // go in pieces. Waits if the ring is full or max_pending_ops transfers are under way.
   virtual Status upload(std::span<const std::byte> bytes, const BufferSlice& to) = 0;
-  // As upload, but `fill` writes straight into staging memory, piece by piece: [offset, offset +
+  // Like upload, but `fill` writes straight into staging memory, piece by piece. A piece covers [offset, offset +
   // span.size()).
   using Fill = void (*)(void* context, std::uint64_t offset, std::span<std::byte> piece);
   virtual Status upload_with(std::uint64_t bytes, const BufferSlice& to, Fill fill,
                              void* context) = 0;
-  // For several threads that fill staging memory at once: the owner of the queue reserves a piece, any
-  // thread fills it, and the owner sends it. An empty result means that there is no room until
-  // something that was sent is done; wait_for_room() waits for that. Pieces may be sent in any order;
-  // each must be sent or given up. A piece has at most largest_piece() bytes.
+  // For several threads that fill staging memory at the same time: the queue's owner reserves a piece, any thread
+  // fills it, and the owner sends it. An empty result means that there is no room until a piece that was sent is
+  // done; wait_for_room() waits for that. Pieces may be sent in any order; each piece must be sent or given up. A
+  // piece has at most largest_piece() bytes.
   struct Piece {
     std::uint64_t id = 0;
     std::span<std::byte> bytes;
@@ -72,34 +72,33 @@ class BlitQueue {
   virtual Result<std::optional<Piece>> reserve(std::uint64_t bytes) = 0;
   virtual Status send(const Piece& piece, const BufferSlice& to) = 0;
   virtual void give_up(const Piece& piece) = 0;
-  // Until the oldest upload under way is done. kInternal: none is.
+  // Waits until the oldest upload under way is done. kInternal: there is no upload under way.
   virtual Status wait_for_room() = 0;
   virtual std::uint64_t largest_piece() const = 0;
 
-  // What a submit on the compute queue must wait for so that it sees all uploads so far. Empty
-  // value: nothing to wait for.
+  // Returns what a submit on the compute queue must wait for to see all uploads so far. An empty value means that it
+  // need not wait.
   virtual CommandRing::After uploads_done() const = 0;
-  // Waits on the host for all uploads so far.
+  // Makes the host wait for all uploads so far.
   virtual Status finish_uploads() = 0;
 
-  // Starts a download of data that is ready once `after` is reached. At most one span of a ticket
-  // is alive: it is valid until the next finish_download() or release.
+  // Starts a download of data that are ready once `after` is reached. The span of a ticket is valid until the next
+  // finish_download() or release, so at most one span is valid at a time.
   using Ticket = std::uint64_t;
   virtual Result<Ticket> download(const BufferSlice& from, CommandRing::After after) = 0;
   virtual Result<std::span<const std::byte>> finish_download(Ticket ticket) = 0;
 
-  // For transfers that happen again and again: the caller owns the host's memory (kUpload, kReadback),
-  // whose size is the size of the transfer. A further transfer between the same places records and
-  // allocates nothing. Do not write to `host` before the upload, or a compute submission that waits
-  // for it, is done.
+  // For transfers that are repeated: the caller owns the host's memory (kUpload, kReadback), whose size is the size
+  // of the transfer. Later transfers between the same places record and allocate nothing. Do not write to `host`
+  // before the upload, or a compute submission that waits for it, is done.
   virtual Status upload_from(const BufferSlice& host, const BufferSlice& to) = 0;
-  // The data are in `host` once finish_download_to() has returned. Finish tickets in the order in
-  // which they were started.
+  // The data are in `host` once finish_download_to() has returned. Finish tickets in the order in which they were
+  // started.
   virtual Result<Ticket> download_to(const BufferSlice& host, const BufferSlice& from,
                                      CommandRing::After after) = 0;
   virtual Status finish_download_to(Ticket ticket) = 0;
 
-  // As CommandRing::drain, which comes first: downloads wait for compute.
+  // Like CommandRing::drain. Drain the command ring first, because downloads wait for compute work.
   virtual bool drain() = 0;
 
   virtual bool enabled() const = 0;

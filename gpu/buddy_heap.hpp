@@ -1,11 +1,10 @@
-// Offsets within one heap, handed out in power-of-two blocks. Knows nothing of Vulkan.
+// Hands out power-of-two blocks within one heap, as offsets. Knows nothing of Vulkan.
 //
-// A buddy allocator: a free block splits in halves until one fits, and two free halves join again
-// at once. So a request for a block fails only when every place where such a block can lie (the
-// multiples of its size) holds a live block or a part of one: with n live blocks, of which those
-// larger than it count as often as it fits into them, one of more than n places is free. A heap that
-// is no power of two starts as the power-of-two blocks that add up to it. Every operation is a few
-// map steps; none allocates device memory.
+// This is a buddy allocator: it halves a free block until the request just fits, and it joins two free halves at
+// once. A block can only lie at multiples of its size, so a request fails only when each of these places holds a live
+// block or a part of one. (With n live blocks, where a larger block counts as often as the requested size fits into
+// it, a heap with more than n such places has a free one.) A heap whose size is no power of two starts as the
+// power-of-two blocks that add up to it. Every operation takes a few steps in a map; none allocates device memory.
 #pragma once
 
 #include <bit>
@@ -20,7 +19,7 @@ class BuddyHeap {
  public:
   static constexpr std::uint64_t kSmallestBlock = 256;  // bytes
 
-  // The block that holds `bytes`.
+  // Returns the size of the block that holds `bytes`.
   static std::uint64_t block_bytes(std::uint64_t bytes) {
     return std::bit_ceil(bytes < kSmallestBlock ? kSmallestBlock : bytes);
   }
@@ -35,8 +34,8 @@ class BuddyHeap {
     }
   }
 
-  // Offset of a free block of exactly `block` bytes (a power of two), a multiple of `block`; none:
-  // no room.
+  // Returns the offset of a free block of exactly `block` bytes (a power of two). The offset is a multiple of
+  // `block`. Returns nothing if there is no room.
   std::optional<std::uint64_t> take(std::uint64_t block) {
     std::size_t level = level_of(block);
     while (level < free_.size() && free_[level].empty())
@@ -68,7 +67,7 @@ class BuddyHeap {
 
   std::uint64_t bytes() const { return bytes_; }
   std::uint64_t free_bytes() const { return free_bytes_; }
-  // The largest request that take() can serve.
+  // Returns the largest request that take() can serve.
   std::uint64_t largest_free() const {
     for (std::size_t level = free_.size(); level-- > 0;)
       if (!free_[level].empty()) return std::uint64_t{1} << level;

@@ -1,9 +1,9 @@
-// Recorded command buffers, submitted many times: a decode step is recorded once for its batch
-// shape and replayed with its parameters in a small device buffer.
+// Command buffers that are recorded once and submitted many times: a decode step is recorded once for its batch shape
+// and replayed with its parameters in a small device buffer.
 //
-// Switched off (the baseline), nothing is kept: each submit records its command buffer anew, after
-// waiting for the one before, as a plain program does. The same kernels run with the same arguments,
-// so results are the same to the last bit.
+// When switched off (the baseline), no recording is kept: each submit waits for the one before and then records its
+// command buffer again, as a plain program does. The same kernels run with the same arguments, so the results are the
+// same to the last bit.
 #pragma once
 
 #include <cstddef>
@@ -20,24 +20,24 @@
 
 namespace bulkhead::gpu {
 
-// What a recording may contain. Operations run in order; a barrier() makes everything before it
-// visible to everything after. Without one, neighbouring operations may overlap.
+// What a recording may contain. Operations start in order; a barrier() makes everything before it visible to
+// everything after it. Without a barrier, neighbouring operations may overlap.
 class Recorder {
  public:
   virtual ~Recorder() = default;
-  // `bytes_moved`: device memory that the dispatch must read and write at least, for profiles; 0:
+  // `bytes_moved` is how many bytes of device memory the dispatch must at least read and write; profiles use it. 0:
   // unknown.
   virtual void dispatch(const Kernel& kernel, std::span<const std::byte> push, std::uint32_t x,
                         std::uint32_t y = 1, std::uint32_t z = 1,
                         std::uint64_t bytes_moved = 0) = 0;
-  // The three group counts are read from `counts` (12 bytes, 4-byte aligned) when the work runs.
+  // The device reads the three group counts from `counts` (12 bytes, 4-byte aligned) when the work runs.
   virtual void dispatch_indirect(const Kernel& kernel, std::span<const std::byte> push,
                                  const BufferSlice& counts, std::uint64_t bytes_moved = 0) = 0;
   virtual void copy(const BufferSlice& from, const BufferSlice& to) = 0;  // from.bytes
   virtual void fill(const BufferSlice& to, std::uint32_t word) = 0;
-  virtual void barrier() = 0;  // shader, transfer and indirect, both ways
-  // The same between dispatches alone: nothing else before it or after it is ordered. Cheaper,
-  // since the device may go on reading commands.
+  virtual void barrier() = 0;  // orders shader, transfer and indirect accesses, reads and writes
+  // A barrier between dispatches only; it orders no other operations. It is cheaper, because the device may go on
+  // reading commands.
   virtual void compute_barrier() { barrier(); }
 };
 
@@ -52,10 +52,10 @@ struct CommandRingStats {
   std::uint64_t replays = 0;      // submissions of an existing recording
   std::uint64_t waits = 0;
   std::uint64_t wait_microseconds = 0;
-  std::uint64_t recording_nanoseconds = 0, submit_nanoseconds = 0;  // of the host
+  std::uint64_t recording_nanoseconds = 0, submit_nanoseconds = 0;  // of the host's time
 };
 
-// What device timestamps said of a profiled submit.
+// What a profiled submit took, by device timestamps.
 struct KernelTime {
   std::string name;
   std::uint64_t calls = 0;
@@ -65,22 +65,21 @@ struct KernelTime {
 
 class CommandRing {
  public:
-  // timeout_ms bounds every wait (the settings' 0 already resolved by the caller).
+  // timeout_ms bounds every wait. The caller has already replaced the settings' 0.
   static Result<std::unique_ptr<CommandRing>> create(
       Device& device, const config::CommandBufferRingSettings& settings, bool enabled,
       std::uint32_t timeout_ms);
   virtual ~CommandRing() = default;
 
   using Build = std::function<void(Recorder&)>;
-  // A recording, identified by a small integer. At most ring_size are kept: one more drops the
-  // least recently submitted idle one (whose id is then unknown). With the ring off, `build` is
-  // kept and run at each submit. Everything `build` refers to (kernels, slices) must stay valid
-  // until drop().
+  // A recording, identified by a small integer. At most ring_size recordings are kept; one more drops the idle one
+  // that was submitted longest ago, whose id is unknown from then on. With the ring off, `build` is kept and runs at
+  // each submit. Everything that `build` refers to (kernels, slices) must stay valid until drop().
   //
-  // A recording may have variants that do the same work in different places (a step's two sets of
+  // A recording may have variants that do the same work in different places (such as a step's two sets of
   // parameters and results). Each has a command buffer; they are kept and dropped together.
   using RecordingId = std::uint64_t;
-  // kAlways: it does not count among the ring_size, and stays until it is dropped.
+  // kAlways: the recording does not count towards ring_size and stays until drop().
   enum class Keep : std::uint8_t { kInRing, kAlways };
   virtual Result<RecordingId> record_variants(std::vector<Build> variants,
                                               Keep keep = Keep::kInRing) = 0;
@@ -89,10 +88,10 @@ class CommandRing {
   virtual void drop(RecordingId id) = 0;  // after its last submission has finished
   virtual void drop_all() = 0;
 
-  // Submits on the compute queue, after waiting (on the device) for `after` on `semaphore` where
-  // given: see BlitQueue. Submissions run in order, each sees what those before it wrote, and a
-  // recording may be submitted again before it has finished. Once its ticket is waited for, the
-  // host sees what it wrote to mapped memory. kNotFound: the ring does not know the id (any more).
+  // Submits on the compute queue. If `after` is given, the device first waits until its semaphore reaches its value
+  // (see BlitQueue). Submissions run in order, each sees what those before it wrote, and a recording may be submitted
+  // again before it has finished. Once the host has waited for the ticket, it sees what the submission wrote to
+  // mapped memory. kNotFound: the ring does not know the id (any more).
   using Ticket = std::uint64_t;
   struct After {
     VkSemaphore semaphore = VK_NULL_HANDLE;  // timeline
@@ -100,18 +99,18 @@ class CommandRing {
   };
   virtual Result<Ticket> submit(RecordingId id, std::span<const After> after = {},
                                 std::uint32_t variant = 0) = 0;
-  // kDeadlineExceeded after timeout_ms; kDeviceLost when the device gave up.
+  // kDeadlineExceeded after timeout_ms; kDeviceLost if the device is lost.
   virtual Status wait(Ticket ticket) = 0;
-  // Waits at most this long and says whether the submission is done. For a caller that waits longer
-  // than one wait and gives signs of life meanwhile.
+  // Waits at most `wait_ms` and returns whether the submission is done. For a caller that waits longer than one such
+  // wait and sends heartbeats in between.
   virtual Result<bool> finished(Ticket ticket, std::uint32_t wait_ms) = 0;
-  // Waits, in bounded time, until nothing that was submitted runs any more: on error paths, before
-  // what it uses is freed. False: the device hangs and was abandoned (Device::abandon).
+  // Waits, in bounded time, until nothing that was submitted runs any more. For error paths, before the submitted
+  // work's memory is freed. Returns false if the device hangs; it was then abandoned (Device::abandon).
   virtual bool drain() = 0;
-  // Timeline semaphore signalled with the ticket's number when a submission is done.
+  // The timeline semaphore that gets the ticket's number when a submission is done.
   virtual VkSemaphore timeline() const = 0;
 
-  // Runs the recording once with a timestamp around each dispatch and waits: for benchmarks.
+  // For benchmarks: runs the recording once with a timestamp around each dispatch, and waits.
   virtual Result<std::vector<KernelTime>> profile(RecordingId id, std::uint32_t variant = 0) = 0;
 
   virtual bool enabled() const = 0;

@@ -1,4 +1,4 @@
-// Which of the machine's devices is meant.
+// Chooses one of the machine's devices.
 #pragma once
 
 #include <string>
@@ -15,11 +15,11 @@ struct Candidate {
   DeviceInfo info;
 };
 
-// All devices, usable or not (DeviceInfo::missing), in the drivers' order.
+// Returns all devices, usable or not (DeviceInfo::missing), in the drivers' order.
 Result<std::vector<Candidate>> candidates_of(const Instance& instance);
 
-// The one that DeviceOptions::selector names, if it is usable. kNotFound lists what there is,
-// kUnsupported says what the device lacks.
+// Returns the usable device that DeviceOptions::selector names. kNotFound lists the devices that exist; kUnsupported
+// says what the device lacks.
 Result<Candidate> choose(const std::vector<Candidate>& candidates, const std::string& selector);
 
 }  // namespace bulkhead::gpu

@@ -1,4 +1,4 @@
-// What device.cpp and buffer.cpp share.
+// Private parts of Device, which device.cpp and buffer.cpp share.
 #pragma once
 
 #include <condition_variable>
@@ -28,20 +28,20 @@ struct Device::Impl {
   bool has_host_query_reset = false;
   bool has_memory_budget = false;
   bool statistics = false;
-  PFN_vkGetMemoryFdKHR get_memory_fd = nullptr;  // where memory can be shared
-  bool shares_dedicated = false;                 // and is then one buffer's alone
+  PFN_vkGetMemoryFdKHR get_memory_fd = nullptr;  // null if memory can't be shared
+  bool shares_dedicated = false;                 // shared memory must then be dedicated to one buffer
 
-  VkPipelineCache cache = VK_NULL_HANDLE;  // synchronises itself
+  VkPipelineCache cache = VK_NULL_HANDLE;  // it synchronises itself
   std::string cache_path;                  // empty: not kept
   std::vector<std::byte>
-      saved_blob;  // what the file holds, so that an unchanged cache is not written again
+      saved_blob;  // the file's content, so that an unchanged cache is not written again
 
-  std::mutex mutex;                                   // of what follows
-  std::map<std::uint32_t, VkPipelineLayout> layouts;  // by push constant bytes
+  std::mutex mutex;                                   // guards everything below
+  std::map<std::uint32_t, VkPipelineLayout> layouts;  // by the size of the push constants in bytes
   std::map<KernelSpec, Kernel, MakesAnotherPipeline> kernels;
-  std::deque<std::string> names;                         // Kernel::name points in here
-  std::set<KernelSpec, MakesAnotherPipeline> compiling;  // by other threads now
-  std::condition_variable compiled;                      // one of these came to its end
+  std::deque<std::string> names;                         // Kernel::name points into these
+  std::set<KernelSpec, MakesAnotherPipeline> compiling;  // what other threads compile now
+  std::condition_variable compiled;                      // signalled when one of these is done
 };
 
 }  // namespace bulkhead::gpu

@@ -1,4 +1,4 @@
-// What a physical device can do, and what of that Bulkhead asks for.
+// Tells what a physical device can do, and which of its features Bulkhead enables.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ struct DeviceFeatures {
   VkPhysicalDeviceVulkan11Features v11{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES};
   VkPhysicalDeviceVulkan12Features v12{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
   VkPhysicalDeviceVulkan13Features v13{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES};
-  void chain();  // again after a copy: the chain holds addresses
+  void chain();  // call it again after a copy, because the chain holds addresses
 };
 
-// VK_KHR_cooperative_matrix is younger than Debian 12's headers: what we need of it, as the
-// specification numbers it.
+// VK_KHR_cooperative_matrix is newer than Debian 12's headers. These are the parts that we need, with the
+// specification's numbers.
 inline constexpr const char* kMatrixExtension = "VK_KHR_cooperative_matrix";
 struct MatrixFeatures {
   VkStructureType type = static_cast<VkStructureType>(1000506000);
@@ -29,10 +29,10 @@ struct MatrixFeatures {
   VkBool32 robust_buffer_access = VK_FALSE;
 };
 
-// Whether memory of our buffers can go to another process and come from one.
+// Whether our buffers' memory can be exported to another process and imported from one.
 struct Sharing {
   bool possible = false;
-  bool dedicated = false;  // each buffer needs an allocation of its own kind
+  bool dedicated = false;  // each such buffer needs a dedicated allocation
 };
 
 struct QueueFamilies {
@@ -45,16 +45,16 @@ struct QueueFamilies {
 QueueFamilies find_queue_families(VkPhysicalDevice physical);
 bool has_extension(VkPhysicalDevice physical, const char* name);
 
-// Whether the device multiplies 16x16 by 16x8 halves into float32 sums, a subgroup together.
+// Returns whether a subgroup of the device can multiply 16x16 by 16x8 matrices of halves into float32 sums.
 bool has_matrix_units(VkInstance instance, VkPhysicalDevice physical);
-// Says how buffers with `usage` can be shared.
+// Returns how buffers with `usage` can be shared.
 Sharing sharing_of(VkPhysicalDevice physical, VkBufferUsageFlags usage);
 
 DeviceInfo describe_device(VkPhysicalDevice physical, std::uint32_t index);
-// What to enable: every feature that kernels may use and this device has. Only for a device of
-// Vulkan 1.3.
+// Returns the features to enable: every feature that kernels may use and this device has. The device must have Vulkan
+// 1.3.
 DeviceFeatures features_to_enable(VkPhysicalDevice physical);
-// Of the largest device-local heap; for a CPU device what the system has free.
+// Returns the free memory of the largest device-local heap; for a CPU device, the system's free memory.
 std::uint64_t free_device_memory(VkPhysicalDevice physical, bool has_memory_budget);
 
 }  // namespace bulkhead::gpu

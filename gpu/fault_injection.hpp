@@ -1,13 +1,13 @@
-// Makes the n-th Vulkan call of the kinds that fail in the field return an error, so that tests
-// walk every error path. Compiled in only with BULKHEAD_FAULT_INJECTION; without it `injected` is a
-// constant and the calls below are the plain ones.
+// Makes the n-th Vulkan call of certain kinds (those that fail in practice) return an error, so that tests can
+// exercise every error path. Compiled in only with BULKHEAD_FAULT_INJECTION; without it `injected` is a constant, and
+// the functions below are the plain calls.
 //
-// BULKHEAD_FAIL_GPU_CALL=N[:KIND[:RESULT]] arms it from the environment: the N-th call (from 1) of
-// KIND (allocate, submit, wait, create; default any of the first three) fails with RESULT
-// (device_lost, out_of_memory, timeout; default: what such a call fails with most).
+// The environment variable BULKHEAD_FAIL_GPU_CALL=N[:KIND[:RESULT]] arms it: the N-th call (from 1) of KIND
+// (allocate, submit, wait, create; by default any of the first three) fails with RESULT (device_lost, out_of_memory,
+// timeout; by default the most common error of such a call).
 //
-// The calls are points of config/base/fault_points.hpp too: gpu.allocate, gpu.submit, gpu.wait and
-// gpu.create, with all of its actions but "corrupt".
+// The calls are also points of config/base/fault_points.hpp: gpu.allocate, gpu.submit, gpu.wait and gpu.create. They
+// support all of its actions but "corrupt".
 //
 // Thread-safety: any thread.
 #pragma once
@@ -18,17 +18,17 @@
 
 namespace bulkhead::gpu::fault {
 
-// kCreate: of semaphores and command pools, which happens at start alone; kAny leaves it out.
+// kCreate: creation of semaphores and command pools, which happens only at the start; kAny does not include it.
 enum class Call : std::uint32_t { kAllocate = 1, kSubmit = 2, kWait = 4, kAny = 7, kCreate = 8 };
 
 #ifdef BULKHEAD_FAULT_INJECTION
 inline constexpr bool kCompiledIn = true;
-// The result that the call must return without being made; VK_SUCCESS: make it.
+// Returns the result that the call must return without being made; VK_SUCCESS: make the call.
 VkResult injected(Call call);
-// The n-th call of `kinds` from now on fails, once. n = 0 disarms. VK_SUCCESS: the default for the
-// kind.
+// Arms the n-th call of `kinds` from now on to fail, once. n = 0 disarms. With VK_SUCCESS as `result` it fails with
+// the default error of its kind.
 void arm(std::uint64_t n, Call kinds = Call::kAny, VkResult result = VK_SUCCESS);
-// Whether the armed failure has happened.
+// Returns whether the armed failure has happened.
 bool fired();
 #else
 inline constexpr bool kCompiledIn = false;

@@ -1,9 +1,8 @@
-// Transient device buffers without vkAllocateMemory in steady state: heaps allocated at start,
-// sub-allocated by offset in power-of-two size classes. Weights and KV pages are not in this pool;
-// they have buffers of their own.
+// Hands out transient device buffers without vkAllocateMemory in steady state: it allocates heaps at its start and
+// divides them into power-of-two blocks by offset. Weights and KV pages have buffers of their own outside this pool.
 //
-// Switched off (the baseline), every acquire is a vkAllocateMemory and every release a
-// vkFreeMemory, as a plain program does.
+// When switched off (the baseline), every acquire calls vkAllocateMemory and every release calls vkFreeMemory, as in
+// a plain program.
 #pragma once
 
 #include <cstdint>
@@ -14,32 +13,32 @@
 
 namespace bulkhead::gpu {
 
-// Without track_statistics only fallback_allocations is kept: it is the proof that steady decoding
-// allocates nothing.
+// Without track_statistics only fallback_allocations is counted, because it proves that steady decoding allocates
+// nothing.
 struct MemoryPoolStats {
   std::uint64_t acquires = 0, releases = 0;
   std::uint64_t hits = 0;                  // acquires served from the heaps
-  std::uint64_t fallback_allocations = 0;  // past the heaps, or with the pool off
-  // Whole blocks, as the pool counts them; reserved: all that is allocated on the device.
+  std::uint64_t fallback_allocations = 0;  // outside the heaps, or with the pool off
+  // Whole blocks, as the pool counts them. bytes_reserved is everything that is allocated on the device.
   std::uint64_t bytes_in_use = 0, bytes_peak = 0, bytes_reserved = 0;
-  std::uint64_t bytes_requested = 0;      // what the leases alive asked for
-  std::uint64_t largest_allocation = 0;   // bytes asked for at once
+  std::uint64_t bytes_requested = 0;      // what the live leases requested
+  std::uint64_t largest_allocation = 0;   // the largest single request, in bytes
   std::uint64_t nanoseconds = 0;          // spent in acquire()
-  std::uint64_t release_nanoseconds = 0;  // and in giving leases back
-  // The heaps: how many, how many of them hold a lease, their bytes, and of what is free of them the
-  // largest block. Warm blocks that nobody has count as free.
+  std::uint64_t release_nanoseconds = 0;  // spent on releasing leases
+  // The heaps: their number, how many of them hold a lease, their bytes, and the largest free block. Cached blocks
+  // without a lease count as free.
   std::uint64_t heaps = 0, active_heaps = 0;
   std::uint64_t heap_bytes = 0, heap_bytes_in_use = 0, largest_free_block = 0;
 
   double hit_rate() const { return share(hits, acquires, 1); }
   double utilisation() const { return share(heap_bytes_in_use, heap_bytes, 0); }
   double average_acquire_us() const { return share(nanoseconds, acquires, 0) / 1e3; }
-  // Of the blocks in use, the share that nobody asked for: under one half (blocks are powers of
-  // two), but for requests under 256 bytes.
+  // Returns the share of the blocks in use that nobody requested. It is under one half, because blocks are powers of
+  // two, except for requests under 256 bytes.
   double internal_fragmentation() const {
     return bytes_in_use == 0 ? 0 : 1 - share(bytes_requested, bytes_in_use, 0);
   }
-  // Of what is free, the share that no single request can have.
+  // Returns the share of the free memory that no single request can get.
   double external_fragmentation() const {
     return heap_bytes == heap_bytes_in_use
                ? 0
@@ -52,20 +51,18 @@ struct MemoryPoolStats {
   }
 };
 
-// Thread-safety: any thread, leases too: a lock around some map steps. A request past the heaps
-// waits for the device's allocation under it.
+// Thread-safety: any thread, leases too. A lock protects a few steps in maps. A request that the heaps can't serve
+// holds the lock during the device's allocation.
 class MemoryPool {
  public:
-  // Enabled: the heaps are allocated now, and kResourceExhausted says what was asked and what is
-  // free.
+  // If enabled, allocates the heaps now. kResourceExhausted says how much was requested and how much is free.
   static Result<std::unique_ptr<MemoryPool>> create(Device& device,
                                                     const config::MemoryPoolSettings& settings,
                                                     bool enabled);
   virtual ~MemoryPool() = default;
 
-  // Owns a piece of the pool; gives it back when destroyed, which must be after the device is done
-  // with it and before the pool is. Offsets and sizes are multiples of 256 bytes. Contents are
-  // whatever was there.
+  // Owns a piece of the pool and gives it back when destroyed. Destroy it after the device is done with it and before
+  // the pool. Offsets and sizes are multiples of 256 bytes. The content is undefined at first.
   class Lease {
    public:
     Lease() = default;
@@ -74,7 +71,7 @@ class MemoryPool {
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
     ~Lease();
-    // A part of a slice that somebody else holds for as long as this is used.
+    // A view of part of a slice; somebody else must hold the slice as long as the view is used.
     static Lease view(const BufferSlice& whole, std::uint64_t offset, std::uint64_t bytes);
     const BufferSlice& slice() const { return slice_; }
     bool valid() const { return pool_ != nullptr; }
@@ -90,7 +87,7 @@ class MemoryPool {
   static constexpr std::uint64_t kLeaseAlignment = 256;
   virtual Result<Lease> acquire(std::uint64_t bytes, const char* name) = 0;
   virtual bool enabled() const = 0;
-  virtual std::uint64_t heap_bytes() const = 0;  // of one heap; 0 with the pool off
+  virtual std::uint64_t heap_bytes() const = 0;  // the size of one heap; 0 with the pool off
   virtual MemoryPoolStats stats() const = 0;
 
  protected:

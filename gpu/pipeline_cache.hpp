@@ -1,5 +1,5 @@
-// The file that keeps compiled pipelines between runs, one per device and driver. It is only a cache:
-// if anything is wrong with it, the log has a warning and the pipelines are compiled again.
+// The file that keeps compiled pipelines between runs, one for each device and driver. It is only a cache: if
+// anything is wrong with the file, a warning is logged and the pipelines are compiled again.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@
 
 namespace bulkhead::gpu {
 
-// "<folder>/pipelines-<vendor>-<device>-<driver uuid>.bin"
+// Returns "<folder>/pipelines-<vendor>-<device>-<driver uuid>.bin".
 std::string pipeline_cache_path(const std::string& folder, const DeviceInfo& info);
-// The driver's blob, or empty where there is none that is whole. A driver trusts what it is given
-// more than it should, so the file carries a checksum.
+// Returns the driver's blob; empty if there is no intact file. Drivers trust this data too much, so the file has a
+// checksum.
 std::vector<std::byte> read_pipeline_cache(const std::string& path);
-// Whole or not at all, readable by the owner alone.
+// Writes all of the file or nothing. Only the owner can read the file.
 Status write_pipeline_cache(const std::string& path, std::span<const std::byte> blob);
 
 }  // namespace bulkhead::gpu

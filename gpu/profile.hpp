@@ -1,4 +1,4 @@
-// What each kernel of a recording takes, by device timestamps. For the command ring.
+// Measures each kernel of a recording by device timestamps. For the command ring.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace bulkhead::gpu {
 
-// Records `build` with a timestamp around each operation, runs it once and waits. Each operation is
-// charged the time since the one before it ended, so overlapping ones are not counted twice and the
-// sum is the whole submission. kUnsupported: the compute queue has no timestamps.
+// Records `build` with a timestamp around each operation, runs it once and waits. Each operation counts from the end
+// of the one before it, so overlapping operations are not counted twice, and the sum is the whole submission.
+// kUnsupported: the compute queue has no timestamps.
 Result<std::vector<KernelTime>> profile_once(CommandPool& pool, std::uint32_t timeout_ms,
                                              const CommandRing::Build& build);
 

@@ -1,5 +1,5 @@
-// What a recording is recorded by: into a command buffer, or only counted; checked either way. For the
-// command ring and its profiles.
+// The recorders behind a recording: one writes a command buffer, the other only counts. Both check the operations.
+// For the command ring and its profiles.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,7 @@
 
 namespace bulkhead::gpu {
 
-// The checks that every recording goes through; the first thing wrong is kept and the rest of the
-// recording ignored.
+// The checks for every recording. It keeps the first error and ignores the rest of the recording.
 class CheckedRecorder : public Recorder {
  public:
   explicit CheckedRecorder(const Device& device) : device_(device) {}
@@ -32,7 +31,7 @@ class CheckedRecorder : public Recorder {
   const Status& status() const { return status_; }
 
  protected:
-  virtual VkCommandBuffer commands() = 0;  // null: operations are not recorded
+  virtual VkCommandBuffer commands() = 0;  // null: operations are only counted
   virtual void recorded(const char* name, std::uint64_t bytes_moved) = 0;
 
  private:
@@ -45,8 +44,8 @@ class CheckedRecorder : public Recorder {
   Status status_;
 };
 
-// Everything into one command buffer; with a query pool, a timestamp before the first operation and
-// after each.
+// Records everything into one command buffer. With a query pool it records a timestamp before the first operation and
+// after each operation.
 class OneBufferRecorder final : public CheckedRecorder {
  public:
   struct Operation {

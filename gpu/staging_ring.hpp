@@ -1,4 +1,5 @@
-// Room in a ring of staging memory, given out in order and freed in order. Knows nothing of Vulkan.
+// Allocates room in a ring of staging memory. Pieces are freed in the order in which they were taken. Knows nothing
+// of Vulkan.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,9 @@ namespace bulkhead::gpu {
 class StagingRing {
  public:
   struct Piece {
-    std::uint64_t offset = 0;  // in the buffer
-    std::uint64_t begin = 0;   // where the ring stood before, for undo()
-    std::uint64_t end = 0;     // where it stands after, for free_until()
+    std::uint64_t offset = 0;  // within the buffer
+    std::uint64_t begin = 0;   // the ring's position before, for undo()
+    std::uint64_t end = 0;     // the ring's position after, for free_until()
   };
 
   StagingRing() = default;
@@ -19,7 +20,8 @@ class StagingRing {
 
   std::uint64_t bytes() const { return bytes_; }
 
-  // A contiguous piece; none: no room before something is freed. `wanted` is at most bytes().
+  // Returns a contiguous piece, or nothing if there is no room until something is freed. `wanted` must be at most
+  // bytes().
   std::optional<Piece> take(std::uint64_t wanted) {
     wanted = (wanted + kAlignment - 1) / kAlignment * kAlignment;
     if (head_ == tail_) head_ = tail_ = 0;  // empty: no wrap to jump over
@@ -32,16 +34,16 @@ class StagingRing {
     return piece;
   }
 
-  // Takes back the latest piece.
+  // Takes back the newest piece.
   void undo(const Piece& piece) { head_ = piece.begin; }
-  // Everything up to the end of a piece is free.
+  // Frees everything up to the end of a piece.
   void free_until(std::uint64_t end) { tail_ = end; }
 
   static constexpr std::uint64_t kAlignment = 256;
 
  private:
   std::uint64_t bytes_ = 0;
-  // Bytes ever given out and ever freed.
+  // Bytes handed out and freed since the start.
   std::uint64_t head_ = 0, tail_ = 0;
 };
 

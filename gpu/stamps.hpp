@@ -1,9 +1,8 @@
-// When each submission of a queue ran: a device timestamp at the start and the end of every command
-// buffer, read once it is over, for gpu::Activity. For the command ring.
+// Records when each submission of a queue ran: a device timestamp at the start and at the end of every command
+// buffer, which is read once the submission is over. For gpu::Activity and the command ring.
 //
-// Where timestamps can't be read while other work runs (Mesa's CPU driver), or there are none, the
-// host's clock has to do: from the submission, or the end of the one before, until the host saw its
-// end.
+// If timestamps can't be read while other work runs (Mesa's CPU driver), or if there are none, the host's clock is
+// used instead: from the submission, or from the end of the one before, until the host saw the end.
 #pragma once
 
 #include <chrono>
@@ -23,19 +22,17 @@ class Stamps {
   Stamps(const Stamps&) = delete;
   Stamps& operator=(const Stamps&) = delete;
   ~Stamps();
-  // Not wanted: everything below does nothing.
+  // If it is not wanted, all functions below do nothing.
   Status init(Device& device, bool wanted);
 
-  // Around what is recorded into a command buffer. More than kBuffers at once: the rest is not
-  // timed.
+  // Call these around what is recorded into a command buffer. Command buffers beyond kBuffers at once are not timed.
   static constexpr std::uint32_t kBuffers = 64;
   void begin(VkCommandBuffer commands);
   void end(VkCommandBuffer commands);
-  void forget(VkCommandBuffer commands);  // before it is freed
+  void forget(VkCommandBuffer commands);  // call before the command buffer is freed
 
   void submitted(VkCommandBuffer commands, std::uint64_t ticket);
-  // Tells the device's Activity of the submissions up to `finished`, which is known to be over. Does
-  // not wait.
+  // Reports the submissions up to `finished`, which are known to be over, to the device's Activity. Does not wait.
   void collect(std::uint64_t finished);
 
  private:

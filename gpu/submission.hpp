@@ -1,5 +1,4 @@
-// Submitting command buffers and waiting for them, in bounded time: what the command ring and the
-// blit queue share.
+// Submits command buffers and waits for them in bounded time. The command ring and the blit queue share it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@
 
 namespace bulkhead::gpu {
 
-// A timeline semaphore. Like everything here, it is left alone when its device is abandoned.
+// A timeline semaphore. It is not destroyed if its device is abandoned; this holds for everything in this file.
 class Timeline {
  public:
   Timeline() = default;
@@ -36,8 +35,7 @@ class Timeline {
 Status wait_for(Device& device, const CommandRing::After& after, std::uint32_t timeout_ms,
                 const char* what);
 
-// What a wait that ended so says: kDeadlineExceeded for VK_TIMEOUT. `what` names the work that was
-// waited for.
+// Turns the result of a wait into a Status: kDeadlineExceeded for VK_TIMEOUT. `what` names the work in the message.
 Status waited(VkResult result, std::uint32_t timeout_ms, const char* what);
 
 // A command pool whose buffers are reset one by one.
@@ -60,54 +58,51 @@ class CommandPool {
 
 Status begin_commands(VkCommandBuffer commands, VkCommandBufferUsageFlags usage);
 Status end_commands(VkCommandBuffer commands);
-// Command buffers that this process has begun to record, of all devices.
+// Returns how many command buffers this process has begun to record, on all devices.
 std::uint64_t commands_begun();
 
-// Everything before is visible to everything after: shaders, transfers, indirect arguments.
+// Makes everything before it visible to everything after it: shaders, transfers, indirect arguments.
 void full_barrier(VkCommandBuffer commands);
-// Between dispatches alone.
+// The same, but only between dispatches.
 void compute_barrier(VkCommandBuffer commands);
-// What shaders and transfers have written becomes visible to the host, once a fence or semaphore
-// says it is done.
+// Makes what shaders and transfers have written visible to the host, once a fence or semaphore reports it as done.
 void host_barrier(VkCommandBuffer commands);
-// The same two for a queue that has no shaders.
+// The same as both of these, for a queue that has no shaders.
 void transfer_barrier(VkCommandBuffer commands);
 void transfer_to_host_barrier(VkCommandBuffer commands);
 
 struct Submission {
   VkCommandBuffer commands = VK_NULL_HANDLE;
   std::span<const CommandRing::After> after;
-  VkSemaphore signal = VK_NULL_HANDLE;  // timeline, to `value`
+  VkSemaphore signal = VK_NULL_HANDLE;  // a timeline semaphore, which is set to `value`
   std::uint64_t value = 0;
   VkFence fence = VK_NULL_HANDLE;
 };
 Status submit_commands(VkQueue queue, const Submission& submission, const char* what);
 
-// Polls the fence for up to 2 ms, as drivers of other interfaces do by default: a host that sleeps
-// hears of the end 20 us later after a copy and 80 us later after a step, and is slower for a while
-// (H200). The caller must wait afterwards in any case. Don't poll with a CPU device, which needs the
-// cores.
+// Polls the fence for up to 2 ms, as drivers of other interfaces do by default. A host that sleeps learns of the end
+// 20 us later after a copy and 80 us later after a step, and then runs slower for a while (H200). The caller must
+// wait afterwards in any case. Don't poll with a CPU device, which needs the cores itself.
 void poll(const Device& device, VkFence fence);
 
-// As a plain program does it: a new command buffer, one submit, a new fence, a wait, and all of it
-// freed.
+// Runs work as a plain program does: makes a new command buffer and a new fence, submits once, waits, and frees both.
 Status run_once(CommandPool& pool, VkQueue queue, std::uint32_t timeout_ms, const char* what,
                 const std::function<void(VkCommandBuffer)>& record);
 
-// At teardown: whether the semaphore reached `value` within timeout_ms, at most kLongestDrainMs. If it
-// did not, this logs that and abandons the device, so what the device may still use is not freed.
-// Failures are not injected here.
+// For teardown: returns whether the semaphore reached `value` within timeout_ms (at most kLongestDrainMs). If not,
+// the function logs that and abandons the device, so memory that the device may still use is not freed. Failures are
+// not injected here.
 inline constexpr std::uint32_t kLongestDrainMs = 10000;
 bool drained(Device& device, VkSemaphore semaphore, std::uint64_t value, std::uint32_t timeout_ms,
              const char* what);
 
-// Before semaphores are destroyed, once all work on them is drained: waits until the queues are
-// idle. Mesa's queue thread (22.3) still touches the semaphores of a submission after its end can
-// be seen, and crashes when they are gone. A queue that hangs with the work of others abandons the
-// device after as long as drained() waits: false. True, and nothing, for an abandoned device.
+// Call this before semaphores are destroyed, once all work on them is drained: it waits until the queues are idle.
+// Mesa's queue thread (22.3) still touches the semaphores of a submission after its end is visible, and crashes if
+// they are gone. If a queue hangs with other work, the function abandons the device after as long as drained() waits,
+// and returns false. For an abandoned device it does nothing and returns true.
 bool settle_queues(Device& device, std::uint32_t timeout_ms);
 
-// For TransferLane's fences: as drained().
+// The same as drained() for the fences of TransferLane.
 bool drained(Device& device, VkFence fence, std::uint32_t timeout_ms, const char* what);
 
 inline constexpr std::uint64_t kNanosecondsPerMillisecond = 1000000;

@@ -1,12 +1,10 @@
-// A timeline of device and host in Chrome's trace format, for chrome://tracing and ui.perfetto.dev:
-// one JSON array, one event a line, its end optional, so that a file that was cut by a crash or by
-// its size limit can be looked at all the same. Written by a buffer of its own; no event is dropped
-// before the limit, none is written after it.
+// Writes a timeline of device and host in Chrome's trace format, for chrome://tracing and ui.perfetto.dev: one JSON
+// array, one event a line. The array's end is optional, so a file that a crash or its size limit cut short can still
+// be viewed. It has its own buffer; it drops no event before the limit and writes none after it.
 //
-// Process 1 is the device (compute, upload, download), process 2 the host. Their clocks are laid
-// one over the other by what the host saw: no end of work on the device is later than the moment at
-// which the host saw it, and the closest such pair sets the distance; it is good to some tens of
-// microseconds once a few waits have passed. For that the first events are held back.
+// Process 1 is the device (compute, upload, download), process 2 is the host. What the host saw aligns their clocks:
+// work on the device never ends after the host saw its end, so the smallest difference of such a pair gives the
+// offset. It is accurate to some tens of microseconds after a few waits. Therefore the first events are held back.
 #pragma once
 
 #include <chrono>
@@ -21,7 +19,7 @@
 
 namespace bulkhead::gpu {
 
-// Thread-safety: its owner's lock.
+// Thread-safety: the owner's lock protects it.
 class Trace {
  public:
   using Clock = std::chrono::steady_clock;
@@ -31,14 +29,14 @@ class Trace {
   void device_ran(DeviceLane lane, const char* name, std::uint64_t begin_ns, std::uint64_t end_ns,
                   std::uint64_t id, std::uint64_t bytes);
   void host_ran(const char* name, Clock::time_point begin, Clock::time_point end, std::uint64_t id);
-  // What is known so far goes to the file, but for the first few events.
+  // Writes everything known so far to the file, except the first few events.
   void flush();
 
  private:
   struct Event {
     const char* name;
     int process, lane;
-    std::int64_t begin_ns, duration_ns;  // on the clock of its process
+    std::int64_t begin_ns, duration_ns;  // on the clock of its own process
     std::uint64_t id, bytes;
   };
   Trace(std::FILE* file, std::uint64_t max_bytes);
@@ -53,7 +51,7 @@ class Trace {
   bool settled_ = false;
   bool full_ = false;
   bool seen_device_ = false;
-  std::int64_t device_to_host_ns_ = 0;  // the least distance seen
+  std::int64_t device_to_host_ns_ = 0;  // the smallest difference seen
 };
 
 }  // namespace bulkhead::gpu

@@ -1,5 +1,4 @@
-// The VkInstance of one Device or one listing, with the validation layer's messages counted and
-// logged.
+// The VkInstance of one Device or of one listing. It counts and logs the validation layer's messages.
 #pragma once
 
 #include <atomic>
@@ -16,19 +15,19 @@ namespace bulkhead::gpu {
 
 class Instance {
  public:
-  // kNotFound with advice when there is no driver, or no validation layer where it is asked for.
+  // kNotFound, with advice, if there is no driver, or if validation is wanted and there is no validation layer.
   static Result<std::unique_ptr<Instance>> create(bool validation);
   ~Instance();
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
   VkInstance handle() const { return instance_; }
-  // kNotFound with advice when there is none.
+  // kNotFound, with advice, if there is no device.
   Result<std::vector<VkPhysicalDevice>> devices() const;
   std::uint64_t validation_errors() const {
     return validation_errors_.load(std::memory_order_relaxed);
   }
-  // Names an object in validation messages and captures; nothing without validation.
+  // Names an object for validation messages and captures; does nothing without validation.
   void name(VkDevice device, VkObjectType type, std::uint64_t handle, const char* name) const;
 
  private:
@@ -44,9 +43,10 @@ class Instance {
   std::atomic<std::uint64_t> validation_errors_ = 0;
 };
 
-// Points Mesa's own shader cache into `folder`, and switches NVIDIA's own off, where the user's environment says
-// nothing else. Mesa's software driver keeps nothing in a VkPipelineCache; without its own cache every start compiles
-// every kernel again. Changes the environment: call while the process has one thread, before the first VkInstance.
+// Points Mesa's own shader cache into `folder` and switches off NVIDIA's own, unless the user's environment says
+// otherwise. Mesa's software driver keeps nothing in a VkPipelineCache; without its own cache every start compiles
+// every kernel again. This changes the environment: call it while the process has one thread, before the first
+// VkInstance.
 void keep_driver_caches_in(const std::string& folder);
 
 }  // namespace bulkhead::gpu

@@ -1,4 +1,4 @@
-// What the sources of attention's variants (kernels.cpp, attention_units.cpp) share.
+// Constants that the variants of attention (kernels.cpp, attention_units.cpp) share.
 #pragma once
 
 #include "gpu/kernels/constants.hpp"
@@ -12,26 +12,26 @@ AttentionRulesConstants rules_constants(const AttentionShape& shape);
 AttentionSplitConstants split_constants(const Mapping& mapping, const AttentionShape& shape,
                                         std::uint32_t heads);
 AttentionRangeConstants range_constants(const AttentionRange& range);
-// Whether matrix units can compute this attention.
+// Returns whether matrix units can compute this attention.
 bool units_attend(const Mapping& mapping, const AttentionShape& shape);
 
-// What the subgroups of a workgroup of kTogether make at once, a split each.
+// Returns how many positions the subgroups of a kTogether workgroup compute at once; each subgroup takes one split.
 std::uint32_t together_positions(const Mapping& mapping);
 
-// How attention by matrix units is shared out (attention_units.comp); bit for bit the same.
+// How attention by matrix units divides its work (attention_units.comp). Every choice gives the same bits.
 struct UnitAttention {
   AttentionMode mode = AttentionMode::kWhole;
-  std::uint32_t subgroups = 1;       // of a workgroup
-  std::uint32_t heads = 1;           // of a KV head that a subgroup takes together
-  std::uint32_t heads_together = 1;  // kTogether: of a workgroup, for columns that see little
-  std::uint32_t query_tiles = 1;     // of a subgroup: eight queries each
-  std::uint32_t key_words = 32;      // that a lane asks for at once
-  std::uint32_t values_ahead = 0;    // tiles of 16 values that are asked for before scores are made
-  bool early_keys = false;           // keys are asked for a block ahead
-  bool through_shared = false;       // kTiles: attention_tiles.comp's way
-  bool alone = false;                // kWhole: of columns that kTiles leaves out
+  std::uint32_t subgroups = 1;       // in a workgroup
+  std::uint32_t heads = 1;           // query heads of a KV head that a subgroup computes together
+  std::uint32_t heads_together = 1;  // kTogether: heads in a workgroup, for columns that see few positions
+  std::uint32_t query_tiles = 1;     // per subgroup, each of eight queries
+  std::uint32_t key_words = 32;      // key words that a lane loads at once
+  std::uint32_t values_ahead = 0;    // tiles of 16 values that are loaded before the scores are computed
+  bool early_keys = false;           // keys are loaded one block ahead
+  bool through_shared = false;       // kTiles: attention_tiles.comp computes it
+  bool alone = false;                // kWhole: only for columns that kTiles leaves out
 };
-// What is best for steps of so many columns.
+// Returns the best division for steps of `columns` columns.
 UnitAttention unit_attention(const Mapping& mapping, const AttentionShape& shape,
                              AttentionMode mode, std::uint32_t columns);
 AttentionVariant units_attention(const Mapping& mapping, const AttentionShape& shape,

@@ -1,6 +1,6 @@
-// Specialisation constants from C++: a struct for each CONSTANTS of a kernel's .comp or of a file in
-// gpu/kernels/constants/. GLSL compiles the same lines (constants/words.glsl), so code never names a
-// constant by its number.
+// Specialisation constants from C++: one struct for each CONSTANTS block of a kernel's .comp or of a file in
+// gpu/kernels/constants/. GLSL compiles the same lines (constants/words.glsl), so code never refers to a constant by
+// its number.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ namespace bulkhead::gpu::kernels {
 #undef INVOCATIONS
 #undef CONSTANTS_END
 
-// A number's place is its id.
+// A constant's index is its id.
 #define CONSTANTS(Name, first) \
   namespace ids_of_##Name {    \
     using Declared = Name;
@@ -43,7 +43,7 @@ namespace bulkhead::gpu::kernels {
 #undef INVOCATIONS
 #undef CONSTANTS_END
 
-// Those of a kernel's constants that one declaration has, to read or change them.
+// The constants of a kernel that one declaration contains, for reading or changing them.
 template <typename Declared>
 Declared read_constants(const KernelSpec& spec) {
   std::array<std::uint32_t, sizeof(Declared) / 4> words;
@@ -57,7 +57,7 @@ void write_constants(KernelSpec& spec, const Declared& declared) {
   std::copy(words.begin(), words.end(), spec.constants.begin() + Declared::kFirst);
 }
 
-// The constants of a kernel that declares all of these, first ids first.
+// Returns the constants of a kernel that declares all of these, in the order of their ids.
 template <typename... Declared>
 std::vector<std::uint32_t> constants_of(const Declared&... declared) {
   KernelSpec spec;

@@ -1,13 +1,13 @@
-// Gated delta nets from C++ (Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464). Each value head of a
-// sequence keeps a matrix of keys times values, which every position changes and reads; each channel
-// of q, k and v keeps its last inputs, over which it is convolved. Both together are a layer's part of
-// a state slot (DeltaShape::state_floats).
+// Gated delta nets from C++ (Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464). Each value head of a sequence has a
+// matrix of keys times values, which every position changes and reads. Each channel of q, k and v keeps its last
+// inputs for a convolution. The matrices and the inputs together are a layer's part of a state slot
+// (DeltaShape::state_floats).
 //
-//   delta_inputs   convolution, SiLU, and q and k of length 1
-//   delta_scan     each sequence's columns in order: changes the state and reads it
-//   delta_output   norm of each head, times SiLU of its gate
+//   delta_inputs   convolves, applies SiLU, and scales q and k to length 1
+//   delta_scan     goes through each sequence's columns in order; changes the state and reads it
+//   delta_output   normalises each head and multiplies it by SiLU of its gate
 //
-// All three take DeltaPush. How many positions a step has of a sequence makes no difference to a bit.
+// All three take DeltaPush. The results are the same to the last bit however many positions of a sequence a step has.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,15 @@ struct DeltaShape {
   std::uint32_t size = 0;  // entries of a head; a multiple of four, at most kMostDeltaSize
   std::uint32_t key_heads = 0;
   std::uint32_t value_heads = 0;  // a multiple of key_heads
-  std::uint32_t taps = 0;         // of the convolution; at least 2
-  bool neighbours = false;  // value heads of a key head follow each other; else every n-th is one
+  std::uint32_t taps = 0;         // taps of the convolution; at least 2
+  // the value heads of a key head are neighbours; otherwise every n-th value head belongs to it
+  bool neighbours = false;
 
   std::uint32_t channels() const { return (2 * key_heads + value_heads) * size; }
   std::uint32_t value_width() const { return value_heads * size; }
-  // Entries of a column of DeltaPush::mixed.
+  // Returns the number of entries of a column of DeltaPush::mixed.
   std::uint32_t mixed_width() const { return channels() + value_width() + 2 * value_heads; }
-  // Of a layer's part of a slot.
+  // Returns the size of a layer's part of a state slot.
   std::uint64_t state_floats() const {
     const std::uint64_t floats =
         std::uint64_t{value_width()} * size + std::uint64_t{taps - 1} * channels();
@@ -37,12 +38,13 @@ struct DeltaShape {
   }
 };
 
-// The run of a sequence's columns in a step, in the step's parameters. Word kRunCountWord of these
-// says how many runs there are.
+// A run: the columns of one sequence in a step. Runs are part of the step's parameters, whose word kRunCountWord says
+// how many runs there are.
 struct DeltaRun {
-  std::uint32_t first, columns;  // of the step's
-  std::uint32_t from, to;  // slots: before the first column (ignored at position 0), after the last
-  std::uint32_t saved_after;  // after so many of the columns, `saved` gets the state too; 0: never
+  std::uint32_t first, columns;  // columns of the step
+  // state slots: read before the first column (ignored at position 0), written after the last column
+  std::uint32_t from, to;
+  std::uint32_t saved_after;  // after this many columns the state is also written to the slot `saved`; 0: never
   std::uint32_t saved;
   std::uint32_t unused[2];
 };

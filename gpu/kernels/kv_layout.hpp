@@ -1,5 +1,5 @@
-// The formats in which keys and values are cached, and how much they take (kv_layout.glsl has where
-// they lie). Pure arithmetic: needs no device.
+// The formats in which keys and values are cached, and their sizes (kv_layout.glsl says where they lie). Pure
+// arithmetic; needs no device.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace bulkhead::gpu::kernels {
 
-// Entries of a head, with the zeros behind them.
+// Returns the entries of a head, including the zeros behind them.
 constexpr std::uint32_t kv_padded(std::uint32_t head, KvFormat format) {
   return format == KvFormat::kQ8 ? (head + 31) & ~31U : (head + 7) & ~7U;
 }
 
-// Bytes of a key, or of a value, of one position in one KV head.
+// Returns the bytes of one position's key (or value) in one KV head.
 constexpr std::uint32_t kv_position_bytes(std::uint32_t head, KvFormat format) {
   const std::uint32_t entries = kv_padded(head, format);
   return format == KvFormat::kQ8 ? entries + entries / 32 * 2

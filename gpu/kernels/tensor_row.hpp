@@ -1,6 +1,6 @@
-// What there is to say of a tensor type: its row. gpu/kernels/types/ has a file for each type, with
-// its row and how the bytes of a block of the file become what kernels read; tensor_types.hpp has
-// them all. Facts of the formats only: knows no GPU and no model.
+// A tensor type's description: its row. gpu/kernels/types/ has a file for each type, with the type's row and the code
+// that turns a block of the file into what kernels read; tensor_types.hpp lists them all. It contains only facts of
+// the formats, and knows no GPU and no model.
 #pragma once
 
 #include <array>
@@ -13,23 +13,23 @@
 
 namespace bulkhead::gpu::kernels {
 
-// In planes (weight_layout.hpp, weights.glsl). A group is 32 weights.
+// The form in planes (weight_layout.hpp, weights.glsl). A group is 32 weights.
 struct PlaneForm {
   std::uint32_t quants =
-      0;                   // planes of 16 bytes of a group: 1 nibbles, 2 bytes, 4 halves, 8 floats
-  std::uint32_t high = 0;  // bytes of a group: 4, 8 or 12
-  std::uint32_t scales = 0;  // bytes of a group: 2 or 4
-  std::uint32_t supers = 0;  // bytes of eight groups
+      0;                   // planes of 16 bytes per group: 1 for nibbles, 2 for bytes, 4 for halves, 8 for floats
+  std::uint32_t high = 0;  // bytes per group: 4, 8 or 12
+  std::uint32_t scales = 0;  // bytes per group: 2 or 4
+  std::uint32_t supers = 0;  // bytes per eight groups
 };
 
-// For matrix units (weight_layout.hpp, units.glsl). Kernels know a type by this form alone, so types
-// may share one. The numbers are specialisation constants.
+// The form for matrix units (weight_layout.hpp, units.glsl). Kernels know a type only by this form, so types may
+// share a form. The numbers are specialisation constants.
 struct UnitForm {
   UnitQuants quants = UnitQuants::kNibbles;
-  std::uint32_t high_bits = 0;  // 1 or 2 beside each nibble
+  std::uint32_t high_bits = 0;  // 1 or 2 bits besides each nibble
   UnitScales scales = UnitScales::kGroups;
-  // A weight is scale * (integer - bias), and plus a half that stands for the bias itself where it
-  // has `minima`. With a codebook the integer is looked up first.
+  // A weight is scale * (integer - bias). If the form has `minima`, a half is added that stands for the bias itself.
+  // With a codebook, the integer is looked up first.
   bool minima = false;
   std::uint32_t bias = 0;
 
@@ -43,14 +43,15 @@ struct TensorRow {
   std::uint32_t block_bytes = 0;
   PlaneForm planes;
   UnitForm units;
-  // What nibbles stand for; all zeros where they are numbers themselves.
+  // The values that nibbles stand for; all zeros if nibbles are the numbers themselves.
   std::array<std::int8_t, 16> codebook{};
-  // GGUF's general.file_type of a model that is mostly of this type.
+  // GGUF's general.file_type for a model that mostly has this type.
   std::uint32_t file_type = 0;
 
   constexpr bool is_float() const { return planes.quants >= 4; }
   constexpr bool has_codebook() const { return codebook != std::array<std::int8_t, 16>{}; }
-  // Word i of the codebook as kernels take it: four values plus 128. 0 where there is none.
+  // Returns word i of the codebook in the form that kernels take: four values, each plus 128. 0 if there is no
+  // codebook.
   constexpr std::uint32_t codebook_word(std::uint32_t i) const {
     std::uint32_t word = 0;
     if (!has_codebook()) return word;
@@ -60,12 +61,12 @@ struct TensorRow {
   }
 };
 
-// A scale and what stands for the bias, as halves.
+// A scale, and the number that stands for the bias, as halves.
 struct UnitScale {
   std::uint16_t scale = 0, minimum = 0;
 };
 
-// --- for the types' own files
+// --- helpers for the types' own files
 
 namespace types {
 
@@ -94,12 +95,12 @@ inline void store64(std::uint8_t* to, std::uint64_t value) {
   std::memcpy(to, &value, 8);
 }
 
-// Eight integers, one in each byte of a word, the first in the lowest: masks of their low bits.
+// Eight integers in a word, one per byte, the first in the lowest byte: masks of their low bits.
 constexpr std::uint64_t kNibbleOfEach = 0x0f0f0f0f0f0f0f0fU;
 constexpr std::uint64_t kTwoBitsOfEach = 0x0303030303030303U;
 constexpr std::uint64_t kBitOfEach = 0x0101010101010101U;
 
-// Eight bits to the lowest bits of eight bytes.
+// Spreads eight bits to the lowest bits of eight bytes.
 inline std::uint64_t spread_bits(std::uint32_t bits) {
   std::uint64_t x = bits & 0xffU;
   x = (x | (x << 28)) & 0x0000000f0000000fU;
@@ -118,7 +119,7 @@ inline float half_to_float(std::uint16_t half) {
   return (half & 0x8000U) != 0 ? -subnormal : subnormal;
 }
 
-// The nearest half; of what would be larger than the largest, the largest.
+// Rounds to the nearest half. A value beyond the largest half becomes the largest half.
 inline std::uint16_t to_half(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000U);
@@ -133,12 +134,12 @@ inline std::uint16_t to_half(float value) {
   return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(aligned) - 0x3f000000U));
 }
 
-// The deviation of integers that random bits make: of `levels` ones, all as likely.
+// Returns the standard deviation of integers that random bits make, if `levels` integers are equally likely.
 inline double uniform_spread(std::uint32_t levels) {
   return std::sqrt((static_cast<double>(levels) * levels - 1) / 12);
 }
 
-// The same of a codebook's values.
+// Returns the same for a codebook's values.
 inline double codebook_spread(const TensorRow& row) {
   double squares = 0;
   for (const std::int8_t value : row.codebook)
@@ -146,9 +147,9 @@ inline double codebook_spread(const TensorRow& row) {
   return std::sqrt(squares);
 }
 
-// Of Q4_K's and Q5_K's twelve bytes: six bits each for eight groups' scales and minima. The first
-// four groups' are the low six bits of bytes 0..3 and 4..7; of the others the low four bits are in
-// bytes 8..11, and two more above the first ones'.
+// Read Q4_K's and Q5_K's twelve packed bytes: six-bit scales and minima of eight groups. The first four groups have
+// theirs in the low six bits of bytes 0..3 (scales) and 4..7 (minima). The other four groups have the low four bits
+// in bytes 8..11, and the two high bits above those of the first four groups.
 inline std::uint32_t packed_scale(const std::uint8_t* packed, std::uint32_t group) {
   if (group < 4) return packed[group] & 63U;
   return (packed[group + 4] & 15U) | static_cast<std::uint32_t>(packed[group - 4] >> 6) << 4;
@@ -158,7 +159,7 @@ inline std::uint32_t packed_minimum(const std::uint8_t* packed, std::uint32_t gr
   return static_cast<std::uint32_t>(packed[group + 4] >> 4) |
          static_cast<std::uint32_t>(packed[group] >> 6) << 4;
 }
-// Makes random ones of them scales from 32 to 63, each with a minimum equal to it.
+// Turns random packed bytes into scales from 32 to 63, each with a minimum equal to its scale.
 constexpr double kMeanPackedScale = 47.5;
 inline void settle_packed_scales(std::uint8_t* packed) {
   std::uint8_t chosen[8];
@@ -171,10 +172,10 @@ inline void settle_packed_scales(std::uint8_t* packed) {
   }
 }
 
-// A minimum as kernels take it: what the middle of the integers stands for. A scale that is rounded
-// to a half is then off by a share of a weight's distance from the middle; from the minimum it would
-// be twice as far, and the minimum, which is as large as the largest weight, would be rounded as
-// coarsely.
+// Returns a minimum in the form that kernels take: the value of the middle of the integers. Rounding the scale to a
+// half then causes an error in proportion to a weight's distance from the middle. Measured from the minimum, that
+// distance would be up to twice as long; and the minimum itself, which is as large as the largest weight, would be
+// rounded as coarsely.
 inline std::uint16_t middle(float scale, float minimum, std::uint32_t bias) {
   return to_half(minimum + scale * static_cast<float>(bias));
 }

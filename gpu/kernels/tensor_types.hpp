@@ -1,5 +1,5 @@
-// All tensor types: the build makes this list of the files in gpu/kernels/types/ (CMakeLists.txt), of
-// which each has one type's row and how its blocks are taken apart.
+// All tensor types. The build makes this list from the files in gpu/kernels/types/ (CMakeLists.txt). Each of these
+// files has one type's row and the code that takes its blocks apart.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace bulkhead::gpu::kernels {
 
-// Numbered as GGUF numbers its tensor types.
+// The numbers are those of GGUF.
 enum class TensorType : std::uint32_t {
 #define BULKHEAD_TYPE(NAME) k##NAME = types::NAME::kRow.id,
   BULKHEAD_TENSOR_TYPES(BULKHEAD_TYPE)
@@ -25,7 +25,7 @@ constexpr std::array kTensorRows = {
 #undef BULKHEAD_TYPE
 };
 
-// A type's place among the rows; kTensorRows.size() for a number that is no type of ours.
+// Returns a type's index among the rows, or kTensorRows.size() if the number is no known type.
 constexpr std::size_t tensor_place(TensorType type) {
   std::size_t place = 0;
   while (place < kTensorRows.size() && kTensorRows[place].id != static_cast<std::uint32_t>(type))
@@ -33,12 +33,12 @@ constexpr std::size_t tensor_place(TensorType type) {
   return place;
 }
 
-// Null for a number that is no type of ours, as files may have them.
+// Returns null if the number is no known type; a file may contain any number.
 constexpr const TensorRow* find_row(TensorType type) {
   const std::size_t place = tensor_place(type);
   return place < kTensorRows.size() ? &kTensorRows[place] : nullptr;
 }
-// Of a type that is ours.
+// Returns the row of a known type.
 constexpr const TensorRow& row_of(TensorType type) {
   return kTensorRows[tensor_place(type)];
 }

@@ -1,4 +1,4 @@
-// BF16: the upper halves of floats. Matrix units take them as halves of sixteen bits.
+// BF16: the upper halves of floats. For matrix units they are converted to 16-bit halves.
 #pragma once
 
 #include "gpu/kernels/tensor_row.hpp"

@@ -1,4 +1,4 @@
-// F32: floats. Matrix units take them as halves.
+// F32: floats. For matrix units they are converted to halves.
 #pragma once
 
 #include "gpu/kernels/tensor_row.hpp"

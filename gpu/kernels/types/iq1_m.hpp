@@ -1,6 +1,8 @@
-// IQ1_M: eight groups. Four bytes of each group, low bits of places in IQ1_S's grid; two bytes of each group, four times three
-// higher bits and whether an eighth is taken from each value or added; four times sixteen bits, of which twelve are four
-// scales of three bits, and the four above, together, half d. A weight is as IQ1_S's, with a scale for each sixteen.
+// IQ1_M: a block has eight groups of 32 weights.
+//   for each group 4 bytes        low bits of four indices into IQ1_S's grid, whose entries are eight values
+//   for each group 4 x 4 bits     three high bits of an index, and whether 1/8 is subtracted from its values or added
+//   four times 16 bits            four scales of three bits, and four bits of the half d; each scale is for 16 weights
+// A weight is d * (1 + 2 scale) * (-1, 0 or 1, plus or minus 1/8). Kernels get three bits as IQ1_S has them.
 #pragma once
 
 #include "gpu/kernels/codebook_bits.hpp"

@@ -1,7 +1,10 @@
-// IQ1_S: eight groups. Half d; four bytes of each group, low bits of places in a grid of eights; sixteen bits of each group,
-// four times three higher bits of the places, three bits of scale, and whether an eighth is taken from each value or added. A
-// weight is d * (1 + 2 scale) * (-1, 0 or 1, and an eighth). Kept in three bits: the value's number, and 4 where the eighth
-// is taken; the codebook has eight times the values.
+// IQ1_S: a block has eight groups of 32 weights.
+//   half d
+//   for each group 4 bytes    low bits of four indices into a grid, whose entries are eight values
+//   for each group 16 bits    three high bits of each index, three bits of scale, and whether 1/8 is subtracted from
+//                             each value or added
+// A weight is d * (1 + 2 scale) * (-1, 0 or 1, plus or minus 1/8). Kernels get three bits: the value's number, and 4 if
+// 1/8 is subtracted. The codebook holds eight times the values.
 #pragma once
 
 #include "gpu/kernels/codebook_bits.hpp"
@@ -36,7 +39,7 @@ struct IQ1_S {
   static double spread() { return 6.2472 * kOddThreeBits / 8; }
   static void set_scale(float scale, std::uint8_t* block) { store16(block, to_half(scale)); }
 
-  // Of each eight values the numbers, two bits each: -1, 0 or 1. IQ1_M has the same.
+  // Each entry has the numbers of eight values, two bits each. The values are -1, 0 and 1. IQ1_M uses the same grid.
   // clang-format off
   static constexpr std::array<std::uint16_t, 2048> kGrid = {
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0015, 0x0020, 0x0022, 0x0028, 0x002a, 0x0045,

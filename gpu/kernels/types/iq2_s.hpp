@@ -1,6 +1,11 @@
-// IQ2_S: eight groups. Half d; four bytes of each group, low bits of places in a grid of eights; four bytes of each group,
-// signs; a byte of each group, two higher bits of the places; a byte of each group, two scales of four bits. A weight is
-// d / 8 * (1 + 2 scale) * a value of the grid. Kept in three bits: the magnitude's number, and 4 for a minus.
+// IQ2_S: a block has eight groups of 32 weights.
+//   half d
+//   for each group 4 bytes    low bits of four indices into a grid, whose entries are eight magnitudes
+//   for each group 4 bytes    signs
+//   for each group 1 byte     two high bits of each index
+//   for each group 1 byte     two scales of four bits
+// A weight is d / 8 * (1 + 2 scale) * a value of the grid. Kernels get three bits: the magnitude's number, plus 4 if
+// the weight is negative.
 #pragma once
 
 #include "gpu/kernels/codebook_bits.hpp"
@@ -37,7 +42,7 @@ struct IQ2_S {
   static double spread() { return 24.4303 * kOddFourBits / 8; }
   static void set_scale(float scale, std::uint8_t* block) { store16(block, to_half(scale)); }
 
-  // Of each eight magnitudes the numbers, two bits each: 8, 25 or 43.
+  // Each entry has the numbers of eight magnitudes, two bits each. The magnitudes are 8, 25 and 43.
   // clang-format off
   static constexpr std::array<std::uint16_t, 1024> kGrid = {
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022, 0x0025,

@@ -1,6 +1,11 @@
-// IQ3_S: eight groups. Half d, eight bytes of each group, low bits of places in a grid of fours; a byte of each group, their
-// ninth bits; four bytes of each group, signs; four bits of each group, the scale. A weight is d * (1 + 2 scale) * a value
-// of the grid. Kept as nibbles: the magnitude's number, and 8 for a minus.
+// IQ3_S: a block has eight groups of 32 weights.
+//   half d
+//   for each group 8 bytes    low bits of eight indices into a grid, whose entries are four magnitudes
+//   for each group 1 byte     the ninth bits of the indices
+//   for each group 4 bytes    signs
+//   for each group 4 bits     the scale
+// A weight is d * (1 + 2 scale) * a value of the grid. Kernels get nibbles: the magnitude's number, plus 8 if the
+// weight is negative.
 #pragma once
 
 #include "gpu/kernels/codebook_bits.hpp"
@@ -35,7 +40,7 @@ struct IQ3_S {
   static double spread() { return 7.5942 * kOddFourBits; }
   static void set_scale(float scale, std::uint8_t* block) { store16(block, to_half(scale)); }
 
-  // Of each four magnitudes the numbers, a nibble each: magnitude 1 + 2 number.
+  // Each entry has the numbers of four magnitudes, a nibble each. The magnitude is 1 + 2 number.
   // clang-format off
   static constexpr std::array<std::uint16_t, 512> kGrid = {
     0x0000, 0x0001, 0x0002, 0x0005, 0x0007, 0x0010, 0x0011, 0x0012, 0x0014, 0x0016, 0x0020, 0x0021,

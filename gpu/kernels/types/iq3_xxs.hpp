@@ -1,6 +1,9 @@
-// IQ3_XXS: eight groups. Half d, eight bytes of each group, places in a grid of fours; four bytes of each group, four times
-// seven signs and above them four bits of scale. A weight is d / 4 * (1 + 2 scale) * a value of the grid. Kept as nibbles: the
-// magnitude's number, and 8 for a minus.
+// IQ3_XXS: a block has eight groups of 32 weights.
+//   half d
+//   for each group 8 bytes    eight indices into a grid, whose entries are four magnitudes
+//   for each group 4 bytes    four times seven signs, and above them four bits of scale
+// A weight is d / 4 * (1 + 2 scale) * a value of the grid. Kernels get nibbles: the magnitude's number, plus 8 if the
+// weight is negative.
 #pragma once
 
 #include "gpu/kernels/codebook_bits.hpp"
@@ -37,7 +40,7 @@ struct IQ3_XXS {
   static double spread() { return 30.8487 * kOddFourBits / 4; }
   static void set_scale(float scale, std::uint8_t* block) { store16(block, to_half(scale)); }
 
-  // Of each four magnitudes the numbers, a nibble each: magnitude 4 + 8 number, but the last is 62.
+  // Each entry has the numbers of four magnitudes, a nibble each. The magnitude is 4 + 8 number; the last one is 62.
   // clang-format off
   static constexpr std::array<std::uint16_t, 256> kGrid = {
     0x0000, 0x0002, 0x0004, 0x0011, 0x0013, 0x0017, 0x0020, 0x0022, 0x0031, 0x0042, 0x0073, 0x0075,

@@ -1,4 +1,4 @@
-// IQ4_NL: as Q4_0, but a nibble stands for one of sixteen values.
+// IQ4_NL: like Q4_0, but each nibble stands for one of sixteen values.
 #pragma once
 
 #include "gpu/kernels/tensor_row.hpp"

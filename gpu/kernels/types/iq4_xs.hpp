@@ -1,5 +1,9 @@
-// IQ4_XS: eight groups. Half d, sixteen bits of two high bits of each group's scale, four bytes of their low four, and
-// nibbles as IQ4_NL has them. A weight is d * (scale - 32) * what its nibble stands for.
+// IQ4_XS: a block has eight groups of 32 weights.
+//   half d
+//   for each group 2 bits      high bits of the scale
+//   for each group 4 bits      low bits of the scale
+//   for each group 16 bytes    nibbles as in IQ4_NL
+// A weight is d * (scale - 32) * the value that its nibble stands for.
 #pragma once
 
 #include "gpu/kernels/tensor_row.hpp"
@@ -28,7 +32,7 @@ struct IQ4_XS {
   }
   static std::uint16_t super_scale(const std::uint8_t* block) { return load16(block); }
 
-  // Of random scales from -32 to 31.
+  // Assumes random scales from -32 to 31.
   static double spread() { return codebook_spread(kRow) * std::sqrt(341.5); }
   static void set_scale(float scale, std::uint8_t* block) { store16(block, to_half(scale)); }
 };

@@ -1,5 +1,5 @@
-// MXFP4: a byte e, and 32 nibbles: byte i has weight i and weight i + 16. A weight is 2^(e - 128) times what its nibble stands
-// for, which is twice a float of four bits.
+// MXFP4: a byte e and 32 nibbles; byte i of the nibbles has weight i and weight i + 16. A weight is 2^(e - 128) times
+// the value of its nibble, which is twice a four-bit float.
 #pragma once
 
 #include "gpu/kernels/tensor_row.hpp"
@@ -20,11 +20,11 @@ struct MXFP4 {
   static std::uint64_t eight(const std::uint8_t* block, std::uint32_t, std::uint32_t q) {
     return (load64(block + 1 + q % 2 * 8) >> (q / 2 * 4)) & kNibbleOfEach;
   }
-  // The upper half of the scale as a float: all of it, for it is a power of two.
+  // Stores the upper half of the scale as a float. The lower half is zero, because the scale is a power of two.
   static void scales(const std::uint8_t* block, std::uint8_t* to) {
     store16(to, static_cast<std::uint16_t>(bits(block[0]) >> 16));
   }
-  // A half holds the powers from 2^-24 to 2^15.
+  // A half can hold the powers from 2^-24 to 2^15.
   static UnitScale unit_scale(const std::uint8_t* block, std::uint32_t, std::uint32_t) {
     return {to_half(std::bit_cast<float>(bits(block[0])))};
   }
@@ -35,7 +35,7 @@ struct MXFP4 {
   }
 
  private:
-  // 2^(e - 128), of which the first two are subnormal.
+  // Returns the bits of 2^(e - 128). The first two are subnormal.
   static std::uint32_t bits(std::uint32_t e) { return e < 2 ? 0x00200000U << e : (e - 1) << 23; }
 };
 

@@ -1,6 +1,8 @@
-// Q2_K: eight groups. Sixteen bytes of a four-bit scale and a four-bit minimum for each sixteen weights, two bits of each
-// weight (of four groups 32 bytes, the first group's the low ones), half d, half dmin. A weight is
-// d * scale * two bits - dmin * minimum.
+// Q2_K: a block has eight groups of 32 weights.
+//   16 bytes                        a four-bit scale and a four-bit minimum for each sixteen weights
+//   for each four groups 32 bytes   two bits of each weight; the first group has the low bits
+//   half d, half dmin
+// A weight is d * scale * two bits - dmin * minimum.
 #pragma once
 
 #include "gpu/kernels/tensor_row.hpp"
@@ -34,7 +36,7 @@ struct Q2_K {
 
   static double spread() { return uniform_spread(4) * kMeanScale; }
   static void set_scale(float scale, std::uint8_t* block) {
-    for (std::uint32_t i = 0; i < 16; ++i) {  // from 8 to 15, each with a minimum equal to it
+    for (std::uint32_t i = 0; i < 16; ++i) {  // scales from 8 to 15, each with a minimum equal to it
       const int chosen = 8 + (block[i] & 7);
       block[i] = static_cast<std::uint8_t>(chosen | chosen << 4);
     }
@@ -43,7 +45,7 @@ struct Q2_K {
   }
 
  private:
-  static constexpr double kMeanScale = 11.73;  // its root mean square
+  static constexpr double kMeanScale = 11.73;  // the root mean square of the scales
 };
 
 }  // namespace bulkhead::gpu::kernels::types

@@ -1,6 +1,8 @@
-// Q3_K: eight groups. 32 bytes that have for each group a third bit of the weight at their place, two bits of each weight (of
-// four groups 32 bytes, the first group's the low ones), sixteen six-bit scales, half d. A weight is
-// d * (scale - 32) * (three bits - 4).
+// Q3_K: a block has eight groups of 32 weights.
+//   32 bytes                        bit g of byte i is the third bit of weight i of group g
+//   for each four groups 32 bytes   two bits of each weight; the first group has the low bits
+//   sixteen six-bit scales, half d
+// A weight is d * (scale - 32) * (three bits - 4).
 #pragma once
 
 #include "gpu/kernels/tensor_row.hpp"
@@ -21,7 +23,7 @@ struct Q3_K {
     const std::uint64_t third = load64(block + q * 8) >> group;
     return (low & kTwoBitsOfEach) | ((third & kBitOfEach) << 2);
   }
-  // Scale i has its low four bits in byte i % 8, and two more in byte 8 + i % 4.
+  // Scale i has its low four bits in byte i % 8, and its two high bits in byte 8 + i % 4.
   static std::int8_t sub_scale(const std::uint8_t* block, std::uint32_t i) {
     const std::uint8_t* const packed = block + 96;
     const int low = (packed[i % 8] >> (i / 8 * 4)) & 15;
@@ -30,7 +32,7 @@ struct Q3_K {
   }
   static std::uint16_t super_scale(const std::uint8_t* block) { return load16(block + 108); }
 
-  // Of random scales from -32 to 31 and of weights from -4 to 3.
+  // Assumes random scales from -32 to 31 and weights from -4 to 3.
   static double spread() { return std::sqrt(341.5 * 5.5); }
   static void set_scale(float scale, std::uint8_t* block) { store16(block + 108, to_half(scale)); }
 };

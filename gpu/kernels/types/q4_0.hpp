@@ -1,4 +1,5 @@
-// Q4_0: a half scale, and 32 nibbles: byte i has weight i and weight i + 16. A weight is scale * (nibble - 8).
+// Q4_0: a half scale and 32 nibbles; byte i of the nibbles has weight i and weight i + 16. A weight is scale *
+// (nibble - 8).
 #pragma once
 
 #include "gpu/kernels/tensor_row.hpp"

@@ -1,5 +1,8 @@
-// Q4_K: eight groups. Half d, half dmin, twelve bytes of a six-bit scale and minimum for each group, nibbles: of two groups
-// at a time 32 bytes, the first group's the low ones. A weight is d * scale * nibble - dmin * minimum.
+// Q4_K: a block has eight groups of 32 weights.
+//   half d, half dmin
+//   12 bytes                       a six-bit scale and a six-bit minimum for each group
+//   for each two groups 32 bytes   nibbles; the first group has the low ones
+// A weight is d * scale * nibble - dmin * minimum.
 #pragma once
 
 #include "gpu/kernels/tensor_row.hpp"
@@ -19,9 +22,9 @@ struct Q4_K {
     const std::uint64_t low = load64(block + 16 + group / 2 * 32 + q * 8) >> (group % 2 * 4);
     return low & kNibbleOfEach;
   }
-  // d, dmin and the packed scales and minima, as they are.
+  // Copies d, dmin and the packed scales and minima unchanged.
   static void scales(const std::uint8_t* block, std::uint8_t* to) { std::memcpy(to, block, 16); }
-  // Multiplied out, which costs half a bit a weight and spares kernels as much work as the nibbles do.
+  // Multiplies scales out. That costs half a bit a weight, and saves kernels as much work as the nibbles take.
   static UnitScale unit_scale(const std::uint8_t* block, std::uint32_t group, std::uint32_t) {
     const float scale =
         half_to_float(load16(block)) * static_cast<float>(packed_scale(block + 4, group));

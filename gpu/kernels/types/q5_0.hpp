@@ -1,4 +1,4 @@
-// Q5_0: a half scale, a bit for each weight, 32 nibbles. A weight is scale * (bit and nibble - 16).
+// Q5_0: a half scale, a fifth bit for each weight, 32 nibbles. A weight is scale * (five bits - 16).
 #pragma once
 
 #include "gpu/kernels/tensor_row.hpp"

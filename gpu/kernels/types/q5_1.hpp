@@ -1,4 +1,5 @@
-// Q5_1: a half scale, a half minimum, a bit for each weight, 32 nibbles. A weight is scale * (bit and nibble) + minimum.
+// Q5_1: a half scale, a half minimum, a fifth bit for each weight, 32 nibbles. A weight is scale * five bits +
+// minimum.
 #pragma once
 
 #include "gpu/kernels/tensor_row.hpp"

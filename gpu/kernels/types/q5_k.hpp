@@ -1,4 +1,4 @@
-// Q5_K: as Q4_K, and behind the scales 32 bytes that have a fifth bit for each group of the weight at their place.
+// Q5_K: like Q4_K, with 32 more bytes behind the scales: bit g of byte i is the fifth bit of weight i of group g.
 #pragma once
 
 #include "gpu/kernels/tensor_row.hpp"
@@ -19,9 +19,9 @@ struct Q5_K {
     const std::uint64_t fifth = load64(block + 16 + q * 8) >> group;
     return (low & kNibbleOfEach) | ((fifth & kBitOfEach) << 4);
   }
-  // d, dmin and the packed scales and minima, as they are.
+  // Copies d, dmin and the packed scales and minima unchanged.
   static void scales(const std::uint8_t* block, std::uint8_t* to) { std::memcpy(to, block, 16); }
-  // Multiplied out, which costs half a bit a weight and spares kernels as much work as the nibbles do.
+  // Multiplies scales out. That costs half a bit a weight, and saves kernels as much work as the nibbles take.
   static UnitScale unit_scale(const std::uint8_t* block, std::uint32_t group, std::uint32_t) {
     const float scale =
         half_to_float(load16(block)) * static_cast<float>(packed_scale(block + 4, group));

@@ -1,5 +1,5 @@
-// Q6_K: eight groups. Low nibbles, two more bits of each weight, an int8 scale for each sixteen weights, half d. A weight is
-// d * scale * (six bits - 32).
+// Q6_K: a block has eight groups of 32 weights: low nibbles, two more bits of each weight, an int8 scale for each
+// sixteen weights, half d. A weight is d * scale * (six bits - 32).
 #pragma once
 
 #include "gpu/kernels/tensor_row.hpp"
@@ -30,7 +30,7 @@ struct Q6_K {
 
   static double spread() { return uniform_spread(64) * kRmsScale; }
   static void set_scale(float scale, std::uint8_t* block) {
-    for (std::uint32_t i = 0; i < 16; ++i) {  // from 64 to 127, of either sign
+    for (std::uint32_t i = 0; i < 16; ++i) {  // scales from 64 to 127, of either sign
       const int was = sub_scale(block, i), magnitude = 64 + (was & 63);
       block[192 + i] = static_cast<std::uint8_t>(was < 0 ? -magnitude : magnitude);
     }

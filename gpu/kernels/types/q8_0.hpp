@@ -1,4 +1,4 @@
-// Q8_0: a half scale and 32 int8; a weight is their product.
+// Q8_0: a half scale and 32 int8; a weight is the scale times its int8.
 #pragma once
 
 #include "gpu/kernels/tensor_row.hpp"
