@@ -1,14 +1,12 @@
-// Runs a grammar over bytes: a pushdown automaton whose stacks are kept as a graph (Tomita's
-// graph-structured stack), so that ambiguous grammars cost a product of what they differ in, not a
-// power of it.
+// Runs a grammar over bytes: a pushdown automaton whose stacks are kept as a graph (Tomita's graph-structured stack).
+// So the cost of an ambiguous grammar grows only with the places where its readings differ, and not exponentially.
 //
-// A configuration is a set of frames that may take the next byte, each with the set of frames that
-// may be returned to. Equal sets are one set with one number, and the step of a configuration by a
-// byte is remembered: after a while running is a walk through tables. A configuration depends on the
-// grammar and the bytes alone, so the same text leads to the same masks in every process; the
-// numbers don't, and are for this automaton only.
+// A configuration is a set of frames that may take the next byte, each with the set of frames that it may return to.
+// Equal sets are stored once, under one number. The automaton remembers where a byte leads from a configuration, so
+// after a while a run only walks through tables. A configuration depends only on the grammar and the bytes, so the
+// same text leads to the same masks in every process. The numbers are valid only within one automaton.
 //
-// One thread.
+// Use it from one thread.
 #pragma once
 
 #include <array>
@@ -21,12 +19,12 @@
 
 namespace bulkhead::constrain {
 
-// Which leaf or place runs, and what it must remember (see NodeKind and the shapes).
+// The leaf or place that runs, and what it must remember (see NodeKind and the shapes).
 struct Frame {
   NodeId node = 0;
-  std::uint32_t state = 0;     // of the leaf's automaton, or the trie
-  std::uint32_t count = 0;     // of its shape
-  std::uint32_t extra = 0;     // of its shape
+  std::uint32_t state = 0;     // of the leaf's automaton, or of the trie
+  std::uint32_t count = 0;     // as the leaf's shape defines it
+  std::uint32_t extra = 0;     // as the leaf's shape defines it
   std::uint32_t spelling = 0;  // within a character
   auto operator<=>(const Frame&) const = default;
 };
@@ -34,7 +32,7 @@ struct Frame {
 using ConfigId = std::uint32_t;
 constexpr ConfigId kNowhere = 0;  // no way on: the text was rejected
 
-// The frame that stands for the end of the text, and the one that a mask's walk returns to.
+// The frame that stands for the end of the text, and the one to which the walk for a mask returns.
 constexpr NodeId kAcceptNode = 0xFFFFFFFE;
 constexpr NodeId kHoleNode = 0xFFFFFFFD;
 
@@ -50,28 +48,28 @@ class Automaton {
 
   ConfigId start() const { return start_; }
   ConfigId step(ConfigId config, unsigned char byte);
-  // The text may end here.
+  // Returns whether the text may end here.
   bool accepting(ConfigId config) const { return configs_[config].accepting; }
-  // Only the end may come.
+  // Returns whether the text can only end here.
   bool only_end(ConfigId config) const { return configs_[config].only_end; }
-  // A walk from `isolated` has left its frame here.
+  // Returns whether a walk that started at isolated() has left its frame here.
   bool at_hole(ConfigId config) const { return configs_[config].hole; }
 
   const std::vector<Item>& items(ConfigId config) const { return configs_[config].items; }
-  // A frame alone, to be walked until it returns (at_hole).
+  // Returns a configuration of this frame alone, for a walk until the frame returns (at_hole).
   ConfigId isolated(const Frame& frame);
-  // What runs once the frames of these parents are returned to.
+  // Returns the configuration after the frames of these parents are returned to.
   ConfigId returned(ConfigId parents);
 
-  // What runs at the node's beginning, to return to these parents.
+  // Returns the configuration at the node's beginning, with these parents to return to.
   ConfigId entered(NodeId node, ConfigId parents);
 
   const Grammar& grammar() const { return *grammar_; }
-  // Rough memory of what is remembered.
+  // Returns roughly how much memory the automaton has used for what it remembers.
   std::size_t bytes() const { return bytes_; }
   std::size_t size() const { return configs_.size(); }
-  // Frames looked at by all calls so far, had nothing been remembered from before the last begin_walk(): so what
-  // a walk costs, and a limit on it, follows from the walk alone.
+  // Returns the number of frames that all calls so far looked at, counted as if nothing were remembered from before
+  // the last begin_walk(). So the cost of a walk, and a limit on it, depends only on the walk.
   std::uint64_t spent() const { return spent_; }
   void begin_walk();
 
@@ -79,12 +77,12 @@ class Automaton {
   static constexpr ConfigId kUnknown = 0xFFFFFFFF;
   struct Edge {
     ConfigId to = kUnknown;
-    std::uint16_t cost = 0;  // frames; the largest: so many, or more
-    std::uint16_t walk = 0;  // the last one that took it
+    std::uint16_t cost = 0;  // in frames; the largest value means: this many or more
+    std::uint16_t walk = 0;  // the last walk that took this edge
   };
   using Edges = std::array<Edge, 256>;
   struct Config {
-    std::vector<Item> items;  // rising by frame
+    std::vector<Item> items;  // sorted by frame
     std::unique_ptr<Edges> next;
     ConfigId returned = kUnknown;
     std::uint32_t returned_cost = 0;
@@ -100,7 +98,7 @@ class Automaton {
   void advance_string(const Item& item, const Node& node, unsigned char byte, Pending& out);
   void advance_key(const Item& item, const Node& node, unsigned char byte, Pending& out);
   void advance_text(const Item& item, const Node& node, unsigned char byte, Pending& out);
-  // Puts in what may take a byte, beginning at `item`; what needs none is passed through.
+  // Adds the frames reachable from `item` that take a byte, and passes through those that take none.
   void expand(const Item& item, Pending& out);
   void expand_object(const Item& item, const Node& node, Pending& out);
   void expand_array(const Item& item, const Node& node, Pending& out);

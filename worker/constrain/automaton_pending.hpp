@@ -1,4 +1,4 @@
-// What a step has reached so far: for automaton*.cpp alone.
+// What a step has reached so far. Only for automaton*.cpp.
 #pragma once
 
 #include <map>
@@ -8,16 +8,15 @@
 
 namespace bulkhead::constrain {
 
-// Each frame once, with all that it may return to. A frame that gets more to return to is looked at
-// again.
+// Each frame once, with everything that it may return to. If a frame gets more to return to, it is looked at again.
 struct Automaton::Pending {
   std::map<Frame, ConfigId> parents;
   std::vector<Frame> work;   // still to be expanded
-  std::vector<Frame> ready;  // take a byte
-  // Items of all sets that were united, remembered unions included: what bounds a step must not depend on
-  // what came before it.
+  std::vector<Frame> ready;  // frames that take a byte
+  // Items of all sets that were united, including remembered unions. A step is bounded by this number, which must not
+  // depend on earlier steps.
   std::size_t united = 0;
-  std::size_t merged = 0;  // frames that were reached, each time
+  std::size_t merged = 0;  // how often frames were reached, with repetitions
 
   std::size_t cost() const { return 1 + merged + united; }
 

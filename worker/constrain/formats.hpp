@@ -1,4 +1,4 @@
-// The formats of JSON Schema's `format`, each one expression: a row, and nothing else knows them.
+// The formats of JSON Schema's `format`: a row with an expression for each. Only this table knows them.
 #pragma once
 
 #include <optional>
@@ -8,12 +8,11 @@ namespace bulkhead::constrain {
 
 struct Format {
   std::string_view name;
-  // An expression that the whole string matches; empty: any string will do (an annotation such as
-  // "password").
+  // An expression that the whole string must match; empty: any string is valid (an annotation such as "password").
   std::string_view expression;
 };
 
-// nullptr for a format that isn't known.
+// Returns nullptr for an unknown format.
 const Format* find_format(std::string_view name);
 
 }  // namespace bulkhead::constrain

@@ -1,11 +1,11 @@
-// What a front end (JSON schema, GBNF, expression) makes and the automaton runs: rules that call
-// each other, each a graph of nodes with one way in and kEnd at its end (a recursive transition
-// network; Woods 1970). Leaves are automata, so a rule's graph stays small whatever its texts are.
+// The form that a front end (JSON schema, GBNF, expression) makes and the automaton runs: rules that call each other.
+// Each rule is a graph of nodes with one entry and a kEnd (a recursive transition network; Woods 1970). Leaves are
+// automata, so a rule's graph stays small whatever texts it allows.
 //
-// Counts (items of an array, properties of an object, repetitions) are kept in the frame of the rule
-// that runs, not spelled out as nodes: 200 items or 2,000 characters are one node.
+// The frame of the running rule holds counts (items of an array, properties of an object, repetitions), so they need
+// no nodes: 200 items or 2,000 characters are one node.
 //
-// Immutable once built and finished; thread-safe then.
+// Immutable once built and finished, and then thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +24,17 @@ using RuleId = std::uint32_t;
 constexpr NodeId kNoNode = 0xFFFFFFFF;
 
 enum class NodeKind : std::uint8_t {
-  kEnd,     // of the rule
-  kSplit,   // to each of `branches`
-  kCall,    // `index`: a rule; then next
-  kBytes,   // `index`: an automaton over bytes; then next
-  kText,    // `index`: an automaton over code points, written as UTF-8; then next
-  kString,  // a string between quotes: `index` into strings; then next
-  kLoop,  // branches[0], a kCall or kText that leads back, while count < max; next once count >= min
-  kObject,  // between properties: `index` into objects; see ObjectShape
+  kEnd,     // the end of the rule
+  kSplit,   // leads to each of `branches`
+  kCall,    // calls rule `index`, then leads to next
+  kBytes,   // `index` is an automaton over bytes; then leads to next
+  kText,    // `index` is an automaton over code points, written as UTF-8; then leads to next
+  kString,  // a string between quotes: `index` is in strings; then leads to next
+  kLoop,  // to branches[0], a kCall or kText that leads back, while count < max; to next once count >= min
+  kObject,  // between properties: `index` is in objects; see ObjectShape
   kKeyStart,
   kKey,
-  kArray,  // between items: `index` into arrays; see ArrayShape
+  kArray,  // between items: `index` is in arrays; see ArrayShape
   kItem,
 };
 
@@ -51,13 +51,13 @@ struct StringShape {
   Quoting quoting = Quoting::kJson;  // never kNone: a text without quotes is a kText
   std::uint32_t min = 0;             // in code points
   std::uint32_t max = kUnbounded;
-  std::optional<Lengths> lengths;  // where min and max don't go by themselves with `contents`
-  // From this state of `contents` every text of plain characters stays accepted or acceptable.
+  std::optional<Lengths> lengths;  // set if min and max do not follow from `contents`
+  // For each state of `contents`: whether any text of plain characters from there is accepted or can be completed.
   std::vector<bool> safe;
 };
 
-// Properties in a fixed order, then others. A frame's `count` is the index of the next property that
-// may come (size + 1 once others have begun), its `extra` how many have come.
+// Properties in a fixed order, then other properties. A frame's `count` is the index of the next property that may
+// come (size + 1 once other properties have begun); its `extra` is how many have come.
 struct ObjectShape {
   struct Property {
     std::u32string name;
@@ -66,39 +66,42 @@ struct ObjectShape {
   };
   std::vector<Property> properties;
   Quoting keys = Quoting::kJson;            // kNone: no name contains the text that begins a member
-  std::vector<RuleId> others;               // a key of one kind, then its member
-  std::uint32_t min = 0, max = kUnbounded;  // properties in all
+  std::vector<RuleId> others;               // for each kind of key: the key, then its member
+  std::uint32_t min = 0, max = kUnbounded;  // of all properties together
   NodeId first = kNoNode, comma = kNoNode;  // both lead to kKeyStart
   NodeId key_start = kNoNode, key = kNoNode, close = kNoNode;
 
-  // Made by Grammar::finish(). The names as a trie; `below`: the rising indices of the names that go
-  // through the node.
+  // Grammar::finish() makes these. The names as a trie; `below` has the sorted indices of the names that go through
+  // the node.
   struct TrieNode {
     std::vector<std::pair<char32_t, std::uint32_t>> next;  // rising
     std::vector<std::uint32_t> below;
     std::uint32_t ends = kDead;  // index of the property
   };
   std::vector<TrieNode> trie;
-  // By index, and for the size: the first required one from there, or the size; how many there are.
+  // For each index, and for the size: the first required property from there on (or the size), and how many required
+  // properties are left.
   std::vector<std::uint32_t> next_required, required_left;
 
   std::uint32_t size() const { return static_cast<std::uint32_t>(properties.size()); }
   bool can_close(std::uint32_t index, std::uint32_t count) const;
-  // Taking property `index` from position `from`, when `count` have come: is there a way to the end?
+  // Returns whether the object can still be completed if, at position `from` and with `count` properties so far,
+  // property `index` comes next.
   bool can_take(std::uint32_t from, std::uint32_t index, std::uint32_t count) const;
-  // Of the others only one counts for `min`: two may have the same key. So `min` must be reached with it.
+  // Of the other properties only one counts towards `min`, because two may have the same key. So this one must reach
+  // `min`.
   bool can_take_other(std::uint32_t from, std::uint32_t count) const;
-  // What must be told apart of a count.
+  // Returns the count, reduced to the differences that matter.
   std::uint32_t counted(std::uint32_t count) const;
-  // False where no object can be written.
+  // Returns false if no object can be written.
   bool possible() const;
 };
 
-// A frame's `count` is the number of items so far, its `extra` that of those that `contains` wants.
+// A frame's `count` is the number of items so far; its `extra` is the number of items that match `contains`.
 struct ArrayShape {
   std::vector<std::optional<RuleId>> prefix;
   std::optional<RuleId> rest;
-  // The same, of items that `contains` wants; of the same sizes where min_contains > 0.
+  // The same for items that match `contains`; with the same sizes if min_contains > 0.
   std::vector<std::optional<RuleId>> prefix_containing;
   std::optional<RuleId> rest_containing;
   std::uint32_t min = 0, max = kUnbounded;
@@ -109,14 +112,14 @@ struct ArrayShape {
   bool can_close(std::uint32_t count, std::uint32_t found) const {
     return count >= min && found >= min_contains;
   }
-  // An item more, of which `containing` are wanted ones: is there a way to the end?
+  // Returns whether the array can still be completed after one more item. `containing`: the item matches `contains`.
   bool can_take(std::uint32_t count, std::uint32_t found, bool containing) const;
   std::uint32_t counted(std::uint32_t count) const;
 };
 
 struct Grammar {
   std::vector<Node> nodes;
-  std::vector<NodeId> rules;  // where each starts
+  std::vector<NodeId> rules;  // the first node of each
   std::vector<DfaPtr> automata;
   std::vector<StringShape> strings;
   std::vector<ObjectShape> objects;
@@ -124,13 +127,13 @@ struct Grammar {
   RuleId root = 0;
   NodeId add(Node node);
   NodeId add(NodeKind kind, std::uint32_t index, NodeId next);  // `index`: Node::index
-  RuleId add_rule();                                            // its start is set later
+  RuleId add_rule();                                            // the caller sets its start later
   std::uint32_t add_automaton(DfaPtr dfa);
   NodeId bytes(std::string_view text, NodeId next);
   NodeId leaf(NodeKind kind, const DfaPtr& dfa, NodeId next);
 
-  // Takes out all that can't end (rules that only lead to themselves, empty automata).
-  // kInvalidArgument where nothing is left.
+  // Removes everything that can't end (rules that only lead to themselves, empty automata). kInvalidArgument if
+  // nothing is left.
   Status finish();
 
  private:

@@ -1,5 +1,5 @@
-// The spellings of numbers within bounds, as an automaton over ASCII. Bounds are compared digit by
-// digit, so 1000000007 costs ten states, not a million.
+// The automaton, over ASCII, of the spellings of numbers within bounds. It compares bounds digit by digit, so
+// 1000000007 takes ten states and not a million.
 #pragma once
 
 #include <optional>
@@ -13,17 +13,17 @@
 
 namespace bulkhead::constrain {
 
-// A decimal without exponent, exactly: no sign of zero, no zeros that say nothing.
+// An exact decimal number without an exponent, without a sign on zero and without superfluous zeros.
 struct Decimal {
   bool negative = false;
   std::string whole = "0";
   std::string fraction;
 
-  // kInvalidArgument for what isn't a number, kUnsupported for one of more than 400 digits.
+  // kInvalidArgument if it isn't a number, kUnsupported if it has more than 400 digits.
   static Result<Decimal> of(const nlohmann::json& number);
   bool operator==(const Decimal&) const = default;
 };
-// Negative, zero, positive.
+// Returns a negative number, zero or a positive number.
 int compare(const Decimal& a, const Decimal& b);
 
 struct NumberRange {
@@ -31,15 +31,15 @@ struct NumberRange {
     Decimal value;
     bool exclusive = false;
   };
-  bool integer = false;   // of integers, only
-  bool fraction = false;  // of numbers that are no integers, only
+  bool integer = false;   // only integers
+  bool fraction = false;  // only numbers that are not integers
   std::optional<Bound> low, high;
-  std::vector<std::uint32_t> multiples;      // integers that divide it
-  std::vector<std::uint32_t> not_multiples;  // integers that don't
+  std::vector<std::uint32_t> multiples;      // integers that must divide the number
+  std::vector<std::uint32_t> not_multiples;  // integers that must not divide the number
 };
 
-// At most 32 digits before and after the point, where no bound allows more; exponents only where
-// nothing bounds the number.
+// Allows at most 32 digits before and after the point, unless a bound allows more, and exponents only if nothing
+// bounds the number.
 Result<DfaPtr> number_automaton(const NumberRange& range);
 
 }  // namespace bulkhead::constrain

@@ -1,10 +1,10 @@
-// Regular expressions of ECMA-262, as JSON Schema's `pattern` has them: read into the terms of
-// term.hpp. Groups, alternatives, all quantifiers (lazy ones match the same texts), classes, the
-// escapes \d \w \s \D \W \S, \x \u \cX, \p{...} of the general categories that the tokenizer knows
-// (L, N, P and scripts are not there), `^` and `$`, lookahead. Refused by name: backreferences,
-// lookbehind, \b and \B, and an anchor or lookahead inside a repetition.
+// Reads regular expressions of ECMA-262, as in JSON Schema's `pattern`, into the terms of term.hpp. Supported:
+// groups, alternatives, all quantifiers (lazy ones match the same texts), classes, the escapes \d \w \s \D \W \S, \x
+// \u \cX, \p{...} with the general categories that the tokenizer knows (L, N, P, but no scripts), `^` and `$`, and
+// lookahead. Backreferences, lookbehind, \b and \B, and an anchor or lookahead inside a repetition are refused, each
+// with its name.
 //
-// `.` is any character but a line's end. Characters are code points, as with the flag u.
+// `.` is any character but a line terminator. Characters are code points, as with the flag u.
 #pragma once
 
 #include <string_view>
@@ -15,11 +15,11 @@
 namespace bulkhead::constrain {
 
 enum class Match {
-  kAnywhere,  // as `pattern` in a schema: some part of the text matches
-  kWhole,     // the whole text matches
+  kAnywhere,  // as `pattern` in a schema: some part of the text must match
+  kWhole,     // the whole text must match
 };
 
-// kInvalidArgument for what is no expression, kUnsupported for what is not offered; both tell where.
+// kInvalidArgument if it is no expression, kUnsupported for what is not supported; both messages say where.
 Result<TermId> read_regex(Terms& terms, std::string_view pattern, Match match);
 
 // The same, as an automaton.

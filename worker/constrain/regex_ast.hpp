@@ -1,5 +1,4 @@
-// A regular expression as it was written, between the parser (regex_parse.cpp) and the terms
-// (regex.cpp).
+// A regular expression as it was written. The parser (regex_parse.cpp) makes it, and regex.cpp turns it into terms.
 #pragma once
 
 #include <cstdint>

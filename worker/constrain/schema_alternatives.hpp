@@ -1,9 +1,9 @@
-// Takes the branches of schemas apart: `$ref`, allOf, anyOf, oneOf, not, if/then/else and
-// dependencies go, and what is left are alternatives, each a list of plain schemas that hold
-// together. The disjunctive normal form of a set of schemas.
+// Resolves the branches of schemas: `$ref`, allOf, anyOf, oneOf, not, if/then/else and dependencies. The result is a
+// list of alternatives, each a list of plain schemas that must all hold: the disjunctive normal form of a set of
+// schemas.
 //
-// A set of schemas is a list of places in the document, so there are finitely many of them, however
-// schemas refer to each other; that is what makes recursion end.
+// A set of schemas is a list of places in the document, so there are finitely many sets, however schemas refer to
+// each other. Therefore recursion ends.
 #pragma once
 
 #include <map>
@@ -18,9 +18,9 @@ namespace bulkhead::constrain {
 using SchemaSet = std::vector<const Json*>;
 
 struct Alternative {
-  SchemaSet schemas;  // objects; of their keywords only those of types, bounds and members count
+  SchemaSet schemas;  // objects; only their keywords about types, bounds and members count
   Types types;
-  // Where an enum or const is among them: the members that all schemas of the set allow.
+  // If the schemas contain an enum or const: the values that all schemas of the set allow.
   std::optional<std::vector<Json>> constants;
 };
 
@@ -30,10 +30,10 @@ class Alternatives {
       : document_(document), complaints_(complaints) {}
 
   Result<std::vector<Alternative>> of(const SchemaSet& set);
-  // True where no value can be valid under all of these; false where one may be. `depth`: levels of
-  // members to look at.
+  // Returns true if no value can be valid under all of these schemas, false if one may be. It looks at `depth` levels
+  // of members.
   Result<bool> never_meet(const SchemaSet& set, int depth);
-  // A schema for all that is not valid under this one. kUnsupported where that can't be said.
+  // Returns a schema for everything that is not valid under this one. kUnsupported if no schema can say that.
   Result<const Json*> negated(const Json* schema, int depth);
 
  private:
@@ -55,7 +55,7 @@ class Alternatives {
   std::map<const Json*, const Json*> negated_;
   std::map<std::pair<const Json*, std::string>, const Json*> conditions_;
   std::uint64_t work_ = 0;
-  bool quiet_one_of_ = false;  // take oneOf for anyOf
+  bool quiet_one_of_ = false;  // treat oneOf like anyOf
 };
 
 }  // namespace bulkhead::constrain

@@ -1,4 +1,4 @@
-// From the alternatives of a schema to rules of a grammar. For schema_*.cpp alone.
+// Turns the alternatives of a schema into rules of a grammar. Only for schema_*.cpp.
 #pragma once
 
 #include <map>
@@ -23,15 +23,16 @@ class SchemaCompiler {
         notation_(std::move(notation)),
         alternatives_(document, complaints) {}
 
-  // The rule of the document's schema, with all rules that it needs.
+  // Compiles the rule of the document's schema, and all rules that it needs.
   Result<RuleId> compile();
-  // Or the rules of its members, to be written one by one (schema_loose.cpp). No value has `never` in it.
+  // Instead compiles the rules of its members, which are written separately (schema_loose.cpp). No value contains
+  // `never`.
   Result<std::vector<LooseMember>> loose_members(std::string_view never);
 
  private:
-  // Makes all rules that wait.
+  // Makes all rules that are still to be made.
   Status make_waiting();
-  // The rule of what all these schemas allow; made later if it is new.
+  // Returns the rule for what all these schemas allow together. A new rule is made later.
   RuleId rule(SchemaSet set);
   Status make(RuleId rule, const SchemaSet& set);
   Status make_alternative(const Alternative& one, const SchemaSet& initial, NodeId end,
@@ -77,7 +78,7 @@ class SchemaCompiler {
   Status array(const SchemaSet& schemas, NodeId end, std::vector<NodeId>& ways);
   Status unique(const SchemaSet& schemas, const SchemaSet& items, ArrayShape& shape);
 
-  // Blanks: none, one space, or a line's end with an indentation.
+  // White space: none, one space, or a line end with an indentation.
   NodeId blanks(NodeId next);
   NodeId with_blanks(const char* kind, NodeId next);
 
@@ -85,15 +86,15 @@ class SchemaCompiler {
   Complaints& complaints_;
   Grammar& grammar_;
   const Notation notation_;
-  bool arguments_ = false;  // the object that is being made is a Python call's arguments
+  bool arguments_ = false;  // the object in work is the arguments of a Python call
   Alternatives alternatives_;
   PatternCache patterns_;
   std::map<SchemaSet, RuleId> rules_;
   std::vector<std::pair<RuleId, SchemaSet>> waiting_;
-  std::map<std::pair<RuleId, bool>, RuleId> members_;  // true: members of arguments
+  std::map<std::pair<RuleId, bool>, RuleId> members_;  // with true: members of arguments
   std::map<std::string, DfaPtr> blank_automata_;
   DfaPtr bare_key_;  // made when first needed
-  DfaPtr never_;     // texts that strings may be; null: all
+  DfaPtr never_;     // the texts that strings may be; null: all texts
   Status strings_;   // an error if some string could not be made so
 };
 

@@ -1,5 +1,5 @@
-// A JSON schema as it came: where its subschemas are, what `$ref` means, and schemas made on the way
-// (what `not` becomes). One thread.
+// A JSON schema as it was given: where its subschemas are, what `$ref` refers to, and the schemas that the compiler
+// makes on the way (for `not`). One thread.
 #pragma once
 
 #include <deque>
@@ -14,9 +14,9 @@
 
 namespace bulkhead::constrain {
 
-using Json = nlohmann::ordered_json;  // properties in the order they came
+using Json = nlohmann::ordered_json;  // properties keep their order
 
-// A keyword of ours, which no JSON text of a user may hold: {kLink: n} is the n-th linked schema.
+// A keyword of our own, which no user's JSON can contain: {kLink: n} refers to the n-th linked schema.
 inline constexpr const char* kLink = "\x01link";
 inline constexpr const char* kNotEnum = "\x01not-enum";
 inline constexpr const char* kNotPattern = "\x01not-pattern";
@@ -26,20 +26,21 @@ inline constexpr const char* kNotInteger = "\x01not-integer";
 
 class SchemaDocument {
  public:
-  // kInvalidArgument for what is no schema; kResourceExhausted past the limits of size and depth.
+  // kInvalidArgument if it is no schema; kResourceExhausted beyond the limits of size and depth.
   static Result<std::unique_ptr<SchemaDocument>> read(std::string_view text);
 
   const Json* root() const { return &root_; }
   bool draft7() const { return draft7_; }
 
-  // What `reference` in schema `at` means. kUnsupported for what lies in another document.
+  // Returns the schema to which `reference`, in schema `at`, refers. kUnsupported if it lies in another document.
   Result<const Json*> resolve(const Json* at, const std::string& reference) const;
-  // "#/properties/a" for messages; "#" where it isn't known.
+  // Returns a path such as "#/properties/a" for messages; "#" if it is unknown.
   std::string path(const Json* schema) const;
 
-  // A schema made on the way; it lives as long as the document.
+  // Keeps a schema that the compiler made, as long as the document lives.
   const Json* keep(Json schema);
-  // {kLink: n}, and the schema that such a one means (nullptr for another one).
+  // link() makes {kLink: n}. The next function returns the schema to which such a one refers, or nullptr for any
+  // other.
   Json link(const Json* schema);
   const Json* linked(const Json& schema) const;
 
@@ -54,12 +55,12 @@ class SchemaDocument {
     std::string path, base;
   };
   std::unordered_map<const Json*, Place> places_;
-  std::unordered_map<std::string, const Json*> resources_;  // "" and absolute URIs, with anchors
+  std::unordered_map<std::string, const Json*> resources_;  // by "" and by absolute URI, with anchors
   std::deque<Json> kept_;
   std::vector<const Json*> links_;
 };
 
-// `text` or something like "3 digits, then a dot"; for messages: at most 60 bytes of it.
+// For messages: returns at most 60 bytes of `text`.
 std::string shortened(std::string_view text);
 
 }  // namespace bulkhead::constrain

@@ -1,5 +1,5 @@
-// The simple constraints of a schema on one value, gathered from all schemas that hold for it: for
-// strings, numbers, arrays and objects. What several say is what all say together.
+// The simple constraints of a schema on one string, number, array or object. If several schemas hold for the value,
+// their constraints are combined.
 #pragma once
 
 #include <set>
@@ -15,27 +15,27 @@ namespace bulkhead::constrain {
 // The types that a value may have.
 struct Types {
   bool null = true, boolean = true, string = true, array = true, object = true;
-  bool integer = true, fraction = true;  // numbers that are integers, numbers that aren't
+  bool integer = true, fraction = true;  // numbers that are integers, and numbers that are not
   bool none() const {
     return !null && !boolean && !string && !array && !object && !integer && !fraction;
   }
   void meet(const Types& other);
-  // The types that "type" names. kInvalidArgument for what is no type.
+  // Returns the types that "type" names. kInvalidArgument if a name is no type.
   static Result<Types> of(const Json& names);
   static Types only_object();
 };
 
-// What is done about a keyword that can't be held.
+// What to do about a keyword that can't be enforced.
 class Complaints {
  public:
   enum class Mode {
     kStrict,   // refuse
     kLenient,  // leave it out and note it
-    kQuiet,    // leave it out: where too wide an answer is right, too
+    kQuiet,    // leave it out; used where an answer that is too wide is right, too
   };
   explicit Complaints(Mode mode) : mode_(mode) {}
 
-  // An error in strict mode.
+  // Returns an error in strict mode.
   Status unsupported(const std::string& keyword, const std::string& path, const std::string& why);
   Mode mode() const { return mode_; }
   void set_mode(Mode mode) { mode_ = mode; }
@@ -47,15 +47,17 @@ class Complaints {
   std::set<std::string> told_;
 };
 
-// A count such as minLength; large ones saturate. kInvalidArgument naming the keyword.
+// Returns a count such as minLength; large counts saturate. kInvalidArgument names the keyword.
 Result<std::uint32_t> count_of(const Json& value, const char* keyword);
 
-// All texts that the string keywords of these schemas allow. An empty contents automaton: none.
+// Returns the shape of all texts that the string keywords of these schemas allow. An empty contents automaton allows
+// none.
 Result<StringShape> string_shape(const std::vector<const Json*>& schemas,
                                  const SchemaDocument& document, Complaints& complaints);
-// The shape with `lengths` where they are needed.
+// Returns the shape, with `lengths` if they are needed.
 Result<StringShape> with_lengths(DfaPtr contents, std::uint32_t min, std::uint32_t max);
-// All numbers. `integer`, `fraction`: which of them the types allow.
+// Returns the range of all numbers that these schemas allow. `integer` and `fraction` say which numbers the types
+// allow.
 Result<NumberRange> number_range(const std::vector<const Json*>& schemas, bool integer,
                                  bool fraction, const SchemaDocument& document,
                                  Complaints& complaints);

@@ -1,4 +1,4 @@
-// Which schemas hold for a property of an object, or an item of an array.
+// Tells which schemas hold for a property of an object or for an item of an array.
 #pragma once
 
 #include <map>
@@ -8,7 +8,7 @@
 
 namespace bulkhead::constrain {
 
-// The automata of patterns, each made once.
+// The automata of patterns; each is made once.
 class PatternCache {
  public:
   Result<DfaPtr> of(const std::string& pattern);
@@ -17,12 +17,12 @@ class PatternCache {
   std::map<std::string, DfaPtr> known_;
 };
 
-// Appends what `schemas` ask of the property `name`: of properties, patternProperties and, where
-// neither speaks of it, additionalProperties.
+// Appends the schemas that `schemas` demand of the property `name`: those in properties and patternProperties and, if
+// neither mentions it, additionalProperties.
 Status add_member(const SchemaSet& schemas, const std::string& name, PatternCache& patterns,
                   SchemaSet& out);
 
-// True for a schema that allows everything without further ado.
+// Returns whether the schema obviously allows everything.
 bool allows_all(const Json& schema);
 
 }  // namespace bulkhead::constrain

@@ -1,5 +1,5 @@
-// Whether a constant (a member of `enum`, a property's name) is valid under a schema: all keywords,
-// because a constant is there as a whole.
+// Tells whether a constant (a member of `enum`, a property's name) is valid under a schema. It supports all keywords,
+// because the whole constant is known.
 #pragma once
 
 #include "worker/constrain/schema_document.hpp"
@@ -7,15 +7,14 @@
 
 namespace bulkhead::constrain {
 
-// What can't be told is complained about (Complaints) and taken as valid.
+// What can't be decided is reported to Complaints and counts as valid.
 Result<bool> validates(const Json& instance, const Json* schema, SchemaDocument& document,
                        Complaints& complaints, int depth = 0);
-// The same, of the keywords that speak of the value itself: without $ref, allOf, anyOf, oneOf, not,
-// if and dependencies.
+// The same for the keywords about the value itself: without $ref, allOf, anyOf, oneOf, not, if and dependencies.
 Result<bool> validates_alone(const Json& instance, const Json* schema, SchemaDocument& document,
                              Complaints& complaints);
 
-// Equal as JSON Schema means it: 1 and 1.0 are, 1 and true are not, properties have no order.
+// Compares as JSON Schema does: 1 equals 1.0, 1 does not equal true, and the order of properties does not matter.
 bool equal_json(const Json& a, const Json& b);
 
 }  // namespace bulkhead::constrain

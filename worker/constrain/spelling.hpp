@@ -1,6 +1,5 @@
-// How a JSON string is spelled: its quotes, its escapes, UTF-8. A machine of bytes over a machine of
-// code points. It never lets a byte through after which no code point that is allowed can be
-// completed.
+// How a JSON string is spelled: its quotes, its escapes, UTF-8. It is a machine over bytes on top of a machine over
+// code points. It accepts a byte only if some allowed code point can still be completed after it.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +10,19 @@ namespace bulkhead::constrain {
 
 // How a string is written in a text.
 enum class Quoting : std::uint8_t {
-  kNone,    // each character stands for itself
+  kNone,    // each character stands for itself; no quotes
   kJson,    // between quotes, with JSON's escapes
   kPython,  // the same without `\/`, which Python reads as two characters
 };
 
-// What has been read of a character that isn't complete, packed into 32 bits: 4 bits kind, 4 bits
-// bytes (or digits) still to come, 24 bits value.
+// The part of a character that has been read so far, packed into 32 bits: 4 bits kind, 4 bits bytes (or digits) still
+// to come, 24 bits value.
 using Spelling = std::uint32_t;
 
 enum class Spelled : std::uint8_t {
   kBefore,     // the opening quote comes next
   kInside,     // between characters
-  kUtf8,       // within a character; then 3 bits of the value tell its length
+  kUtf8,       // within a character; 3 more bits of the value hold its length
   kEscape,     // after a backslash
   kHex,        // within \uXXXX
   kPairSlash,  // after a high surrogate: "\" must follow,
@@ -36,7 +35,7 @@ constexpr Spelling spelling(Spelled kind, std::uint32_t left = 0, std::uint32_t 
 }
 constexpr Spelling kInside = spelling(Spelled::kInside);
 
-// What a byte did.
+// The effect of a byte.
 struct Spell {
   enum class What : std::uint8_t { kReject, kPartial, kCharacter, kClosed };
   What what = What::kReject;
@@ -44,13 +43,13 @@ struct Spell {
   char32_t code = 0;  // kCharacter
 };
 
-// `allowed(low, high)` says whether some code point of that range may come next.
+// `allowed(low, high)` returns whether some code point of that range may come next.
 template <class Allowed>
 Spell spell(Spelling at, unsigned char byte, Quoting quoting, Allowed&& allowed);
 
 namespace spelling_detail {
 
-// The code points that may still come of a UTF-8 character of `length` bytes.
+// The code points that are still possible for a UTF-8 character of `length` bytes.
 template <class Allowed>
 Spell utf8(std::uint32_t length, std::uint32_t left, std::uint32_t value, Allowed&& allowed) {
   if (left == 0) return {Spell::What::kCharacter, 0, value};
@@ -61,7 +60,7 @@ Spell utf8(std::uint32_t length, std::uint32_t left, std::uint32_t value, Allowe
   if (low < least) low = least;
   if (high > most) high = most;
   if (low > high) return {};
-  // Surrogates lie in the middle of some ranges and are no characters.
+  // Some ranges contain the surrogates, which are not characters.
   bool any = false;
   if (high < 0xD800 || low > 0xDFFF) {
     any = allowed(low, high);
@@ -99,7 +98,7 @@ Spell escape(unsigned char byte, Allowed&& allowed) {
   return {Spell::What::kCharacter, 0, static_cast<unsigned char>(kMeanings[at])};
 }
 
-// All code points whose first half is a surrogate of [high_low, high_high].
+// All code points whose high surrogate is in [high_low, high_high].
 template <class Allowed>
 bool pair_allowed(std::uint32_t low, std::uint32_t high, Allowed&& allowed) {
   if (low < 0xD800) low = 0xD800;
@@ -132,7 +131,7 @@ Spell hex(std::uint32_t left, std::uint32_t value, unsigned char byte, Allowed&&
   return {Spell::What::kPartial, spelling(Spelled::kHex, left, value), 0};
 }
 
-// `value`: 10 bits of the first half, then what is known of the second.
+// `value`: the 10 bits of the high surrogate, then the known digits of the low one.
 template <class Allowed>
 Spell pair_hex(std::uint32_t left, std::uint32_t value, unsigned char byte, Allowed&& allowed) {
   const int digit = hex_digit(byte);

@@ -1,9 +1,9 @@
 // Says what each token of the vocabulary does inside a string between quotes: which tokens stay in the string, after
 // how many characters and in which state of the contents' automaton, and which tokens close it. The tables are made
-// once for a state. The length of a string so far then only chooses among groups of tokens, so a string near its
-// greatest length costs no walk over the vocabulary for each character.
+// once per state. The length of the string so far only selects among groups of tokens. So a string near its greatest
+// length does not need a walk over the vocabulary for each character.
 //
-// One thread uses an object.
+// Use an object from one thread.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@
 
 namespace bulkhead::constrain {
 
-// A set of tokens: their ids while they are few, else a mask.
+// A set of tokens: their ids while they are few, otherwise a mask.
 class TokenSet {
  public:
   void add(std::uint32_t token, std::size_t words);
@@ -30,23 +30,23 @@ class TokenSet {
 
  private:
   std::vector<std::uint32_t> ids_;
-  TokenMask mask_;  // empty while ids_ has all
+  TokenMask mask_;  // empty while ids_ holds all tokens
 };
 
 class StringTokens {
  public:
   explicit StringTokens(std::shared_ptr<const TokenTrie> trie) : trie_(std::move(trie)) {}
 
-  // Tokens that stay inside and end alike. `characters`, `state` and `ranges` are told apart only as
-  // far as the shape's bounds can tell them apart.
+  // Tokens that stay inside and lead to the same place. Tokens whose `characters`, `state` and `ranges` differ share
+  // a group if the shape's bounds can't tell them apart.
   struct Group {
     std::uint32_t state = 0;
-    std::uint32_t characters = 0;  // whole ones
-    bool partial = false;          // it ends within a character, one of `ranges`
+    std::uint32_t characters = 0;  // complete ones
+    bool partial = false;          // the tokens end within a character, which is in one of `ranges`
     std::vector<std::pair<char32_t, char32_t>> ranges;
     TokenSet tokens;
   };
-  // Nodes of the trie at which the string is closed, after so many characters.
+  // The nodes of the trie at which the string is closed after `characters` characters.
   struct Exit {
     std::uint32_t characters = 0;
     std::vector<std::uint32_t> nodes;
@@ -57,10 +57,11 @@ class StringTokens {
     std::vector<Group> groups;
     std::vector<Exit> exits;
   };
-  // From a state of the shape's contents and within a character. Valid until clear().
+  // Returns the tokens from a state of the shape's contents and a place within a character. Valid until clear().
   const Inside& from(const StringShape& shape, std::uint32_t state, Spelling spelling);
 
-  // After `taken` characters before the group's: may a string of the shape be so far?
+  // Returns whether a string of the shape may go on like this, after `taken` characters and then the group's
+  // characters.
   static bool may_be(const StringShape& shape, const Group& group, std::uint32_t taken);
   static bool may_close(const StringShape& shape, const Exit& exit, std::uint32_t taken);
 
@@ -73,8 +74,8 @@ class StringTokens {
   const AsciiSteps& ascii_steps(const Dfa& dfa, std::uint32_t state);
 
   std::shared_ptr<const TokenTrie> trie_;
-  // A key is the contents (and the shape, if it has lengths), the quoting, whether the string is bounded, the state and
-  // the spelling.
+  // The key: the contents (and the shape, if it has lengths), the quoting, whether the string is bounded, the state
+  // and the spelling.
   using Key = std::tuple<const Dfa*, const StringShape*, Quoting, bool, std::uint32_t, Spelling>;
   std::map<Key, Inside> insides_;
   std::unordered_map<const Dfa*, std::vector<std::unique_ptr<AsciiSteps>>> ascii_;

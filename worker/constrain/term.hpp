@@ -1,10 +1,9 @@
-// Regular expressions as terms, and their automata by derivatives (Brzozowski, "Derivatives of
-// regular expressions", 1964; Owens, Reppy, Turon, "Regular-expression derivatives re-examined",
-// 2009). Derivatives give intersection and complement for nothing, which lookaheads, `$` and several
-// patterns on one string need.
+// Regular expressions as terms. Derivatives turn terms into automata (Brzozowski, "Derivatives of regular
+// expressions", 1964; Owens, Reppy, Turon, "Regular-expression derivatives re-examined", 2009). Derivatives support
+// intersection and complement without extra work; lookaheads, `$` and several patterns on one string need these.
 //
-// Terms are kept once each (equal terms have equal ids) and simplified as they are made, which keeps
-// the number of different derivatives, and so of states, small.
+// Each term is stored once (equal terms have equal ids) and simplified when it is made. This keeps the number of
+// different derivatives small, and so the number of states.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +16,7 @@
 
 namespace bulkhead::constrain {
 
-// Disjoint rising ranges of code points.
+// Sorted, disjoint ranges of code points.
 using CodeRanges = std::vector<std::pair<char32_t, char32_t>>;
 CodeRanges normalise(CodeRanges ranges);
 CodeRanges invert(const CodeRanges& ranges);
@@ -42,7 +41,7 @@ class Terms {
 
   bool nullable(TermId term) const { return terms_[term].nullable; }
 
-  // kResourceExhausted past the limits of dfa.hpp, or where a state takes too much work.
+  // kResourceExhausted beyond the limits of dfa.hpp, or if a state takes too much work.
   Result<DfaPtr> automaton(TermId term);
 
  private:
@@ -50,7 +49,7 @@ class Terms {
   struct Term {
     Kind kind = Kind::kNothing;
     std::vector<TermId> parts;
-    std::uint32_t min = 0, max = 0;  // kRepeat; kChars: index into classes_ in `min`
+    std::uint32_t min = 0, max = 0;  // kRepeat; for kChars, `min` is an index into classes_
     bool nullable = false;
     auto key() const { return std::tie(kind, parts, min, max); }
   };
@@ -61,7 +60,7 @@ class Terms {
   TermId intern(Term term);
   TermId derive(TermId term, char32_t code, std::map<TermId, TermId>& done);
   TermId derive_cat(TermId term, char32_t code, std::map<TermId, TermId>& done);
-  // The classes that decide which way the next character goes.
+  // The classes that decide where the next character leads.
   void first_classes(TermId term, std::vector<std::uint32_t>& classes,
                      std::vector<bool>& seen) const;
   Result<std::vector<std::pair<char32_t, char32_t>>> elementary(

@@ -1,7 +1,7 @@
-// The vocabulary as a trie of bytes, for walking all tokens at once along an automaton.
+// The vocabulary as a trie of bytes, for running all tokens through an automaton in one walk.
 //
-// Nodes lie in depth-first order, each with the size of its subtree, so a walk that finds a byte
-// impossible skips all tokens behind it by one addition. Immutable, thread-safe; made once for a model.
+// Nodes are in depth-first order, each with the size of its subtree. So when a walk finds a byte impossible, one
+// addition skips all tokens behind it. Immutable and thread-safe; made once for a model.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace bulkhead::constrain {
 
-// One bit a token: bit t of word t / 32.
+// One bit per token: bit t % 32 of word t / 32.
 using TokenMask = std::vector<std::uint32_t>;
 inline bool lets_any_through(const TokenMask& mask) {
   return std::ranges::any_of(mask, [](std::uint32_t word) { return word != 0; });
@@ -25,13 +25,13 @@ inline bool allows(const TokenMask& mask, std::uint32_t token) {
 class TokenTrie {
  public:
   struct Node {
-    std::uint32_t subtree = 1;                  // nodes of it, this one included
+    std::uint32_t subtree = 1;                  // the nodes in its subtree, including itself
     std::uint32_t first_token = 0, tokens = 0;  // [first_token, first_token + tokens) of ids()
     unsigned char byte = 0;
   };
 
-  // `pieces`: by token, the bytes it stands for; empty for tokens that write nothing (control tokens
-  // and those that end an answer), which no mask of the trie has.
+  // `pieces` has the bytes of each token, by id. They are empty for tokens that write nothing (control tokens and end
+  // tokens); no mask of the trie contains these tokens.
   explicit TokenTrie(const std::vector<std::string_view>& pieces);
 
   const std::vector<Node>& nodes() const { return nodes_; }  // 0 is the root
@@ -40,10 +40,10 @@ class TokenTrie {
   std::size_t words() const { return (vocabulary_ + 31) / 32; }
   std::uint32_t longest() const { return longest_; }  // bytes of the longest token
 
-  // Tokens of whole characters that need no escape in a JSON string, and the nodes of the others: the
-  // roots' children aside, `special` tells which subtrees have any.
+  // The plain tokens: they consist of whole characters that need no escape in a JSON string. The next function
+  // returns the nodes of the other tokens: apart from the root's children, `special` says which subtrees have any.
   const TokenMask& plain() const { return plain_; }
-  // Adds the plain tokens of at most so many characters.
+  // Adds the plain tokens of at most `most_characters` characters.
   void add_plain(std::uint32_t most_characters, TokenMask& mask) const;
   bool has_special(std::uint32_t node) const { return special_[node]; }
 
@@ -52,8 +52,8 @@ class TokenTrie {
   std::vector<std::uint32_t> ids_;
   std::vector<bool> special_;
   TokenMask plain_;
-  std::vector<TokenMask> plain_up_to_;  // by characters, while they are few
-  // The other plain tokens with their characters, rising by these.
+  std::vector<TokenMask> plain_up_to_;  // by number of characters, for small numbers
+  // The longer plain tokens with their number of characters, sorted by it.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> plain_longer_;
   std::uint32_t vocabulary_ = 0;
   std::uint32_t longest_ = 0;

@@ -1,9 +1,9 @@
-// Holds an answer as a whole: free text and reasoning, and from where its parser sees a call begin the grammar of
-// calls; or, where an answer must be a call or must follow a schema, that grammar from its start or behind its
-// reasoning. The parser of the answer says where it stands, so nothing is held that would be read as text, and
-// nothing read as a call is free.
+// Constrains a whole answer. Text and reasoning are free, and the grammar of calls applies from where the answer's
+// parser sees a call begin. If the answer must be a call or must follow a schema, that grammar applies from the
+// start, or behind the reasoning. The answer's parser decides where the answer stands, so the grammar never applies
+// to what would be read as text, and everything that is read as a call follows it.
 //
-// A pure function of the request and the tokens. One thread.
+// A pure function of the request and the tokens. Use it from one thread.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +22,16 @@
 
 namespace bulkhead::engine {
 
-// Tokens as grammars see them: a mark that is a token of its own is the byte 0xFF and the mark, which no text
-// holds; any other token is its piece. Made once for a model; immutable.
+// The tokens as grammars see them. A mark that is a token of its own is spelled as the byte 0xFF followed by the
+// mark, which no text contains; any other token is spelled as its piece. Made once for a model; immutable.
 class SpelledTokens {
  public:
   SpelledTokens(const model::Tokenizer& tokenizer, const model::answer::Family& family);
 
   std::string_view spelled(TokenId token) const { return spelled_[token]; }
-  // As the answer's parser sees it.
+  // The token as the answer's parser sees it.
   std::string_view plain(TokenId token) const { return plain_[token]; }
-  // A mark's bytes in a grammar: token by token where it holds marks that are tokens.
+  // Returns a text's spelling in a grammar, where marks that are tokens are spelled as such.
   std::string spell(std::string_view text) const;
   const std::vector<TokenId>& ends() const { return ends_; }
   const std::shared_ptr<const constrain::TokenTrie>& trie() const { return trie_; }
@@ -39,7 +39,7 @@ class SpelledTokens {
  private:
   std::vector<std::string> spelled_;
   std::vector<std::string_view> plain_;
-  std::vector<std::string_view> marks_;  // that are tokens; longer ones first
+  std::vector<std::string_view> marks_;  // marks that are tokens; the longer ones first
   std::vector<TokenId> ends_;
   std::shared_ptr<const constrain::TokenTrie> trie_;
 };
@@ -47,16 +47,16 @@ class SpelledTokens {
 struct AnswerRules {
   std::shared_ptr<const SpelledTokens> tokens;
   const model::answer::Family* family = nullptr;
-  std::shared_ptr<GrammarMasks> held;  // null: only reasoning is bounded
-  bool from_start = false;             // held from the answer's start, but for its reasoning
+  std::shared_ptr<GrammarMasks> held;  // null: only the reasoning is bounded
+  bool from_start = false;             // the grammar applies from the answer's start, except to its reasoning
   bool one_call = false;               // nothing follows a call
-  bool may_give_up = false;  // a call is free where it is too ambiguous what may come next
+  bool may_give_up = false;  // a call becomes free if it is too ambiguous what may come next
   std::int32_t reasoning_budget = -1;  // tokens; -1: no limit
 };
 
 class AnswerConstraint : public TokenConstraint {
  public:
-  // `request` as the answer's reader has it.
+  // `request` must be the same as the answer's reader has.
   AnswerConstraint(AnswerRules rules, model::answer::AnswerRequest request);
 
   void advance(TokenId token) override;
@@ -72,19 +72,19 @@ class AnswerConstraint : public TokenConstraint {
   void step_free(std::string_view plain);
   void hold(std::string_view spelled);
   void locate();
-  // What is left of the text that begins reasoning, where an answer that is held may begin so; else empty.
+  // Returns the rest of the text that opens reasoning, if a constrained answer may still open it; otherwise an empty
+  // text.
   std::string_view opener_left() const;
-  // Tokens that would complete a mark and go on as the grammar behind it can't.
+  // Forbids the tokens that complete a mark and go on in a way that the grammar behind the mark does not allow.
   bool forbid_beyond(std::string_view mark, std::string_view before, std::string_view grammar_text);
-  // The same behind a call's name, in JSON that is no call before its name has ended.
+  // The same behind a call's name, for JSON that is only a call once its name has ended.
   bool forbid_beyond_name();
   std::span<const std::uint32_t> all();
   bool must_end_reasoning() const {
     return rules_.reasoning_budget >= 0 && reasoned_ >= rules_.reasoning_budget;
   }
   std::span<const std::uint32_t> forced_end();
-  // Returns the mask of an answer that no constraint holds now. The first call computes it, and it is
-  // kept until advance().
+  // Returns the mask while the grammar does not apply. The first call computes it; it is kept until advance().
   std::span<const std::uint32_t> free_mask();
   std::span<const std::uint32_t> make_free_mask();
 
@@ -92,16 +92,16 @@ class AnswerConstraint : public TokenConstraint {
   model::answer::AnswerParser parser_;
   model::answer::Place place_;
   Phase phase_ = Phase::kFree;
-  std::string held_text_;  // spelled, from the grammar's start
+  std::string held_text_;  // spelled, from the start of the grammar
   constrain::ConfigId at_ = constrain::kNowhere;
-  std::uint64_t epoch_ = 0;  // of `at_`; 0: it has none
-  std::string opener_;       // spelled; empty where the vocabulary has no mark for it
+  std::uint64_t epoch_ = 0;  // the epoch in which `at_` is valid; 0: never
+  std::string opener_;       // spelled; empty if the vocabulary has no mark for it
   std::string bare_;         // JSON that may be a call
   std::int32_t reasoned_ = 0;
-  bool given_up_ = false;  // on a call that is none of the grammar's
-  bool fresh_ = false;     // the last token began the call: no mask was there for its rest
+  bool given_up_ = false;  // the call is not one of the grammar's, so it is free
+  bool fresh_ = false;     // the last token began the call, so no mask checked the rest of that token
   constrain::TokenMask mask_;
-  std::optional<std::span<const std::uint32_t>> free_mask_;  // for now; lies in mask_
+  std::optional<std::span<const std::uint32_t>> free_mask_;  // valid now; points into mask_
 };
 
 }  // namespace bulkhead::engine

@@ -1,6 +1,6 @@
-// Reads an answer's text into parts (content, reasoning, calls) as the model's family writes them, for the
-// records that carry them. A pure function of the texts given: a resumed request gives again what was
-// accepted before, and goes on with the same parts and ids. One thread.
+// Reads an answer's text into parts (content, reasoning, calls), in the format of the model's family, for the records
+// that carry them. A pure function of the texts: a resumed request reproduces the parts that were accepted before,
+// and continues with the same parts and ids. One thread.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,19 @@ class AnswerReader {
   AnswerReader(const model::answer::Family& family, const model::Tokenizer& tokenizer,
                model::answer::AnswerRequest request, bool one_call);
 
-  // What a token stands for in the text that is read: a control token that the family's syntax has is
-  // its name, which is not part of generated text elsewhere.
+  // Returns the text that the reader sees for a token. For a control token of the family's syntax that is the token's
+  // name, which is otherwise not part of generated text.
   std::string_view text_of(model::TokenId token) const;
-  // Takes the text that the next token released, and adds to `parts`. True: the answer ends here.
+  // Takes the text that the next token completed, and adds to `parts`. Returns true if the answer ends here.
   bool feed(std::string_view text, std::vector<ipc::AnswerPart>& parts);
-  // The rest.
+  // Adds the remaining parts.
   void finish(ipc::FinishReason reason, std::vector<ipc::AnswerPart>& parts);
 
-  // A call has begun and is not whole yet.
+  // Returns whether a call has begun and is not complete.
   bool in_call() const { return parser_.place().in_call; }
 
-  // Tokens fed so far that were read as reasoning: those up to the first that gave something else.
+  // Returns how many of the tokens so far were read as reasoning: those up to the first token that gave something
+  // else.
   std::uint32_t reasoning_tokens() const { return reasoning_tokens_; }
 
  private:

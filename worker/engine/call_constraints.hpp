@@ -1,5 +1,5 @@
-// Makes the constraint that holds a chat's answer to its tools, and its reasoning to its budget. Keeps the grammars of
-// tools and their masks, since conversations offer the same ones again and again.
+// Makes the constraint that keeps a chat's answer to its tools and its reasoning within its budget. It caches the
+// grammars of tools and their masks, because conversations offer the same tools repeatedly.
 #pragma once
 
 #include <cstdint>
@@ -24,29 +24,29 @@ namespace bulkhead::engine {
 struct ToolUse {
   std::string tools;  // the request's `tools`, as JSON
   ipc::ToolChoice choice = ipc::ToolChoice::kAuto;
-  std::string named;      // of kNamed
+  std::string named;      // for kNamed
   bool one_call = false;  // nothing may follow a call
   std::int32_t reasoning_budget = -1;
 };
 
 struct HeldCalls {
-  std::unique_ptr<TokenConstraint> constraint;  // null: nothing is held
-  bool content = false;               // the constraint holds the content to what is wanted
-  bool no_calls = false;              // the answer can only be content: no call may be read in it
-  std::vector<std::string> warnings;  // what is not, in few and short lines of ASCII
+  std::unique_ptr<TokenConstraint> constraint;  // null: nothing is constrained
+  bool content = false;               // the constraint also enforces the wanted form of the content
+  bool no_calls = false;              // the answer can only be content: nothing in it may be read as a call
+  std::vector<std::string> warnings;  // what the constraint does not enforce, in a few short lines of ASCII
 };
 
-// One thread uses the object. The constraints that it returns may go to another thread.
+// Use the object from one thread. The constraints that it returns may move to another thread.
 class CallConstraints {
  public:
   // Both must outlive this object and the constraints that it makes.
   CallConstraints(const model::Tokenizer& tokenizer, const model::answer::Family& family)
       : tokenizer_(tokenizer), family_(family) {}
 
-  // `request`: as the answer's reader has it. kUnsupported where a call is wanted that can't be forced with this
-  // family, or a strict tool has a keyword that can't be held; `parameter` then is the request's field. `wanted`,
-  // what the content must be, is held here where the family writes its content in a channel, or where the answer may
-  // be calls in its place.
+  // `request` must be the same as the answer's reader has. `wanted` is the required form of the content; the returned
+  // constraint enforces it if the family writes its content in a channel, or if the answer may consist of calls
+  // instead. kUnsupported if a call is required that can't be forced with this family, or if a strict tool has a
+  // keyword that can't be enforced; `parameter` then names the request's field.
   Result<HeldCalls> hold(const ToolUse& use, const ipc::Constraint& wanted,
                          model::answer::AnswerRequest request, std::string& parameter);
 
@@ -57,28 +57,28 @@ class CallConstraints {
     std::vector<std::string> warnings;
   };
   using Made = Result<CallGrammar>;
-  // Returns the grammar that was kept under the key, else the one that `make` makes.
+  // Returns the grammar that was kept under the key, or the one that `make` makes.
   Result<const Kept*> kept(std::string key, const std::function<Made()>& make);
   Result<const Kept*> calls_for(const ToolUse& use);
-  // Null: they are free.
+  // Null: calls are free.
   Result<std::shared_ptr<GrammarMasks>> held_calls(const ToolUse& use, std::string& parameter,
                                                    std::vector<std::string>& warnings);
-  // Of answers that are calls or what is wanted. Null: they can't be calls.
+  // For answers that are either calls or the wanted content. Null: they can't be calls.
   Result<std::shared_ptr<GrammarMasks>> held_either(const ToolUse& use,
                                                     const ipc::Constraint& wanted,
                                                     std::string& parameter,
                                                     std::vector<std::string>& warnings);
-  // The grammar of what is wanted, as the family writes content.
+  // Returns the grammar of the wanted content in the format of the family.
   Result<std::shared_ptr<const constrain::Grammar>> content_grammar(const ipc::Constraint& wanted);
   Result<std::shared_ptr<GrammarMasks>> held_content(const ipc::Constraint& wanted);
 
-  // Whether an answer in channels begins with a message's header.
+  // Returns whether an answer in channels begins with a message's header.
   bool begins_with_header(const model::answer::AnswerRequest& request) const;
 
   const model::Tokenizer& tokenizer_;
   const model::answer::Family& family_;
   std::shared_ptr<const SpelledTokens> tokens_;  // made for the first request that needs them
-  std::list<Kept> kept_;                         // the last used one first
+  std::list<Kept> kept_;                         // the most recently used one first
 };
 
 }  // namespace bulkhead::engine

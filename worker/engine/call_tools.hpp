@@ -1,5 +1,5 @@
-// A request's tools as rules of a grammar: what the arguments of each may be. How a family writes a call around
-// them is in call_grammar.cpp.
+// Turns a request's tools into rules of a grammar for the arguments of each tool. call_grammar.cpp knows how a family
+// writes a call around them.
 #pragma once
 
 #include <functional>
@@ -17,26 +17,26 @@ namespace bulkhead::engine {
 
 struct OfferedTool {
   std::string name;
-  constrain::RuleId arguments = 0;                   // of calls whose arguments are one JSON object
-  std::vector<constrain::LooseMember> members = {};  // of calls in tags
-  bool any_members = false;                          // the same: no schema holds them
+  constrain::RuleId arguments = 0;                   // for families whose arguments are one JSON object
+  std::vector<constrain::LooseMember> members = {};  // for families that write calls in tags
+  bool any_members = false;                          // the same, but no schema constrains them
 };
 
 struct OfferedTools {
   std::vector<OfferedTool> tools;
-  std::vector<std::string> warnings;  // what of the schemas is not held
+  std::vector<std::string> warnings;  // the parts of the schemas that are not enforced
 };
 
-// Whether one of the tools (JSON) has `strict: true`.
+// Returns whether one of the tools (JSON) has `strict: true`.
 bool any_strict_tool(std::string_view tools);
 
-// Returns those of the tools (JSON) that have one of these names, as JSON. Returns any other text unchanged;
-// Tools::from_json() then says what is wrong with it.
+// Returns the tools (JSON) that have one of these names, as JSON. If the text is not a list of tools, it is returned
+// unchanged, and Tools::from_json() reports the error.
 std::string only_tools(std::string_view tools, std::span<const std::string> names);
 
-// Puts the rules of `tools` (JSON; of `named` alone, if not empty) into the grammar. kUnsupported for a keyword in
-// a strict tool's schema that can't be held, with the tool and the keyword; a tool that is not strict never fails.
-// `spell`: see call_grammar.hpp.
+// Adds the rules of `tools` (JSON) to the grammar; if `named` is not empty, only that tool's rules. kUnsupported,
+// with the tool and the keyword, if a strict tool's schema has a keyword that can't be enforced; a tool that is not
+// strict never fails. For `spell` see call_grammar.hpp.
 Result<OfferedTools> add_tools(constrain::Grammar& grammar, const model::answer::Calls& calls,
                                std::string_view tools, std::string_view named,
                                const std::function<std::string(std::string_view)>& spell);

@@ -1,5 +1,5 @@
-// A constraint that begins behind a mark: an answer to a schema follows the reasoning that the prompt has opened. (Tool
-// calls are answer_constraint.hpp's.)
+// A constraint that begins behind a mark: an answer follows a schema only after the reasoning that the prompt has
+// opened. (answer_constraint.hpp does this for tool calls.)
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@
 
 namespace bulkhead::engine {
 
-// The mark that closes the reasoning which a prompt has opened as its last word; empty where it has opened
-// none. The mark is the model's family's own, and points into `family`.
+// Returns the mark that closes the reasoning, if the prompt ends by opening reasoning; otherwise an empty text. The
+// mark is the one of the model's family, and points into `family`.
 std::string_view open_reasoning(const model::Tokenizer& tokenizer, std::span<const TokenId> prompt,
                                 const model::answer::Family& family);
 
-// Until the answer's text has the mark, any token may come but those that end it; `inner` holds from the
-// token after the one that completes the mark.
+// Until the answer contains the mark, every token is allowed but the end tokens. `inner` applies from the token after
+// the one that completes the mark.
 class DelayedConstraint : public TokenConstraint {
  public:
-  // `inner` is not null, `mark` not empty; the tokenizer must outlive this. `outer`, where there is one, holds what
-  // comes before the mark.
+  // `inner` must not be null, and `mark` must not be empty; the tokenizer must outlive this. `outer`, if it is not
+  // null, applies to what comes before the mark.
   DelayedConstraint(std::unique_ptr<TokenConstraint> inner, std::string_view mark,
                     const model::Tokenizer& tokenizer,
                     std::unique_ptr<TokenConstraint> outer = nullptr);
@@ -41,7 +41,7 @@ class DelayedConstraint : public TokenConstraint {
   std::unique_ptr<TokenConstraint> inner_, outer_;
   std::string mark_;
   const model::Tokenizer& tokenizer_;
-  std::string text_;  // the end of the answer, as far as it can hold the mark's beginning
+  std::string text_;  // the end of the answer, as much of it as may be the beginning of the mark
   std::vector<std::uint32_t> before_, both_;
   bool begun_ = false;
 };

@@ -1,29 +1,29 @@
-// The engine: requests in, tokens out. The engine ties the scheduler, an executor, the sampler,
-// text and the tokenizer's thread together. It knows no channel and no Vulkan.
+// The engine: requests go in, tokens come out. It combines the scheduler, an executor, the sampler, the text streams
+// and the tokenizer's thread. It knows no channel and no Vulkan.
 //
-// The engine hands all its messages (ipc/messages.hpp) to one callback, in the order in which they
-// may be sent: for each request first Accepted or Failed, then its tokens in TokenBatches, then
-// Finished (or Failed).
+// The engine passes all its messages (ipc/messages.hpp) to one callback, in the order in which they may be sent. For
+// each request that is first Accepted or Failed, then its tokens in TokenBatches, then Finished (or Failed).
 //
-// In a turn the engine plans and submits steps until as many are in flight as the executor takes,
-// does the host's work while the device computes, waits for the oldest step, takes its tokens and
-// emits them. If the device hands tokens on by itself, the engine plans steps before it knows the
-// tokens of those in flight (see scheduler.hpp), and drops what the device computes for a request
-// past its end. The engine gathers tokens into records by these rules. A request's first token goes
-// at once. Later ones go when the request has `flush_tokens` of them, or when one has waited for
-// `flush_interval`. When one goes, all that wait go with it. The engine also sends them when there
-// is no step to run, and before a wait for the device that will probably outlast the interval,
-// judged by the last steps.
+// In a turn the engine plans and submits steps until as many are in flight as the executor allows. It does the host's
+// work while the device computes, waits for the oldest step, takes that step's tokens and emits them. If the device
+// passes tokens from step to step itself, the engine plans steps before it knows the tokens of those in flight (see
+// scheduler.hpp). It drops what the device computes for a request behind the request's end.
 //
-// Sampled positions count from 0 within the answer: token n uses draw n of the request's seed. A
-// resumed request (accepted_tokens) goes on with draw accepted_tokens.size().
+// The engine collects tokens into records by these rules:
+// - It sends a request's first token at once.
+// - It sends later tokens when the request has `flush_tokens` of them, or when one has waited for `flush_interval`.
+// - When it sends one request's tokens, it sends all waiting tokens with them.
+// - It sends all waiting tokens when there is no step to run, and before a wait for the device that will probably
+//   take longer than the interval, judged by the last steps.
 //
-// With speculation a step may give a sequence several tokens. The engine takes the outputs in the
-// order of their columns, each as if it came from a step of its own, up to the first column that had
-// a wrong guess.
+// Draws count from 0 within the answer: token n uses draw n of the request's seed. A resumed request
+// (accepted_tokens) continues with draw accepted_tokens.size().
 //
-// One thread calls everything here. A turn that only generates allocates nothing, except for text
-// longer than a small string.
+// With speculation a step may give a sequence several tokens. The engine takes the outputs in the order of their
+// columns, each as if it came from a step of its own, up to the first column whose guess was wrong.
+//
+// Call everything here from one thread. A turn that only generates allocates nothing, except for text that is longer
+// than a small string.
 #pragma once
 
 #include <array>
@@ -58,18 +58,18 @@ struct EngineOptions {
   std::uint32_t flush_tokens = 1;
   std::chrono::microseconds flush_interval{2000};
   std::size_t max_message_bytes =
-      SIZE_MAX;  // an answer that encodes to more is refused, a batch is split
-  // The engine cuts prompts so that a step takes about this long at most, because other streams
-  // wait for the step, and a heartbeat is due between steps.
+      SIZE_MAX;  // a larger answer is refused, a larger batch is split
+  // The engine cuts prompts so that a step takes at most about this long, because other streams wait for the step,
+  // and a heartbeat is due between steps.
   std::chrono::milliseconds longest_step{1000};
   Pooling pooling = Pooling::kLast;  // of embeddings
   Speculation speculation = Speculation::kOff;
-  // Makes the source that guesses a request's tokens, for tests and benchmarks; empty: n-grams.
+  // For tests and benchmarks: makes the source that guesses a request's tokens. Empty: n-grams.
   std::function<std::unique_ptr<DraftSource>(std::span<const TokenId> prompt)> draft_source;
-  // A model that guesses besides; null: none. It has the same vocabulary, no states, and must outlive the engine, which
-  // alone submits steps to it.
+  // A model that guesses in addition; null: none. It must have the same vocabulary and no states, and must outlive
+  // the engine, which alone submits steps to it.
   Executor* draft_model = nullptr;
-  // The time in which the background compares all memory once (page_guard.hpp); 0: never.
+  // The background compares all memory once in this time (page_guard.hpp); 0: never.
   std::chrono::seconds check_memory{0};
   std::function<Clock::time_point()> now = Clock::now;
 };
@@ -78,7 +78,7 @@ class Engine {
  public:
   using Emit = std::function<void(const ipc::FromWorker&)>;
 
-  // All referenced things must outlive the engine. `emit` must not call the engine.
+  // Everything that is passed by reference must outlive the engine. `emit` must not call the engine.
   Engine(Executor& executor, const Language& language, EngineOptions options, Emit emit);
   ~Engine();
 
@@ -90,7 +90,7 @@ class Engine {
   void embed(ipc::Embed job);
   // Answers with the question's Answer (or Failed), and nothing else.
   void answer(ipc::Question question);
-  // Finishes the requests that it has, refuses new ones, and sends Drained once none is left.
+  // Finishes the present requests, refuses new ones, and sends Drained once none is left.
   void drain();
   // set_ledger() sets who keeps account of the KV pages that can be found by their tokens
   // (kv_cache.hpp). adopt() adopts the pages that a predecessor left, as far as they match
@@ -111,14 +111,14 @@ class Engine {
   void poll();
   int wake_fd() const { return preparer_.wake_fd(); }
 
-  // Ends one step if there is one to run or in flight; returns true if it did. `meanwhile` is
-  // called once while the device computes and may call submit(), cancel() and the like. An error is
-  // the executor's: the worker can't go on.
+  // Ends one step if there is one to run or in flight, and returns true if it did. It calls `meanwhile` once while
+  // the device computes; `meanwhile` may call submit(), cancel() and the like. A returned error comes from the
+  // executor: the worker can't go on.
   Result<bool> turn(const std::function<void()>& meanwhile);
 
   // Returns the number of requests and jobs that have not got their last message.
   std::size_t outstanding() const { return requests_.size() + questions_.size(); }
-  // Says whether turn() would end a step, because something is to be computed or is being computed.
+  // Returns whether turn() would end a step, because something is to be computed or is being computed.
   bool runnable() const {
     return scheduler_.running() + scheduler_.waiting() + scheduler_.in_flight() > 0;
   }
@@ -131,7 +131,7 @@ class Engine {
 
   void prepared(Preparer::Outcome outcome);
   void answered(const Preparer::Outcome& outcome);
-  // Why a request can't be computed. An empty `parameter` means the field that the prompt came in.
+  // Why a request can't be computed. If `parameter` is empty, the field with the prompt is at fault.
   struct Refusal {
     ipc::FailureCode code;
     std::string message;
@@ -142,17 +142,17 @@ class Engine {
   // Call it when the prompt's tokens are known: checks the prompt, sends Accepted, and hands the
   // request to the scheduler.
   void start(Request& request, std::vector<TokenId> prompt, std::vector<std::string> warnings = {});
-  // Returns what the device has to give for the next token.
+  // Returns the kind of output that the device must give for the next token.
   Output next_output(Request& request) const;
   bool draws_on_host(const Request& request) const;
-  // Says whether the request's steps may have outputs of kind kLogits.
+  // Returns whether the request's steps may have outputs of kind kLogits.
   bool may_want_logits(const Request& request) const;
   Status reserve_logits(const Request& request);
   bool logprobs_on_device(const Request& request) const;
   void resume(Request& request, std::span<const TokenId> accepted);
   void take_hidden(Request& request, const ColumnOutput& output, std::uint32_t position);
   void begin_telling(Request& request);
-  // Tells the prompt's token behind `position`, with its log-probability by the logits there.
+  // Reports the prompt's token behind `position`, with its log-probability from the logits there.
   void score_prompt(Request& request, const ColumnOutput& output, std::uint32_t position);
   void tell_prompt_token(Request& request, const Sampler::Logprobs& logprobs);
   Status submit_steps();
@@ -168,8 +168,7 @@ class Engine {
   bool compute_again(Request& request);
   Result<TokenId> sample(Request& request, std::span<const float> logits);
   void take_token(Request& request, TokenId token);
-  // Puts the token's text where it will be sent from. Returns true if the answer ends with the
-  // token.
+  // Adds the token's text to what will be sent. Returns true if the answer ends with the token.
   bool read_token(Request& request, TokenId token, std::string& text,
                   std::vector<ipc::AnswerPart>& parts);
   void record_logprobs(Request& request, const ColumnOutput& output, TokenId token);
@@ -180,7 +179,7 @@ class Engine {
   void drop(Request& request);
 
   bool flush_due(Clock::time_point now) const;
-  // Learns from a step how many columns of prompts the next ones may have.
+  // Learns from a step how many columns of prompts the next steps may have.
   void pace_prefill(std::uint32_t columns, std::chrono::nanoseconds took);
   void flush_all();
   void emit_batch();
@@ -194,7 +193,7 @@ class Engine {
   Scheduler scheduler_;
   PageGuard guard_;
   Sampler sampler_;
-  std::unique_ptr<DraftModel> draft_model_;  // null: none; before requests_, which have its pages
+  std::unique_ptr<DraftModel> draft_model_;  // null: none; declared before requests_, which hold its pages
   Speculator speculator_;
 
   std::unordered_map<RequestId, RequestPtr> requests_;
@@ -203,11 +202,11 @@ class Engine {
   std::uint64_t last_ticket_ = 0;
 
   std::vector<Request*> pending_;   // requests with tokens that were not sent
-  std::vector<Request*> finished_;  // ended; their end follows their last tokens
-  bool flush_now_ = false;          // a first token, a full lot or an end waits
+  std::vector<Request*> finished_;  // requests that have ended; their end follows their last tokens
+  bool flush_now_ = false;          // a first token, a full batch or an end waits
   Clock::time_point oldest_pending_;
-  ipc::FromWorker batch_ = ipc::TokenBatch{};  // its vectors are used again and again
-  std::chrono::nanoseconds usual_step_{0};     // how long the device took lately
+  ipc::FromWorker batch_ = ipc::TokenBatch{};  // reused, with its vectors, for every batch
+  std::chrono::nanoseconds usual_step_{0};     // how long the device took recently
 
   // Facts of a step in flight, for the error message if it fails.
   struct StepFacts {
@@ -215,15 +214,15 @@ class Engine {
     bool generates = false;                        // the step reads no prompt
     std::string name(std::uint64_t number) const;  // "step 12 (3 columns of 2 sequences)"
   };
-  std::array<StepFacts, 16> step_facts_;  // as many as are ever in flight
+  std::array<StepFacts, 16> step_facts_;  // more than can be in flight
   std::uint64_t steps_submitted_ = 0, steps_ended_ = 0;
 
   bool profile_wanted_ = false;
   bool draining_ = false;
-  bool drained_ = false;  // and Drained was sent
+  bool drained_ = false;  // Drained was sent
   FigureCounts counts_;
   std::uint64_t last_step_ = 0;                  // the number of the step that ended last
-  std::optional<Clock::time_point> step_ended_;  // when the last step ended, if more was to compute
+  std::optional<Clock::time_point> step_ended_;  // when the last step ended, if there was more to compute
   std::chrono::nanoseconds device_time_{0};
 
   Preparer preparer_;  // the last member: its thread ends first

@@ -1,4 +1,4 @@
-// A request as the engine keeps it: for engine.cpp and engine_requests.cpp alone.
+// The engine's record of a request. Only for engine.cpp and engine_requests.cpp.
 #pragma once
 
 #include <cstdint>
@@ -20,38 +20,37 @@ struct Engine::Request : DraftedSequence {
   bool ignore_eos = false;
   bool tell_prompt = false;
   bool prompt_only = false;
-  std::uint32_t told = 0;      // of the prompt's tokens
-  bool embeds = false;         // it ends in Embedded
-  std::vector<double> pooled;  // sum of so many hidden states:
+  std::uint32_t told = 0;      // tokens of the prompt that were sent as PromptTokens
+  bool embeds = false;         // it is an Embed job and ends in Embedded
+  std::vector<double> pooled;  // sum of pooled_count hidden states
   std::uint32_t pooled_count = 0;
   bool chat = false;
-  std::uint32_t max_tokens = 0;   // as asked; then resolved
+  std::uint32_t max_tokens = 0;   // first as requested, then resolved
   std::vector<TokenId> accepted;  // until start()
   std::uint32_t prompt_tokens = 0;
   std::uint32_t accepted_count = 0;  // generated before this worker knew the request
-  std::uint32_t generated = 0;       // in all
-  std::uint32_t delivered = 0;       // of those, sent
+  std::uint32_t generated = 0;       // in all, including accepted_count
+  std::uint32_t delivered = 0;       // how many of those were sent
   TokenHistory history;
   TextStream text;
   std::unique_ptr<TokenConstraint> constraint;  // null: any token may come
   std::vector<ipc::TokenBias> bias;
   std::vector<TokenId> stop_tokens;
-  std::unique_ptr<AnswerReader> reader;  // of an answer that comes in parts
+  std::unique_ptr<AnswerReader> reader;  // for an answer that comes in parts
   bool cut_call = false;                 // a stop string ended the answer within a call
   ipc::SequenceTokens unsent;
   ipc::PromptTokens untold;
   std::uint32_t flush_tokens = 1;
-  std::uint32_t most_unsent = 1;  // tokens, however many are there at once
-  bool any_sent = false;          // by this worker
+  std::uint32_t most_unsent = 1;  // send at this number of unsent tokens, however many come at once
+  bool any_sent = false;          // whether this worker has sent any
   ipc::Finished finished;
-  bool computed_again = false;  // since its logits were no numbers
+  bool computed_again = false;  // because its logits were not numbers
   bool started = false;
   Clock::time_point started_at, first_token_at;
 
-  // Says whether the host changes all logits of the request before it chooses a token.
+  // Returns whether the host changes all logits of the request before it chooses a token.
   bool adjusts_logits() const { return !bias.empty() || has_penalties(sampling); }
-  // Says whether the engine tells the prompt's tokens with log-probabilities, which the host
-  // computes.
+  // Returns whether the engine reports the prompt's tokens with log-probabilities, which the host computes.
   bool scores_prompt() const { return tell_prompt && wanted_logprobs >= 0; }
 };
 

@@ -1,8 +1,8 @@
-// Guesses the text that a constraint leaves no choice about, such as a grammar's literals. (A schema leaves a
-// choice about the spelling of most names: JSON has escapes.) As for every source, a guess changes no token: the
-// step that has it computes and draws each token of that text as it would alone, with its own log-probability and
-// number of draw, only several at once. So which tokens spell the text is the model's to say, and a wrong spelling
-// costs a column.
+// Guesses the text for which a constraint leaves no choice, such as a grammar's literals. (A schema leaves a choice
+// for the spelling of most names, because JSON has escapes.) As with every source, a guess changes no token: the step
+// computes and draws each token of that text as it would without the guess, with its own log-probability and draw
+// number, but several at once. So the model still decides which tokens spell the text, and a wrong spelling costs a
+// column.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@ namespace bulkhead::engine {
 
 class ForcedSource final : public DraftSource {
  public:
-  // Both must outlive it. The constraint stands behind the same tokens as those that guess() is asked about.
+  // Both must outlive it. The constraint must stand behind the same tokens that guess() gets.
   ForcedSource(TokenConstraint& constraint, const model::Tokenizer& tokenizer)
       : constraint_(constraint), tokenizer_(tokenizer) {}
 
@@ -27,7 +27,7 @@ class ForcedSource final : public DraftSource {
 
   TokenConstraint& constraint_;
   const model::Tokenizer& tokenizer_;
-  mutable std::vector<TokenId> known_;  // the guesses behind so many tokens
+  mutable std::vector<TokenId> known_;  // the guesses behind known_for_ tokens
   mutable std::size_t known_for_ = 0;   // 0: none are known
 };
 

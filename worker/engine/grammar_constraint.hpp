@@ -1,8 +1,8 @@
-// Schemas, grammars and expressions (worker/constrain) as constraints of the engine.
+// Makes the engine's constraints from schemas, grammars and expressions (worker/constrain).
 //
-// The tokenizer's thread compiles a request's text and makes its first mask; the engine's thread
-// walks along with the answer. Equal texts are compiled once and share what their masks have in
-// common. How much is remembered is bounded, and what was forgotten is made again, to the same bits.
+// The tokenizer's thread compiles a request's text and makes its first mask; the engine's thread then follows the
+// answer. Equal texts are compiled once and share the parts of their masks. The memory for these is bounded;
+// forgotten parts are made again, with the same bits.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +22,11 @@
 
 namespace bulkhead::engine {
 
-// The grammar of what a request wants; kNone is not allowed. Errors as for ConstraintCompiler.
+// Compiles the grammar that a request wants; kNone is not allowed. Errors are those of ConstraintCompiler.
 Result<constrain::Compiled> compile_constraint(const ipc::Constraint& wanted);
 
-// The masks of one grammar, for all requests that have it. Made and asked for the first mask on one
-// thread, handed to another one, and touched by that alone from then on.
+// The masks of one grammar, for all requests that have it. One thread makes it and asks for the first mask; then it
+// goes to another thread, which alone uses it from then on.
 class GrammarMasks {
  public:
   GrammarMasks(std::shared_ptr<const constrain::Grammar> grammar,
@@ -34,7 +34,7 @@ class GrammarMasks {
 
   constrain::TokenMasks& get() { return *masks_; }
   const constrain::TokenMasks& get() const { return *masks_; }
-  // Forgets all when too much is remembered. Places in the grammar are void when the epoch changes.
+  // Forgets everything if too much is remembered. Places in the grammar become invalid when the epoch changes.
   void trim();
   std::uint64_t epoch() const { return epoch_; }
 
@@ -46,8 +46,8 @@ class GrammarMasks {
   std::uint64_t epoch_ = 1;
 };
 
-// Holds one answer to a grammar, from its first token on. May be made on another thread than the one that
-// walks along: the masks are touched from the first call on.
+// Makes one answer follow a grammar from its first token on. It may be made on another thread than the one that uses
+// it: its first call is the first that uses the masks.
 class GrammarConstraint : public TokenConstraint {
  public:
   // The tokenizer must outlive this.
@@ -60,23 +60,22 @@ class GrammarConstraint : public TokenConstraint {
   bool complete() override;
 
  private:
-  // Finds its place, at first and after a trim().
+  // Finds its place in the grammar, at first and after a trim().
   void locate();
 
   std::shared_ptr<GrammarMasks> masks_;
   const model::Tokenizer& tokenizer_;
-  std::string text_;  // of the answer so far
+  std::string text_;  // the text of the answer so far
   constrain::ConfigId at_ = constrain::kNowhere;
-  std::uint64_t epoch_ = 0;  // of `at_`; 0: it has none yet
+  std::uint64_t epoch_ = 0;  // the epoch in which `at_` is valid; 0: never
 };
 
-// Compiles constraints and keeps the last ones. One thread; what it returns may go to another one.
+// Compiles constraints and keeps the most recent ones. Use it from one thread; what it returns may move to another.
 class ConstraintCompiler {
  public:
-  // Null where the request has none. kInvalidArgument for a text that is none of its kind or admits
-  // no answer, kUnsupported for what can't be enforced or is too complex; never a matter of time,
-  // so that another process says the same. `tokenizer`: the same one each time; it
-  // must outlive what is made.
+  // Returns null if the request has no constraint. kInvalidArgument if the text is not valid or allows no answer,
+  // kUnsupported if it can't be enforced or is too complex. Neither depends on time, so another process returns the
+  // same. `tokenizer` must be the same each time and must outlive the results.
   Result<std::unique_ptr<TokenConstraint>> compile(const ipc::Constraint& wanted,
                                                    const model::Tokenizer& tokenizer);
 
@@ -91,7 +90,7 @@ class ConstraintCompiler {
   };
   std::shared_ptr<const constrain::TokenTrie> trie_;  // made for the first request that needs it
   std::vector<TokenId> ends_;
-  std::list<Kept> kept_;  // the last used one first
+  std::list<Kept> kept_;  // the most recently used one first
 };
 
 }  // namespace bulkhead::engine

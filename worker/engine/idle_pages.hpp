@@ -1,5 +1,5 @@
-// A list of pages that nobody uses and that can still be found, in the order of their last use. The
-// owner's pages hold the links, so the list allocates nothing.
+// A list of pages that nobody uses and that can still be found, in the order of their last use. The links are in the
+// owner's pages, so the list allocates nothing.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class IdlePages {
   PageIndex oldest() const { return oldest_; }
   PageIndex newer(PageIndex page) const { return links_[page - first_].newer; }
 
-  // Adds the page as the one used last. The page must not be in a list that uses the same links.
+  // Adds the page as the most recently used one. The page must not be in a list that uses the same links.
   void add(PageIndex page) {
     at(page) = {newest_, kNoPage};
     (newest_ == kNoPage ? oldest_ : at(newest_).newer) = page;

@@ -1,5 +1,6 @@
-// Makes prompts for filling a gap. Such a prompt holds the text before the gap and the text behind it, each with a mark: a
-// token that the model was trained to take for this. The vocabulary says which tokens are the marks.
+// Makes prompts for filling a gap. Such a prompt contains the text before the gap and the text behind it, each with a
+// mark: a special token that the model was trained on for this purpose. The vocabulary says which tokens are the
+// marks.
 #pragma once
 
 #include <vector>
@@ -10,8 +11,9 @@
 
 namespace bulkhead::engine {
 
-// Returns the prompt's tokens. The marks are special tokens, and nothing in the request's texts becomes one. kUnsupported if
-// the vocabulary has no such marks, or if the request has other files and the vocabulary has no mark for them. Thread-safe.
+// Returns the prompt's tokens. The marks are special tokens, and nothing in the request's texts becomes a special
+// token. kUnsupported if the vocabulary has no such marks, or if the request has other files and the vocabulary has
+// no mark for them. Thread-safe.
 Result<std::vector<model::TokenId>> infill_prompt(const model::Tokenizer& tokenizer,
                                                   const ipc::InfillPrompt& request);
 

@@ -1,31 +1,30 @@
-// Keeps account of the pages of the KV cache: who uses which. The executor owns the pages
-// themselves; here a page is a number.
+// Records which sequences use which pages of the KV cache. The executor owns the pages themselves; here a page is a
+// number.
 //
 // A page holds the keys and values of `page_tokens` consecutive positions. Every page is in one of
 // three states, and its number of users says which:
 //
-//     empty    nobody uses it and nobody could
+//     empty    nobody uses it, and it cannot be found
 //     used     by one PageList, or, when it is full and shared, by several
-//     idle     nobody uses it, but it is full and its tokens are known: a prompt that begins with
-//              them can have it. Used longest ago first, idle pages are emptied when no empty one
-//              is left; so they count as free.
+//     idle     nobody uses it, but it is full and its tokens are known: a prompt that begins with them can use
+//              it. When no empty page is left, the idle page that was used longest ago is emptied; so idle
+//              pages count as free.
 //
-// Only full pages are shared, and nobody writes to a full page again, so nothing is ever copied.
-// Equal tokens from position 0 on make pages that are equal to the last bit, whichever sequence
-// computed them and in whatever batch or chunks (the executor's contract: one order of additions
-// for all columns). If prompt and generated positions were ever computed by kernels that differ in
-// a bit, a page would also have to be identified by the kernel that made it.
+// Only full pages are shared, and nobody writes to a full page again, so pages are never copied. Equal tokens from
+// position 0 on make pages that are equal to the last bit, whichever sequence computed them and in whatever batches
+// or chunks (the executor's contract: one order of additions for all columns). If kernels that differ in a bit ever
+// computed prompts and generated positions, a page would also have to be identified by its kernel.
 //
-// Layers with a sliding window keep their keys and values in pages of their own (window_pages.hpp). A
-// page here, a full one, then holds those of the other layers. A full page and the window page that
-// belongs to it count together as one page.
+// Layers with a sliding window keep their keys and values in separate pages (window_pages.hpp). A page here (a full
+// page) then holds the keys and values of the other layers. A full page and its window page together count as one
+// page.
 //
-// A list that uses a page uses all pages before it, and releases the last page first. So an idle
-// page is older than any idle page before it, and is emptied first: a page is never emptied while a
-// page after it can still be found.
+// A list that uses a page uses all pages before it, and it releases the last page first. So an idle page was released
+// before the idle pages that it follows, and is emptied before them: a page is never emptied while a page after it
+// can still be found.
 //
-// Not thread-safe: only the engine's thread calls this. Nothing here allocates memory after
-// construction and reserve().
+// Not thread-safe: only the engine's thread calls this. Nothing here allocates memory after construction and
+// reserve().
 #pragma once
 
 #include <cstdint>
@@ -50,15 +49,15 @@ inline constexpr StateSlot kNoState = 0xFFFFFFFF;
 // predecessor.
 struct EnteredPage {
   PageIndex page = 0;
-  // The page that comes before it. A window page has here the full page that it belongs to.
+  // The page before it. For a window page this is the full page that it belongs to.
   PageIndex before = PrefixIndex::kRoot;
   std::span<const TokenId> tokens;  // the page's tokens
-  PageSum sum{};                    // zeros until somebody has made it
+  PageSum sum{};                    // zeros until the sum has been computed
 };
 
-// Hears which pages can be found by their tokens, and of each page that is handed out, before any
-// step may write to it. So if the process dies, the steps that the device still runs can write only
-// to pages that were handed out and not entered since.
+// Learns which pages can be found by their tokens, and also of each page that is handed out, before any step may
+// write to it. So if the process dies, the steps that the device still runs can write only to pages that were handed
+// out and have not been entered since.
 class PageLedger {
  public:
   virtual ~PageLedger() = default;
@@ -70,7 +69,7 @@ class PageLedger {
 class PagePool {
  public:
   PagePool(std::uint32_t pages, std::uint32_t page_tokens, Sharing sharing = Sharing::kNone);
-  // The pool has window pages, too, if the limits say so.
+  // If the limits say so, the pool also has window pages.
   PagePool(const ExecutorLimits& limits, Sharing sharing);
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
@@ -88,30 +87,29 @@ class PagePool {
   // Below, a page is a full one unless the comment says otherwise.
   std::uint32_t page_tokens() const { return page_tokens_; }
   std::uint32_t total_pages() const { return total_; }
-  // Empty and idle ones: what cover() can hand out.
+  // Returns the number of empty and idle pages, which cover() can hand out.
   std::uint32_t free_pages() const {
     return static_cast<std::uint32_t>(empty_.size()) + idle_.size();
   }
   std::uint32_t used_pages() const { return total_ - free_pages(); }
   std::uint64_t total_positions() const { return std::uint64_t{total_} * page_tokens_; }
-  // Pages that hold positions [0, positions).
+  // Returns the number of pages that hold positions [0, positions).
   std::uint32_t pages_for(std::uint32_t positions) const {
     return positions / page_tokens_ + (positions % page_tokens_ != 0 ? 1 : 0);
   }
 
-  // Pages that can be found by their tokens, used and idle.
+  // Returns the number of pages that can be found by their tokens, used and idle.
   std::uint32_t cached_pages() const { return index_.size(); }
-  // Idle pages that were emptied because a sequence needed one.
+  // Returns how many idle pages were emptied because a sequence needed one.
   std::uint64_t evictions() const { return evictions_; }
   std::uint32_t users(PageIndex page) const { return pages_[page].users; }
 
-  // Sets the ledger that the pool tells of pages of both kinds from now on; null: none. The ledger
-  // must outlive the pool.
+  // Sets the ledger that learns of pages of both kinds from now on; null: none. The ledger must outlive the pool.
   void set_ledger(PageLedger* ledger) {
     ledger_ = ledger;
     windows_.set_ledger(ledger);
   }
-  // Who forgets the states behind pages that are emptied; null: there are none. As long-lived.
+  // Sets the book that must forget the states behind emptied pages; null: there are none. It must outlive the pool.
   void set_states(StateBook* states) { states_ = states; }
   // Adopts pages of both kinds that were computed before this pool existed; each must come after
   // its EnteredPage::before. They are idle from now on and can be found. Call it while every page is
@@ -124,17 +122,16 @@ class PagePool {
   void settle();
   const PrefixIndex& index() const { return index_; }
 
-  // Nobody finds these pages any more, nor any page that follows one of them in the cache: what was
-  // computed behind a page that can't be believed can't be either. kLeaveOut: these themselves are
-  // never handed out again. Lists that hold one of the pages must be cleared before they publish
-  // anything. A window page is dropped with the full page that it belongs to. Says of each full page
-  // whether it was dropped.
+  // Makes these pages, and every page that follows one of them in the cache, impossible to find: what was computed
+  // behind an untrusted page can't be trusted either. kLeaveOut: the given pages are also never handed out again.
+  // Lists that hold one of the pages must be cleared before they publish anything. A window page is dropped with the
+  // full page that it belongs to. Returns for each full page whether it was dropped.
   enum class Fate : std::uint8_t { kUseAgain, kLeaveOut };
   std::vector<bool> drop(std::span<const PageIndex> pages, Fate fate);
   // Counts pages of both kinds.
   std::uint32_t pages_left_out() const { return left_out_ + windows_.pages_left_out(); }
-  // Says whether leaving these pages out keeps at least `least` full pages, and the window pages
-  // that a sequence needs.
+  // Returns whether at least `least` full pages, and the window pages that a sequence needs, remain if these pages
+  // are left out.
   bool can_leave_out(std::span<const PageIndex> pages, std::uint32_t least) const;
 
  private:
@@ -151,7 +148,7 @@ class PagePool {
   std::uint32_t total_;
   std::uint32_t page_tokens_;
   Sharing sharing_;
-  std::vector<PageIndex> empty_;  // a stack: a page used lately is used again first
+  std::vector<PageIndex> empty_;  // a stack: the most recently used page is used again first
   std::vector<PageIndex> withheld_;
   std::vector<Page> pages_;
   std::vector<IdleLinks> links_;
@@ -164,9 +161,8 @@ class PagePool {
   StateBook* states_ = nullptr;
 };
 
-// The pages of one sequence, in the order of its positions: first those that it shares (or that
-// others may come to share), then its own. Lets go of them when destroyed; the pool must outlive
-// it.
+// The pages of one sequence, in the order of its positions: first those that it shares (or that others may come to
+// share), then its own. Its destructor releases them; the pool must outlive it.
 class PageList {
  public:
   PageList() = default;
@@ -177,21 +173,21 @@ class PageList {
   PageList& operator=(const PageList&) = delete;
   ~PageList() { clear(); }
 
-  // Room for this many positions' page numbers, so that cover() need not allocate host memory.
+  // Allocates room for the page numbers of this many positions, so that cover() need not allocate host memory.
   void reserve(std::uint32_t positions);
-  // Makes positions [0, positions) covered. False, with nothing taken, when too few pages are free.
+  // Gets pages for positions [0, positions). Returns false, and takes nothing, if too few pages are free.
   [[nodiscard]] bool cover(std::uint32_t positions);
-  // The same for window pages; the list has those from windows().first on.
+  // The same for window pages; the list has the window pages from windows().first on.
   [[nodiscard]] bool cover_windows(std::uint32_t positions);
-  // The same for both kinds, one after the other; returns false if too few pages of a kind are free.
-  // The list may then have more pages of one kind.
+  // The same for both kinds, one after the other; returns false if too few pages of a kind are free. The list may
+  // then have more pages of one kind.
   [[nodiscard]] bool cover_all(std::uint32_t positions);
   // Returns how many positions have pages of both kinds.
   std::uint64_t covered() const;
   void clear();
 
-  // Releases window pages that no column from `position` on sees. `ends`: indices of pages from
-  // which other sequences are likely to go on.
+  // Releases window pages that no column from `position` on sees. `ends` has the indices of pages behind which other
+  // sequences are likely to continue.
   void slide(std::uint32_t position, std::span<const std::uint32_t> ends) {
     windows_.slide(position, ends);
   }
@@ -206,15 +202,15 @@ class PageList {
   // that the list had included.
   std::uint32_t reuse(std::span<const TokenId> tokens, const StateBook* states,
                       std::uint32_t& known);
-  // Says that these pages hold the keys and values of `tokens`, from position 0 on, and that the
-  // steps that wrote them have ended on the device. Others can find the full pages from now on. If
-  // an equal page is known already, the list takes that one and releases its own: the bits are the
-  // same, and steps that were submitted with the old page end before any that could write to it.
+  // Declares that these pages hold the keys and values of `tokens`, from position 0 on, and that the steps that wrote
+  // them have ended on the device. Others can find the full pages from now on. If an equal page is known already, the
+  // list takes that one and releases its own: the bits are the same, and steps that were submitted with the old page
+  // end before any step that could write to it.
   void publish(std::span<const TokenId> tokens);
 
   std::span<const PageIndex> pages() const { return pages_; }
   WindowPages windows() const { return windows_.pages(); }
-  // How many of the first pages can be found by their tokens.
+  // Returns how many of the first pages can be found by their tokens.
   std::uint32_t shared() const { return shared_; }
   std::uint32_t shared_positions() const { return shared_ * pool_->page_tokens(); }
 

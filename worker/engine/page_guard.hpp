@@ -10,17 +10,17 @@
 //                        and collect() says whether to believe the step's results.
 //     left()             The guard forgets the page.
 //
-// The device makes sums in lots between steps (Executor::start_sums), and nobody waits for them: when a
-// step has ended, the lots that were started before it have ended, too. With an executor that makes no
-// sums the guard only passes on what it is told.
+// The device computes sums in lots between steps (Executor::start_sums), and nobody waits for them: when a step has
+// ended, the lots that were started before it have ended, too. If the executor makes no sums, the guard only passes
+// on what it learns.
 //
 // The device makes sums of saved states, too. The guard compares them when a sequence goes on from them
 // (used()), when a successor adopts them, and in the background. Every sequence that went on from changed states
 // holds the page behind which they were saved.
 //
-// The guard does not notice a page that changed before its sum was made, nor one that changes while a
-// sequence computes with it and before the next comparison. One thread. Only the lists of the background
-// allocate, as they grow.
+// The guard does not notice a page that changed before its sum was computed, nor one that changes while a sequence
+// computes with it and before the next comparison. One thread. Only the lists of the background allocate, as they
+// grow.
 #pragma once
 
 #include <array>
@@ -51,8 +51,8 @@ struct DamagedMemory {
 class PageGuard final : public PageLedger, public StateLedger {
  public:
   using Now = std::function<std::chrono::steady_clock::time_point()>;
-  // The executor and the pool must outlive the guard. `pass`: the time in which the background compares all weights,
-  // all pages that can be found and all saved states once; 0: the background does nothing.
+  // The executor and the pool must outlive the guard. `pass` is the time in which the background compares all
+  // weights, all pages that can be found and all saved states once; 0: the background does nothing.
   PageGuard(Executor& executor, const PagePool& pool, std::chrono::seconds pass, Now now);
 
   // The ledger that the guard tells of pages and their sums; null: none.
@@ -77,14 +77,14 @@ class PageGuard final : public PageLedger, public StateLedger {
   // The engine has adopted these states, which whole() believed.
   void know(const EnteredState& state);
 
-  // Starts what is to be compared or summed up, before step number `step` is submitted.
+  // Starts the comparisons and sums that are due. Call it before step number `step` is submitted.
   Status start(std::uint64_t step);
-  // Ends the lots that were started before step number `step`, which has ended; kAll: every lot.
-  // Returns what the lots have found to be damaged.
+  // Ends the lots that were started before step number `step`, which has ended; kAll: every lot. Returns the damage
+  // that the lots have found.
   static constexpr std::uint64_t kAll = ~std::uint64_t{0};
   Result<DamagedMemory> collect(std::uint64_t step);
   bool waits() const { return lots_count_ > 0 || !to_sum_.empty() || !to_check_.empty(); }
-  // All weights are to be looked at as soon as can be.
+  // Asks for a check of all weights as soon as possible.
   void doubt_weights();
 
   const GuardFigures& figures() const { return figures_; }
@@ -93,12 +93,12 @@ class PageGuard final : public PageLedger, public StateLedger {
   enum class State : std::uint8_t { kOpen, kToSum, kSummed };
   struct Page {
     PageSum sum{};
-    std::uint32_t life = 0;  // another one each time it leaves
+    std::uint32_t life = 0;  // changes each time the page leaves
     State state = State::kOpen;
     bool to_check = false;
     std::chrono::steady_clock::time_point checked{};
   };
-  // What a lot is to do with one of its pages.
+  // What a lot does with one of its pages.
   struct Job {
     PageIndex page = 0;
     std::uint32_t life = 0;
@@ -127,7 +127,7 @@ class PageGuard final : public PageLedger, public StateLedger {
   Now now_;
   PageLedger* ledger_ = nullptr;
   StateLedger* state_ledger_ = nullptr;
-  std::uint32_t most_;  // pages of a lot
+  std::uint32_t most_;  // pages per lot
   PageIndex first_state_;
   std::vector<Page> pages_;            // by number, pages and slots
   std::vector<PageIndex> page_of_;     // [slot]: the page of its snapshot
@@ -142,7 +142,7 @@ class PageGuard final : public PageLedger, public StateLedger {
   bool scrubbed_ever_ = false;
   PageIndex cursor_ = 0;
   double pages_due_ = 0, bytes_due_ = 0;
-  std::uint64_t weights_left_ = 0;  // of those that are in doubt
+  std::uint64_t weights_left_ = 0;  // bytes of the weights that are still in doubt
   GuardFigures figures_;
 };
 

@@ -1,7 +1,6 @@
-// Philox4x32-10, a counter-based random number generator: J. K. Salmon, M. A. Moraes, R. O. Dror,
-// D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A block of 128 random bits is
-// a pure function of a 128-bit counter and a 64-bit key, so draw n of a seed needs no state: a
-// resumed request goes on where it was.
+// Philox4x32-10, a counter-based random number generator: J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw,
+// "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A block of 128 random bits is a pure function of a 128-bit
+// counter and a 64-bit key. So draw n of a seed needs no state, and a resumed request continues where it was.
 #pragma once
 
 #include <array>
@@ -26,7 +25,7 @@ constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> c
   return counter;
 }
 
-// Draw n of a seed: uniform in [0, 1), a multiple of 2^-53.
+// Returns draw n of a seed: uniform in [0, 1), a multiple of 2^-53.
 constexpr double uniform_draw(std::uint64_t seed, std::uint64_t n) {
   const auto block =
       philox4x32({static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(n >> 32), 0, 0},

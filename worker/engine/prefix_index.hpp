@@ -1,5 +1,5 @@
-// Finds pages by the tokens that they hold: page after page, the beginning of a new prompt among
-// the pages that earlier sequences filled.
+// Finds pages by the tokens that they hold: page after page, it matches the beginning of a new prompt with pages that
+// earlier sequences filled.
 //
 // A page is identified by its own tokens and by the page before it, which is identified in the same
 // way, back to position 0. So a page is found only if every token up to its end is equal. The index
@@ -25,16 +25,17 @@ namespace bulkhead::engine {
 
 class PrefixIndex {
  public:
-  static constexpr PageIndex kRoot = 0xFFFFFFFF;  // what comes before the first page
+  static constexpr PageIndex kRoot = 0xFFFFFFFF;  // the page "before" the first page
 
-  // Host memory: 4 * page_tokens + 24 bytes for a page, and up to 8 for its bucket.
+  // Uses 4 * page_tokens + 24 bytes of host memory per page, and up to 8 for its bucket.
   PrefixIndex(std::uint32_t pages, std::uint32_t page_tokens);
 
-  // The page that follows `before` with exactly these tokens, page_tokens of them.
+  // Returns the page that follows `before` and has exactly these page_tokens tokens.
   std::optional<PageIndex> find(PageIndex before, std::span<const TokenId> tokens) const;
-  // `page` is not here yet; `before` is, or is kRoot; and find() gives nothing for the two.
+  // `page` must not be in the index, `before` must be in it or be kRoot, and find() must find nothing for `before`
+  // and these tokens.
   void insert(PageIndex page, PageIndex before, std::span<const TokenId> tokens);
-  // `page` is here and nothing follows it.
+  // `page` must be in the index, and no page may follow it.
   void erase(PageIndex page);
 
   bool contains(PageIndex page) const { return entries_[page].held; }
@@ -49,7 +50,7 @@ class PrefixIndex {
   struct Entry {
     std::uint64_t hash = 0;
     PageIndex before = kRoot;
-    PageIndex next = kRoot;  // in its bucket
+    PageIndex next = kRoot;  // the next page in its bucket
     std::uint32_t followers = 0;
     bool held = false;
   };
@@ -57,8 +58,8 @@ class PrefixIndex {
   PageIndex& bucket(std::uint64_t hash) { return buckets_[hash & (buckets_.size() - 1)]; }
 
   std::uint32_t page_tokens_;
-  // Another one in every process, so that nobody can prepare prompts that fall into one bucket. (It
-  // would cost time only, and no result depends on it.)
+  // A different seed in every process, so that nobody can prepare prompts that fall into one bucket. (Such prompts
+  // would only cost time; no result depends on the seed.)
   std::uint64_t seed_;
   std::vector<Entry> entries_;      // by page
   std::vector<TokenId> tokens_;     // page after page

@@ -1,9 +1,8 @@
-// The tokenizer's thread: renders chat templates, encodes and decodes, and compiles constraints while
-// the engine's thread runs steps. Jobs of requests that generate go before questions (ipc::Question), so that a megabyte
-// to be tokenised delays no answer by more than the job that has begun.
+// The tokenizer's thread: it renders chat templates, encodes and decodes, and compiles constraints while the engine's
+// thread runs steps. Jobs of requests that generate go before questions (ipc::Question), so a megabyte to be
+// tokenised delays an answer by at most the job that has already begun.
 //
-// submit() and take() are called from one thread; the descriptor wake_fd() is readable while
-// outcomes wait.
+// Call submit() and take() from one thread; the descriptor wake_fd() is readable while outcomes wait.
 #pragma once
 
 #include <condition_variable>
@@ -29,12 +28,12 @@
 
 namespace bulkhead::engine {
 
-// What turns text into tokens. The tokenizer must outlive whoever holds this.
+// What turns text into tokens. The tokenizer must outlive every user of this struct.
 struct Language {
   const model::Tokenizer* tokenizer = nullptr;
-  // Or why there is none: what a chat request is told.
+  // Or the reason why there is none, for the error of a chat request.
   Result<jinja::Chat> chat = Error(ErrorCode::kUnsupported, "no chat template");
-  // How the template's models write their answers.
+  // How the models of this template's family write their answers.
   const model::answer::Family* family = &model::answer::plain_family();
 };
 
@@ -43,12 +42,12 @@ class Preparer {
   struct Text {
     std::string text;
   };
-  struct Tokens {  // known, with a constraint to be compiled
+  struct Tokens {  // the tokens are known; a constraint must be compiled
     std::vector<model::TokenId> tokens;
   };
   struct Chat {
     ipc::ChatPrompt prompt;
-    std::uint64_t seed = 0;  // of its calls' ids
+    std::uint64_t seed = 0;  // for the ids of its calls
     bool one_call = false;
     ipc::ToolChoice tool_choice = ipc::ToolChoice::kAuto;
     std::string tool_name = {};
@@ -63,13 +62,13 @@ class Preparer {
   struct Outcome {
     std::uint64_t ticket = 0;
     Status status;
-    std::string parameter;  // the request's field that `status` is about, if not the prompt
+    std::string parameter;  // the request's field that `status` is about, if it is not the prompt
     std::optional<ipc::FromWorker> answer;  // of a Question
     std::vector<model::TokenId> tokens;     // of prompts
     std::vector<std::string> warnings;      // of Chat
     std::unique_ptr<TokenConstraint> constraint;
-    bool content_held = false;             // by `constraint`, to what the request wants it to be
-    std::unique_ptr<AnswerReader> reader;  // of Chat; null: its answer is plain text
+    bool content_held = false;             // `constraint` also enforces the wanted form of the content
+    std::unique_ptr<AnswerReader> reader;  // for Chat; null: its answer is plain text
   };
 
   explicit Preparer(const Language& language);
@@ -89,8 +88,8 @@ class Preparer {
   void add_constraint(const Job& job, Outcome& outcome);
 
   const Language& language_;
-  ConstraintCompiler constraints_;        // the thread's own
-  std::optional<CallConstraints> calls_;  // its own too; made for the first chat with tools
+  ConstraintCompiler constraints_;        // used by the thread only
+  std::optional<CallConstraints> calls_;  // used by the thread only; made for the first chat with tools
   UniqueFd wake_;                         // eventfd; private to this process
   std::mutex mutex_;
   std::condition_variable arrived_;

@@ -1,22 +1,22 @@
-// Decides how many columns of prompts a step may have beside sequences that generate, by how long steps took.
+// Decides, from how long steps took, how many columns of prompts a step may have beside sequences that generate.
 //
 // A sequence that generates gets one token from each step, so it waits for as long as the step takes. The scheduler
-// cuts the prompts' part of a step so that the step takes no longer than its bound. The bound is `longest_gap`, or
-// one and a half times the duration of a step without prompts if that is longer: otherwise a slow device would never
-// come to the end of a prompt.
+// limits the prompts' part of a step so that the step takes no longer than a bound. The bound is `longest_gap`, or
+// one and a half times the duration of a step without prompts if that is longer; otherwise a slow device would never
+// finish a prompt.
 //
-// The cost of a prompt's column depends on the model, on the device and on the positions before the column, to
-// which it attends. So the pace keeps a number for each depth: how many columns from that depth on would fill a
-// step. If a step has prompts of several depths, each prompt uses a share of the step: its columns divided by
-// the number for its depth. A step that took too long lowers the numbers of its depths at once. A step that was
-// full and took less time raises these numbers, twofold at most. A depth without a number takes that of the
-// nearest depth below it, or of the nearest depth above it if no depth below has one.
+// The cost of a prompt's column depends on the model, on the device and on the positions before the column, to which
+// it attends. So the pace keeps a number for each depth: how many columns from that depth on would fill a step. If a
+// step has prompts of several depths, each prompt uses a share of the step: its columns divided by the number for its
+// depth. If a step took too long, the numbers of its depths are lowered at once. If a step was full and took less
+// time, these numbers are raised, at most twofold. A depth without a number takes that of the nearest depth below it,
+// or of the nearest depth above it if no depth below has one.
 //
-// Steps of prompts alone give a depth its first guess. Such steps are wide, and a wide step takes less time for each
-// column, the more so the deeper it is. So a depth with a guess takes no more columns than the nearest depth below it
-// for which a step beside sequences that generate gave a number.
+// Steps that consist only of prompts give a depth its first guess. Such steps are wide, and a wide step takes less
+// time per column, the more so the deeper it is. So a depth with a guess takes no more columns than the nearest depth
+// below it whose number comes from a step beside sequences that generate.
 //
-// The pace changes no computed value (executor.hpp). One thread uses it, and it allocates nothing.
+// The pace changes no computed value (executor.hpp). Use it from one thread. It allocates nothing.
 #pragma once
 
 #include <array>
@@ -40,9 +40,9 @@ struct PromptColumns {
 
 class PromptPace {
  public:
-  static constexpr std::uint32_t kLeastColumns = 4;  // the least in a step, even on a slow device
+  static constexpr std::uint32_t kLeastColumns = 4;  // the fewest in a step, even on a slow device
 
-  // `longest_gap` 0: steps have no bound. `step_us`: as in ExecutorLimits.
+  // If `longest_gap` is 0, steps have no bound. For `step_us` see ExecutorLimits.
   PromptPace(std::chrono::nanoseconds longest_gap, std::uint32_t step_us);
   bool bounded() const { return gap_ > 0; }
 
@@ -53,9 +53,9 @@ class PromptPace {
   // Returns the share of a step that `columns` columns from `position` on take.
   double share(std::uint32_t position, std::uint32_t columns) const;
 
-  // Takes note of a step that has ended. `prompts`: its columns of prompts. `share`: the share of the step that
-  // they were allowed. `took`: the time since the step before it ended. The share kAlone means that no sequence
-  // generated. Such a step had another bound, and the pace uses it only for a first guess.
+  // Records a step that has ended. `prompts`: its columns of prompts. `share`: the share of the step that they were
+  // allowed. `took`: the time since the step before it ended. The share kAlone means that no sequence generated. Such
+  // a step had another bound, and the pace uses it only for a first guess.
   static constexpr double kAlone = 0;
   void ended(const PromptColumns& prompts, double share, std::chrono::nanoseconds took);
 
@@ -68,9 +68,10 @@ class PromptPace {
   void adjust(const PromptColumns& prompts, double share, double took);
 
   double gap_;        // seconds
-  double plain_ = 0;  // seconds that steps without prompts took lately; 0: not known
-  double first_;      // columns to begin with, until the pace knows better
-  // Columns by depth, 0 where not known: by steps beside sequences that generate, and by steps of prompts alone.
+  double plain_ = 0;  // how long steps without prompts took recently; 0: unknown
+  double first_;      // the number of columns to start with, until the pace has measured
+  // Columns by depth, 0 if unknown: from steps beside sequences that generate, and from steps that consist only of
+  // prompts.
   std::array<double, PromptColumns::kDepths> full_{}, guess_{};
 };
 

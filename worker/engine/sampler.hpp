@@ -1,29 +1,27 @@
-// From a row of logits to a token.
+// Chooses a token from a row of logits.
 //
-// The steps, in order (those of Hugging Face's generate() and, but for the place of min-p, of
-// vLLM):
-//   0. a bias for each of the tokens that the request names is added;
-//   1. repetition penalty r, over the distinct tokens of prompt and answer (CTRL, Keskar et al.
-//   2019, as Hugging Face
-//      defines it): a positive logit is divided by r, another multiplied by r;
-//   2. frequency and presence penalties over the answer alone, as OpenAI defines them:
+// The steps, in order (those of Hugging Face's generate() and, except for the place of min-p, of vLLM):
+//   0. add the bias of each token that the request names;
+//   1. repetition penalty r, for the distinct tokens of prompt and answer (CTRL, Keskar et al. 2019, as Hugging Face
+//      defines it): divide a positive logit by r, multiply any other by r;
+//   2. frequency and presence penalties for the tokens of the answer, as OpenAI defines them:
 //      logit -= frequency * count + presence * (count > 0);
-//      after that, tokens outside the constraint's mask are left out;
-//   3. temperature 0: the best token, ties to the lower id. Else logits are divided by the
-//   temperature;
-//   4. top-k: the k best (ties at the border: lower ids);
-//   5. top-p: of these the fewest best whose probabilities, over what top-k left, sum to p or more;
-//   6. min-p: of these the ones with at least p times the best one's probability;
-//   7. one draw from what is left, renormalised.
-// The draw of the n-th generated token is a pure function of (seed, n): see philox.hpp. The result
-// is a pure function of logits, parameters, token counts and n; sums run in a fixed order.
+//      then remove the tokens outside the constraint's mask;
+//   3. at temperature 0 choose the best token, of equal ones the lowest id, and stop; otherwise divide logits by the
+//      temperature;
+//   4. top-k: keep the k best (of equal ones the lowest ids);
+//   5. top-p: keep the fewest best of these whose probabilities, relative to what top-k left, sum to p or more;
+//   6. min-p: keep those of these with at least p times the probability of the best one;
+//   7. draw once from what is left, with renormalised probabilities.
+// The draw of the n-th generated token is a pure function of (seed, n): see philox.hpp. The result is a pure function
+// of logits, parameters, token counts and n; sums are added in a fixed order.
 //
-// Log-probabilities are of the raw row: log-softmax at temperature 1, before penalties and
-// truncation, as vLLM and OpenAI report them.
+// Log-probabilities refer to the raw row: log-softmax at temperature 1, before penalties and truncation, as vLLM and
+// OpenAI report them.
 //
-// Full sorts of a 150,000-token vocabulary are avoided: selection keeps a buffer of the best so
-// far, and a row is exponentiated by a loop that compilers vectorise. Nothing allocates after
-// construction. One thread.
+// The sampler does not sort the whole vocabulary of some 150,000 tokens: selection keeps a buffer of the best so far,
+// and a loop that compilers vectorise exponentiates the row. Nothing allocates after construction. Use it from one
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -36,19 +34,19 @@
 
 namespace bulkhead::engine {
 
-// kInvalidArgument naming the parameter that makes no sense (a negative temperature, NaN, ...).
+// kInvalidArgument names the parameter that is invalid (a negative temperature, NaN, ...).
 Status check_sampling(const ipc::Sampling& sampling);
 
 inline bool has_penalties(const ipc::Sampling& s) {
   return s.repetition_penalty != 1.0F || s.frequency_penalty != 0.0F || s.presence_penalty != 0.0F;
 }
 
-// What one sequence's sampling depends on besides the logits: how often each token occurred.
-// Without penalties it keeps nothing. Tokens must be below the vocabulary's size.
+// What a sequence's sampling depends on besides the logits: how often each token occurred. Without penalties it
+// stores nothing. Tokens must be below the vocabulary's size.
 class TokenHistory {
  public:
   TokenHistory() = default;
-  // `most_tokens`: prompt and answer at most.
+  // `most_tokens` is the limit of prompt and answer together.
   TokenHistory(const ipc::Sampling& sampling, std::uint32_t vocabulary, std::uint32_t most_tokens);
 
   void add_prompt(std::span<const TokenId> tokens);
@@ -65,10 +63,10 @@ class TokenHistory {
   std::vector<TokenId> distinct_;     // in prompt or answer, by first occurrence
 };
 
-// What a request changes in a row of logits besides penalties.
+// The changes that a request makes to a row of logits, apart from penalties.
 struct Adjustments {
   std::span<const ipc::TokenBias> bias;  // tokens below the vocabulary's size
-  // Tokens that may be chosen (token_constraint.hpp); empty: all.
+  // The tokens that may be chosen (token_constraint.hpp); empty: all.
   std::span<const std::uint32_t> mask;
 };
 
@@ -76,13 +74,13 @@ class Sampler {
  public:
   explicit Sampler(std::uint32_t vocabulary);
 
-  // The token of draw `n`. kInternal when the row has an infinity or NaN in it: then no token would
-  // be right; or when the mask has no token of the row.
+  // Returns the token of draw `n`. kInternal if the row contains an infinity or NaN, because no token would be right,
+  // or if the mask contains no token of the row.
   Result<TokenId> sample(std::span<const float> logits, const ipc::Sampling& sampling,
                          const TokenHistory& history, std::uint64_t n,
                          const Adjustments& adjustments = {});
 
-  // Log-probability of `token`, and the `count` best with theirs, best first (valid until the next
+  // Returns the log-probability of `token`, and the `count` best tokens with theirs, best first (valid until the next
   // call).
   struct Logprobs {
     float chosen = 0;
@@ -93,25 +91,25 @@ class Sampler {
  private:
   std::span<const float> adjusted(std::span<const float> logits, const ipc::Sampling& sampling,
                                   const TokenHistory& history, const Adjustments& adjustments);
-  // The logits of the mask's tokens, whose ids are then in allowed_ids_.
+  // Returns the logits of the mask's tokens; their ids are then in allowed_ids_.
   std::span<const float> allowed(std::span<const float> logits,
                                  std::span<const std::uint32_t> mask);
-  // Index of the draw's choice; steps 3 to 7.
+  // Returns the index of the draw's choice; steps 3 to 7.
   TokenId choose(std::span<const float> logits, const ipc::Sampling& sampling, std::uint64_t n);
   TokenId draw_from_all(std::span<const float> logits, const ipc::Sampling& sampling, double u);
   TokenId draw_from_best(std::span<const float> logits, const ipc::Sampling& sampling, double u);
   double exponentials(std::span<const float> logits, float best, float scale);
   double sum_blocks(std::size_t size);
   RankedToken last_of_mass(std::span<const float> logits, float best, float scale, double mass);
-  // The `count` best of the row, best first, in candidates_.
+  // Writes the `count` best of the row to candidates_, best first.
   void select_best(std::span<const float> logits, std::size_t count);
 
   std::vector<float> adjusted_;
   std::vector<float> allowed_;
   std::vector<TokenId> allowed_ids_;
   std::vector<float> weights_;       // exp((logit - best) / temperature), by token
-  std::vector<double> block_sums_;   // of weights_, by blocks
-  std::vector<double> bucket_sums_;  // of weights_, by their exponents
+  std::vector<double> block_sums_;   // sums of blocks of weights_
+  std::vector<double> bucket_sums_;  // sums of weights_ by exponent
   std::vector<RankedToken> candidates_;
 };
 

@@ -1,26 +1,24 @@
 // Decides which columns run in the next step: continuous batching over a paged KV cache.
 //
-// A step has one column for every sequence that generates. The rest of `prefill_chunk` columns, at
-// least half of it, is for sequences whose tokens are still to be computed: new prompts, and
-// sequences that lost their pages. These sequences take turns, the least recently served first, so one
-// long prompt delays another stream by one chunk at a time. The scheduler cuts a chunk to what
-// `max_token_gap` leaves time for (prompt_pace.hpp). A sequence whose token the host chooses waits for
-// all steps in flight; while such a sequence generates, a chunk gets that time divided by the number of
-// steps in flight. While no sequence generates, prompts delay nobody, and a step has up to
+// A step has one column for every sequence that generates. The rest of `prefill_chunk` columns, at least half of it,
+// is for sequences whose tokens are still to be computed: new prompts, and sequences that lost their pages. These
+// sequences take turns, the least recently served first, so one long prompt delays another stream by one chunk at a
+// time. The scheduler cuts a chunk to what `max_token_gap` leaves time for (prompt_pace.hpp). A sequence whose token
+// the host chooses waits for all steps in flight; while such a sequence generates, a chunk gets that time divided by
+// the number of steps in flight. While no sequence generates, prompts delay nobody, and a step has up to
 // `prefill_chunk_alone` columns.
 //
-// Pages. The scheduler admits waiting sequences in the order of their arrival, each when enough
-// pages are free for all its tokens and one more. When a running sequence needs a page and none is
-// free, the youngest running sequence is preempted: it gives its pages back and waits at the head
-// of the queue. Once it is admitted again, its prompt and what it had generated are computed anew,
-// which gives the same bits by the executor's contract. The oldest sequence is never preempted for
-// another and fits the cache alone (fits() is asked before add()), so there is always progress.
+// Pages. The scheduler admits waiting sequences in the order of their arrival, each when enough pages are free for
+// all its tokens and one more. When a running sequence needs a page and none is free, the scheduler preempts the
+// youngest running sequence: that sequence gives its pages back and waits at the head of the queue. Once it is
+// admitted again, its prompt and the tokens that it had generated are computed again, which gives the same bits by
+// the executor's contract. The oldest sequence is never preempted for another, and it fits the cache alone (fits() is
+// asked before add()), so there is always progress.
 //
-// Windows (ExecutorLimits::window). A sequence gets window pages as it comes to their positions, so a
-// step has no more columns of a prompt than there are window pages for. It releases those behind its
-// window when the steps that could see them have ended, and keeps enough to go on (window_reserve()).
-// If sequences that read prompts have all window pages and none can go on, the scheduler preempts the
-// youngest.
+// Windows (ExecutorLimits::window). A sequence gets window pages when it reaches their positions, so a step has no
+// more columns of a prompt than there are window pages for. It releases those behind its window when the steps that
+// could see them have ended, and keeps enough to continue (window_reserve()). If sequences that read prompts have all
+// window pages and none can continue, the scheduler preempts the youngest.
 //
 // Prefixes (with `prefix_cache`). A sequence reuses the full pages that hold the beginning of
 // its tokens: when it is admitted, and before each of its chunks, because another sequence may have
@@ -30,32 +28,29 @@
 // step that filled it has ended, and as long as nothing else needs its room. That includes pages of
 // answers, and of sequences that are finished, cancelled or preempted.
 //
-// Steps in flight. A step may be planned while up to ExecutorLimits::steps_in_flight - 1 earlier
-// steps are still computed. If the device chooses a sequence's token, the sequence's next column
-// takes the token from the step before it, and the host hears of it later. A sequence never runs
-// past most_tokens that way, but may run past an end that only the token tells; the owner then
-// removes the sequence, and what was computed past the end is dropped. If the host chooses the
-// token (Output::kLogits), the sequence leaves out the steps that are planned before the token is
-// known. Once the owner knows a token, it may change who chooses the next one (ask()). The scheduler
-// then drops what steps in flight compute for the sequence, as behind a wrong draft, and computes the
-// position again.
+// Steps in flight. A step may be planned while up to ExecutorLimits::steps_in_flight - 1 earlier steps are still
+// computed. If the device chooses a sequence's token, the sequence's next column takes the token from the step before
+// it, and the host learns it later. A sequence never runs past most_tokens that way, but it may run past an end that
+// only the token reveals; the owner then removes the sequence, and what was computed past the end is dropped. If the
+// host chooses the token (Output::kLogits), the sequence skips the steps that are planned before the token is known.
+// Once the owner knows a token, it may change who chooses the next one (ask()). The scheduler then drops what steps
+// in flight compute for the sequence, as behind a wrong draft, and computes the position again.
 //
-// Drafts. A sequence that generates may bring guesses of the tokens after its next one. Each guess gets
-// a column of its own behind the sequence's own column, with an output. Once the step has ended, the
-// owner takes the outputs in order, and confirm() says of each whether its column had the token that
-// the sequence has there now. After the first wrong guess, the owner drops what later columns computed,
-// and the next step overwrites their keys and values. The scheduler never counts such positions as
-// computed, so no other sequence and no ledger gets a page that holds one. It plans no step while a step
-// with drafts is in flight, because nobody knows where the sequences of that step go on. Drafts never
-// take a page from a sequence, and a step has no drafts while a prompt could be read.
+// Drafts. The owner may give a generating sequence guesses of the tokens after its next one. Each guess gets a column
+// of its own behind the sequence's own column, with an output. Once the step has ended, the owner takes the outputs
+// in order, and confirm() says for each whether its column had the token that the sequence has there now. After the
+// first wrong guess, the owner drops what later columns computed, and the next step overwrites their keys and values.
+// The scheduler never counts such positions as computed, so no other sequence and no ledger gets a page that holds
+// one. It plans no step while a step with drafts is in flight, because nobody knows where that step's sequences will
+// continue. Drafts never take a page from a sequence, and a step has no drafts while a prompt could be read.
 //
-// Doubt. If the content of pages has changed, or if a sequence's logits are no numbers, the scheduler
-// removes these pages and all pages that follow them from the cache, and sends back each sequence
-// that uses one of them. It drops what steps in flight compute for such a sequence, and computes the
-// sequence's tokens anew. Tokens that the owner has taken stay.
+// Doubt. If the content of pages has changed, or if a sequence's logits are not numbers, the scheduler removes these
+// pages and all pages that follow them from the cache, and sends back each sequence that uses one of them. It drops
+// what steps in flight compute for such a sequence, and computes the sequence's tokens again. Tokens that the owner
+// has taken stay.
 //
-// Pages of a sequence that is removed or preempted become free only when the last step that may
-// write to them has ended.
+// The pages of a sequence that is removed or preempted become free only when the last step that may write to them has
+// ended.
 //
 // States (ExecutorLimits::states). A slot holds what a model's layers carry from position to position. A
 // running sequence owns its slot until it is removed or preempted. The device computes steps in order, so the
@@ -63,14 +58,14 @@
 // reuses the pages up to one behind which a step saved the states, too (state_book.hpp), and goes on
 // from there. The scheduler has steps save the states behind these pages:
 //
-//   the last one but a few tokens of a prompt    chat templates end prompts otherwise in the next turn
-//   where a prompt leaves what others had        it is likely to be a beginning that more have; found
+//   the last page but a few tokens of a prompt   chat templates end prompts differently in the next turn
+//   where a prompt leaves what others had        more prompts are likely to begin so; the scheduler notices it
 //                                                when pages are known further than states are
-//   the last one of each step of a prompt, and each one of an answer; only the latest of these is kept,
-//   for the same sequence after a preemption or this process's death, and for the next turn of a chat
+//   the last page of each step of a prompt, and each page of an answer; only the latest of these is kept: for the
+//   same sequence after a preemption or this process's death, and for the next turn of a chat
 //
-// The scheduler knows tokens and positions. It knows nothing of sampling, text, requests or the
-// device. One thread.
+// The scheduler knows tokens and positions. It knows nothing of sampling, text, requests or the device. Use it from
+// one thread.
 #pragma once
 
 #include <algorithm>
@@ -88,33 +83,32 @@
 
 namespace bulkhead::engine {
 
-// A sequence as the scheduler sees it. The owner fills the first part, and appends to `tokens`
-// after a step gave a new one; the rest is the scheduler's. Must not move or die between add() and
-// remove().
+// A sequence as the scheduler sees it. The owner fills the first part, and appends to `tokens` after a step gave a
+// new one; the rest belongs to the scheduler. The object must not move or be destroyed between add() and remove().
 struct Sequence {
-  std::vector<TokenId> tokens;      // prompt, then generated
+  std::vector<TokenId> tokens;      // the prompt, then the generated tokens
   Output output = Output::kGreedy;  // what its last column asks for
-  Choice choice;                    // kSampled
-  std::int32_t logprobs = -1;       // kGreedy, kSampled: Column::logprobs
+  Choice choice;                    // for kSampled
+  std::int32_t logprobs = -1;       // for kGreedy and kSampled: Column::logprobs
   std::uint32_t most_tokens = 0;    // tokens it may grow to (for reserving host memory)
   bool may_ask_otherwise = false;   // Scheduler::ask() may change `output` while it generates
   // What each of its first tokens but the last of so many asks for, besides `output`: kNone, kLogits or kHidden. Such a
   // sequence reuses no pages, which would leave columns out.
   Output prompt_output = Output::kNone;
   std::uint32_t prompt_length = 0;
-  // Guesses of the tokens after those of length() and one more, for the next plan(), which drops
-  // what it does not take. Tokens of the vocabulary; valid until plan() returns.
+  // Guesses for the next plan() of the tokens that follow the first length() + 1 tokens. plan() drops the guesses
+  // that it does not use. They must be tokens of the vocabulary; valid until plan() returns.
   std::span<const TokenId> drafts;
 
   enum class State : std::uint8_t { kDetached, kWaiting, kRunning };
   State state = State::kDetached;
   PageList pages;
-  StateSlot slot = kNoState;    // of its states, while it runs
-  StateSlot resume = kNoState;  // a snapshot that its next columns go on from, instead
-  // The end of the positions that it has in common with other sequences, if it could not go on
-  // behind them because a snapshot or window pages were missing.
+  StateSlot slot = kNoState;    // the slot of its states, while it runs
+  StateSlot resume = kNoState;  // a snapshot from which its next columns continue instead
+  // Set if the sequence could not continue behind positions that it shares with other sequences, because a snapshot
+  // or window pages were missing: the end of these positions.
   std::uint32_t branch = 0;
-  // The latest snapshot that is only kept until the next one: its page, and StateBook's number.
+  // The latest snapshot that is kept only until the next one: its page, and its number in StateBook.
   PageIndex passing_page = 0;
   std::uint64_t passing = 0;
   std::uint32_t computed = 0;     // positions whose key and value lie in `pages`, or will when the
@@ -128,11 +122,11 @@ struct Sequence {
   std::uint32_t preemptions = 0;  // times it lost its pages
   std::uint64_t planned_in = 0;   // the last step that had columns of it
   std::uint64_t passed_over_in = 0;  // the last step that left its token to another step
-  std::uint64_t served = 0;          // turn-taking among those that prefill
+  std::uint64_t served = 0;          // for taking turns among sequences that prefill
 
-  // Tokens that have no key and value yet; 1 while it generates.
+  // Returns the number of tokens that have no key and value yet; 1 while it generates.
   std::uint32_t pending() const { return length() - computed; }
-  // With those that are not known yet.
+  // Returns the number of tokens, including those that are not known yet.
   std::uint32_t length() const { return static_cast<std::uint32_t>(tokens.size()) + unknown; }
 };
 
@@ -141,14 +135,14 @@ struct SchedulerOptions {
   std::uint32_t prefill_chunk =
       256;                    // columns of a step with prompts; see above; 0: all it may have
   bool prefix_cache = false;  // share full pages of equal beginnings
-  // Columns of a step while no running sequence generates; prefill_chunk if that is more.
+  // Columns of a step while no running sequence generates; if prefill_chunk is larger, that counts.
   std::uint32_t prefill_chunk_alone = 0;
-  // The longest time between two tokens of a sequence that generates while prompts are read; 0: no bound.
+  // The longest time between two tokens of a generating sequence while prompts are read; 0: no bound.
   std::chrono::milliseconds max_token_gap{0};
 };
 
-// Tokens that had to be computed before their sequence could go on generating, and those that were
-// found instead. All count from the start.
+// The tokens that had to be computed before their sequence could continue to generate, and those that were found in
+// the cache instead. All counts are since the start.
 struct PrefixFigures {
   std::uint64_t hit_tokens = 0, hit_pages = 0;    // reused from the cache
   std::uint64_t miss_tokens = 0, miss_pages = 0;  // computed: columns, and full pages
@@ -158,63 +152,63 @@ class Scheduler {
  public:
   Scheduler(const ExecutorLimits& limits, const SchedulerOptions& options);
 
-  // Tokens that one sequence may have, its prompt and its answer together: the context, or the
-  // whole cache if that is smaller.
+  // Returns the most tokens that one sequence may have, prompt and answer together: the context, or the whole cache
+  // if that is smaller.
   std::uint32_t sequence_limit() const { return sequence_limit_; }
   bool fits(std::size_t tokens) const { return tokens > 0 && tokens <= sequence_limit_; }
 
   // Queues a sequence with at least one token; fits() must hold.
   void add(Sequence& sequence);
-  // Takes it out wherever it is, also while its steps are in flight.
+  // Removes it wherever it is, even while its steps are in flight.
   void remove(Sequence& sequence);
 
-  // Plans the next step; null when there is nothing to compute, or nothing before a step in flight
-  // has ended. Call it while fewer than steps_in_flight are in flight. The step is valid until the
-  // next plan(). When the executor is done with a step, call complete(), in the order of the steps.
-  // Then, before the next plan(), append the step's tokens to its sequences, or remove them.
+  // Plans the next step. Returns null if there is nothing to compute, or nothing before a step in flight has ended.
+  // Call it while fewer than steps_in_flight steps are in flight. The step is valid until the next plan(). When the
+  // executor has finished a step, call complete(), in the order of the steps. Then, before the next plan(), append
+  // the step's tokens to its sequences, or remove the sequences.
   const Step* plan();
   void complete();
-  // Tells how long the step took, from the end of the step before it. Call it right after complete(), if the time is
-  // known.
+  // Reports how long the step took, measured from the end of the step before it. Call it right after complete(), if
+  // the time is known.
   void took(std::chrono::nanoseconds time) {
     if (oldest().drafts == 0) pace_.ended(oldest().prompts, oldest().share, time);
   }
-  // Between complete() and the next plan(), for the step's outputs in the order of their columns, each
-  // after the tokens of those before it were appended: whether the column's token is the sequence's.
-  // If not, its output is worth nothing. False for a draft of a sequence that was removed.
+  // Returns whether the column's token is the sequence's; if not, its output is worthless. Call it between complete()
+  // and the next plan(), for the step's outputs in the order of their columns, each after the tokens of the earlier
+  // ones were appended. Returns false for a draft of a sequence that was removed.
   bool confirm(std::uint32_t column);
   // Changes what the last column of a sequence asks for. Call it between complete() and the next plan(), after the
   // sequence's last known token was appended. The scheduler drops what drafts and steps in flight compute for the
-  // sequence and computes the same positions again, because their tokens were chosen in another way.
+  // sequence, and computes the same positions again, because their tokens were chosen in another way.
   void ask(Sequence& sequence, Output output);
-  // Of the same step.
+  // Returns whether the column of the same step is a draft.
   bool is_draft(std::uint32_t column) const {
     return column >= oldest().members[oldest().columns[column].sequence].drafts_from;
   }
-  // How many drafts the next step may have in all; 0 while a prompt could be read, and where plan()
-  // would plan nothing because of drafts in flight.
+  // Returns how many drafts the next step may have in total. 0 while a prompt could be read, and if plan() would plan
+  // nothing because of drafts in flight.
   std::uint32_t draft_room() const;
-  // Whether the next step computes its next token, for all that is known now. Then the token after
-  // length() is the first that a draft may guess.
+  // Returns whether, by what is known now, the next step computes the sequence's next token. The first draft may then
+  // guess the token after the first length() + 1 tokens.
   bool generates_next(const Sequence& sequence) const {
     return may_generate(sequence, step_number_ + 1);
   }
   std::span<Sequence* const> running_sequences() const { return running_; }
   std::uint32_t in_flight() const { return planned_ - (completed_ ? 1 : 0); }
-  // Sequences in the oldest step in flight (from complete() to the next plan(): in the one that was
-  // completed), removed ones as null.
+  // The sequences in the oldest step in flight (between complete() and the next plan(): in the step that was
+  // completed). A removed sequence is null.
   struct Member {
     Sequence* sequence = nullptr;
     std::uint32_t columns = 0;      // without drafts
-    std::uint32_t outputs = 0;      // how many of them, the last, choose a token
-    std::uint32_t preemptions = 0;  // the sequence's, when this was planned
-    StateSlot saved = kNoState;     // what gets the states behind position `saved_at` - 1
+    std::uint32_t outputs = 0;      // how many of the columns, from the last one backwards, choose a token
+    std::uint32_t preemptions = 0;  // the sequence's preemptions when this was planned
+    StateSlot saved = kNoState;     // the slot that gets the states behind position `saved_at` - 1
     std::uint32_t saved_at = 0;
-    bool passing = false;           // the sequence's next one replaces it
-    std::uint32_t drafts_from = 0;  // columns of the step from here on are its drafts
+    bool passing = false;           // the sequence's next snapshot replaces it
+    std::uint32_t drafts_from = 0;  // the sequence's drafts are the columns of the step from here on
   };
   std::span<const Member> members() const { return oldest().members; }
-  // Of the same step: the sequence and the position of a column, and the step's number, counted from 1.
+  // About the same step: the sequence and the position of a column, and the step's number, counted from 1.
   Sequence* sequence_of(std::uint32_t column) const {
     return oldest().members[oldest().columns[column].sequence].sequence;
   }
@@ -222,32 +216,32 @@ class Scheduler {
     return oldest().columns[column].position;
   }
   std::uint64_t step_number() const { return oldest().number; }
-  // Drafts in the step that was planned last.
+  // Returns the number of drafts in the step that was planned last.
   std::uint32_t planned_drafts() const { return records_[latest_].drafts; }
-  // Sequences in the step that was planned last.
+  // Returns the sequences in the step that was planned last.
   std::span<const Member> planned_members() const { return records_[latest_].members; }
 
   const PagePool& pool() const { return pool_; }
   const StateBook& states() const { return states_; }
-  // No step that is planned from now on has more prefill columns, whoever generates, nor more drafts: 1
-  // to the larger one of SchedulerOptions' two chunks. No result depends on it.
+  // Limits the prefill columns and the drafts of every step planned from now on, whoever generates: from 1 to the
+  // larger of SchedulerOptions' two chunks. No result depends on it.
   void limit_prefill(std::uint32_t columns) {
     prefill_limit_ = std::clamp(columns, 1U, prefill_chunk_alone_);
   }
   std::uint32_t prefill_limit() const { return prefill_limit_; }
   std::uint32_t prefill_chunk() const { return prefill_chunk_; }
 
-  // See "Doubt" above, and PagePool::drop. Between a step's end and complete(), or with no step's
-  // outputs being looked at. How many sequences were sent back.
+  // See "Doubt" above, and PagePool::drop. Call it between a step's end and complete(), or while nobody looks at a
+  // step's outputs. Returns how many sequences were sent back.
   std::size_t distrust(std::span<const PageIndex> pages, PagePool::Fate fate);
-  // The same for the pages of one sequence that runs, which is sent back in any case.
+  // The same for the pages of one running sequence, which is sent back in any case.
   void compute_again(Sequence& sequence);
-  // Whether the largest sequence still fits once so many pages more are left out.
+  // Returns whether the largest sequence still fits if these pages are left out, too.
   bool can_leave_out(std::span<const PageIndex> pages) const {
     return pool_.can_leave_out(pages, pool_.pages_for(sequence_limit_));
   }
 
-  // See PagePool; `pages` while no sequence has been added.
+  // See PagePool. Call take_over() and the like while no sequence has been added.
   void set_ledger(PageLedger* ledger) { pool_.set_ledger(ledger); }
   // See StateBook; the states behind pages that were adopted before.
   void set_state_ledger(StateLedger* ledger) { states_.set_ledger(ledger); }
@@ -300,14 +294,14 @@ class Scheduler {
 
   struct Planned {
     std::uint64_t number = 0;
-    std::uint64_t turns = 0;  // turns_ once it was planned
+    std::uint64_t turns = 0;  // the value of turns_ when it was planned
     std::vector<Column> columns;
     std::vector<std::span<const PageIndex>> tables;
     std::vector<WindowPages> windows;
     std::vector<StateUse> states;
     std::vector<Member> members;
     PromptColumns prompts;
-    double share = PromptPace::kAlone;  // the share that prompts might have
+    double share = PromptPace::kAlone;  // the share that prompts were allowed
     std::uint32_t outputs = 0;
     std::uint32_t drafts = 0;
   };
@@ -323,7 +317,7 @@ class Scheduler {
   PagePool pool_;
 
   std::vector<Sequence*> running_;  // in the order of arrival: the youngest is last
-  std::deque<Sequence*> waiting_;   // all of them younger than any running one
+  std::deque<Sequence*> waiting_;   // all of them are younger than every running sequence
 
   // A ring: `planned_` steps from `oldest_` on, the first of which may be completed already.
   std::vector<Planned> records_;
@@ -332,22 +326,21 @@ class Scheduler {
   bool completed_ = false;
   std::uint64_t completed_number_ = 0;
   std::uint64_t completed_turns_ = 0;
-  // Pages of sequences that are gone, until step `after` has ended.
+  // Pages of removed sequences, kept until step `after` has ended.
   struct Kept {
     PageList pages;
     std::uint64_t after = 0;
   };
   std::vector<Kept> kept_;
   StateBook states_;
-  std::vector<StateSlot> held_;  // snapshots that columns of the latest step go on from
+  std::vector<StateSlot> held_;  // snapshots from which columns of the latest step continue
 
   std::vector<Sequence*> turn_;  // scratch of plan_prefill()
   Step step_;
   std::uint64_t step_number_ = 0;
   std::uint64_t turns_ = 0;
   FigureCounts counts_;
-  // The free pages of both kinds when the scheduler last found the first waiting sequence too long
-  // for them.
+  // How many pages of both kinds were free when the scheduler last found that the first waiting sequence needs more.
   struct FreePages {
     std::uint32_t full = 0, windows = 0;
   };

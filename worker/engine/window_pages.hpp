@@ -1,10 +1,9 @@
-// Keeps account of the pages of layers that see a sliding window of positions (ExecutorLimits::window).
-// Such layers have pages of their own, called window pages here. So a sequence can release window pages
-// that its window has passed, and keep its full pages: those of the layers that see every position. A
-// window page is in one of three states:
+// Records the use of the pages of layers that see a sliding window of positions (ExecutorLimits::window). Such layers
+// have separate pages, called window pages here. So a sequence can release window pages that its window has passed,
+// and keep its full pages: those of the layers that see every position. A window page is in one of three states:
 //
-//     empty     nobody uses it and nobody could
-//     used      by one WindowList, or by several
+//     empty     nobody uses it, and it cannot be found
+//     used      one or several WindowLists use it
 //     idle      nobody uses it, but it belongs to a full page that can be found by its tokens
 //
 // A window page whose positions are all computed belongs to the full page of the same positions
@@ -12,9 +11,8 @@
 // pages that a window ending there sees. If one of these is missing, the sequence reuses fewer
 // pages (PageList::reuse). Before a full page leaves the index, its window page does.
 //
-// When no empty page is left, the pool empties idle ones, longest unused first. It begins with
-// pages that a sequence left behind on its way; pages at an end where other sequences are likely to
-// go on come last.
+// When no empty page is left, the pool empties idle ones, longest unused first. It begins with pages that a sequence
+// left behind on its way; pages at an end from where other sequences are likely to continue come last.
 //
 // Not thread-safe: only the engine's thread calls this. Nothing here allocates memory after
 // construction and WindowList::reserve().
@@ -36,9 +34,8 @@ struct EnteredPage;
 
 class WindowPool {
  public:
-  // The pool has the pages [limits.total_pages, limits.total_pages + limits.window_pages). `index`
-  // finds the full pages and must outlive the pool. With limits.window == 0 the pool has no pages,
-  // and nobody asks for one.
+  // The pool has the pages [limits.total_pages, limits.total_pages + limits.window_pages). `index` finds the full
+  // pages and must outlive the pool. If limits.window is 0, the pool has no pages, and nobody asks for one.
   WindowPool(const ExecutorLimits& limits, const PrefixIndex& index, bool shares);
   WindowPool(const WindowPool&) = delete;
   WindowPool& operator=(const WindowPool&) = delete;
@@ -61,7 +58,7 @@ class WindowPool {
   std::uint32_t first_seen(std::uint32_t position) const {
     return (position + 1 - std::min(position + 1, window_)) / page_tokens_;
   }
-  // Returns the number of pages that a long sequence needs to go on (window_reserve()).
+  // Returns the number of pages that a long sequence needs to continue (window_reserve()).
   std::uint32_t reserve() const { return reserve_; }
 
   // Returns the window page that belongs to a full page, or the reverse; kNoPage if there is none.
@@ -79,11 +76,11 @@ class WindowPool {
   // that they left.
   void adopt(std::span<const EnteredPage> pages);
 
-  // The same as PagePool::withhold().
+  // See PagePool::withhold().
   void withhold(const std::vector<bool>& wanted);
   std::uint32_t withheld() const { return static_cast<std::uint32_t>(withheld_.size()); }
   void settle();
-  // Never hands the page out again. Returns false if the page was left out before.
+  // Never hands the page out again. Returns false if the page was already left out.
   bool leave_out(PageIndex page);
   std::uint32_t pages_left_out() const { return left_out_; }
   void set_ledger(PageLedger* ledger) { ledger_ = ledger; }
@@ -93,14 +90,14 @@ class WindowPool {
   struct Page {
     std::uint32_t users = 0;
     PageIndex full = kNoPage;  // the full page that it belongs to
-    bool likely = false;       // the list that it is in while idle
+    bool likely = false;       // which of the two lists it is in while idle
     bool left_out = false;
   };
   Page& at(PageIndex page) { return pages_[page - first_]; }
   IdlePages& idle_of(const Page& page) { return page.likely ? likely_ : passing_; }
   PageIndex take();  // needs free_pages() > 0
   void retain(PageIndex page);
-  // `likely`: other sequences are likely to go on from this page's positions.
+  // `likely`: other sequences are likely to continue from this page's positions.
   void release(PageIndex page, bool likely);
   void detach(PageIndex page);
 
@@ -111,7 +108,7 @@ class WindowPool {
   std::vector<Page> pages_;
   std::vector<IdleLinks> links_;
   IdlePages passing_, likely_;
-  std::vector<PageIndex> empty_, withheld_;  // the same as in PagePool
+  std::vector<PageIndex> empty_, withheld_;  // as in PagePool
   std::vector<PageIndex> of_full_;
   std::uint32_t cached_ = 0, left_out_ = 0;
   std::uint64_t evictions_ = 0;
@@ -126,7 +123,7 @@ class WindowList {
   explicit WindowList(WindowPool& pool) : pool_(&pool) {}
 
   void reserve(std::uint32_t pages) { pages_.reserve(pages); }
-  // Both are indices among the sequence's pages.
+  // The two indices are among the sequence's pages.
   std::uint32_t from() const { return from_; }
   std::uint32_t end() const { return static_cast<std::uint32_t>(pages_.size()); }
   PageIndex at(std::uint32_t index) const {
@@ -136,9 +133,8 @@ class WindowList {
 
   // Takes pages up to index `end`. Returns false and takes none if too few are free.
   [[nodiscard]] bool cover(std::uint32_t end);
-  // Releases pages that no column from `position` on sees. `ends`: indices of pages where other
-  // sequences are likely to go on. A page counts as likely if a window that ends at one of them
-  // sees it.
+  // Releases pages that no column from `position` on sees. `ends` has the indices of pages from where other sequences
+  // are likely to continue. A page counts as likely if a window that ends at one of them sees it.
   void slide(std::uint32_t position, std::span<const std::uint32_t> ends);
   // Puts the window page of `full` at `index`, in place of the list's own page there, if any.
   void reuse(std::uint32_t index, PageIndex full);

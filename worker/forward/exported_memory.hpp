@@ -14,9 +14,9 @@
 
 namespace bulkhead::forward {
 
-// Two processes may share memory only if all of this is equal.
+// Two processes can share memory only if all of this is equal.
 struct MemoryLayout {
-  // Lines of text: device, driver, numerics, what lies where, and the settings that decided on it.
+  // Lines of text: device, driver, numerics, the layout, and the settings that determined it.
   std::string identity;
   std::uint32_t context = 0;       // tokens of a sequence
   std::uint32_t pages = 0;         // KV pages for sequences
@@ -33,7 +33,7 @@ struct ExportedMemory {
   std::vector<UniqueFd> blocks;                   // of all blocks
 };
 
-// kCorrupt: why a successor loads instead.
+// Makes a kCorrupt error that says why a successor loads the model instead.
 Error not_as_expected(const std::string& what);
 
 // Checks, before touching any of it, that the predecessor's memory has the layout that this process

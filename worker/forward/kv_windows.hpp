@@ -1,5 +1,5 @@
-// Says which key-value stores have window pages: those whose layers see no more than a sliding
-// window of positions. A sequence releases the window pages that its window has passed.
+// Says which key-value stores have window pages: those whose layers see only a sliding window of positions. A
+// sequence releases the window pages that its window has passed.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct KvWindows {
   bool exist() const { return window > 0; }
 };
 
-// Returns no windows if all stores have one, if layers carry states (ModelGraph::states; a sequence
-// then goes on only from a saved state), or if a window is as wide as the model's context.
+// Returns no windows if every store has one, if layers carry states (ModelGraph::states; a sequence then continues
+// only from a saved state), or if a window is as wide as the model's context.
 KvWindows kv_windows(const model::ModelGraph& graph);
 
 }  // namespace bulkhead::forward

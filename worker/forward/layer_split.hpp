@@ -1,9 +1,8 @@
-// Splits a model into stages: each has some of the layers that follow each other, and a device computes it. Pure host
-// code.
+// Splits a model into stages: each stage has some consecutive layers, which one device computes. Pure host code.
 //
-// A model can be cut between two layers if the residual stream is all that the layers behind the cut need of those
-// before it. Some models share keys and values between layers, or make inputs of later layers from the token: these can
-// be cut in few places or in none.
+// A model can be cut between two layers if the layers behind the cut need only the residual stream from those before
+// it. Some models share keys and values between layers, or make inputs of later layers from the token; such a model
+// can be cut in few places or nowhere.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +21,11 @@ struct StageLayers {
   bool operator==(const StageLayers&) const = default;
 };
 
-// Returns for each layer why the model can't be cut before it; empty where it can. Layer 0 has no cut before it.
+// Returns for each layer why the model can't be cut before it; empty if it can. There is no cut before layer 0.
 std::vector<std::string> obstacles(const model::ModelGraph& graph);
 
-// What a stage computes: these layers and what they need. The first stage embeds the tokens, and the last one makes the
-// logits. `prepared`: ModelPlan::prepared of the whole model, for the stage's first layer.
+// Returns what a stage computes: these layers and what they need. The first stage embeds the tokens, and the last one
+// computes the logits. `prepared` is ModelPlan::prepared of the whole model, for the stage's first layer.
 model::ModelGraph stage_graph(const model::ModelGraph& graph, StageLayers layers, bool prepared);
 
 // The bytes that parts of a model take on a device.
@@ -34,12 +33,13 @@ struct PartSizes {
   std::vector<std::uint64_t> layers;
   std::uint64_t embedding = 0, output = 0;
 };
-// Returns what a stage with these layers takes.
+// Returns the bytes that a stage with these layers takes.
 std::uint64_t bytes_of(const PartSizes& sizes, StageLayers layers);
-// Says whether each stage takes no more than `free`.
+// Returns whether no stage takes more than `free`.
 bool fits(std::span<const StageLayers> stages, const PartSizes& sizes,
           std::span<const std::uint64_t> free);
-// Shares the layers out so that the fullest device has as much room as can be: `free` is what each stage's device has. Each stage gets a layer at least. kUnsupported names what stands against a split.
+// Distributes the layers so that the fullest device keeps as much free room as possible. `free` has the free memory
+// of each stage's device. Each stage gets at least one layer. kUnsupported says why the model can't be split.
 Result<std::vector<StageLayers>> share_out_layers(const PartSizes& sizes,
                                                   std::span<const std::string> obstacles,
                                                   std::span<const std::uint64_t> free);

@@ -1,4 +1,4 @@
-// How a device's lanes share a model's work: the device's own mapping, and what settings change of it.
+// How a device's lanes share a model's work: the device's own mapping, as changed by settings.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace bulkhead::forward {
 
 gpu::kernels::Mapping mapping_of(gpu::Device& device, const TransformerOptions& options);
-// Returns a name for everything besides the kernels' code that decides the order of additions.
+// Returns a name for everything besides the kernels' code that determines the order of additions.
 std::string mapping_name(const gpu::kernels::Mapping& mapping);
 
 }  // namespace bulkhead::forward

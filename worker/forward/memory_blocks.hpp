@@ -1,5 +1,5 @@
-// Puts many pieces of device memory into a few blocks, because each block costs time and a descriptor
-// when a successor imports it.
+// Puts many pieces of device memory into a few blocks, because each block costs time and a descriptor when a
+// successor imports it.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ struct Place {
 inline constexpr std::uint64_t kPieceAlignment = 4096;
 
 struct BlockPlan {
-  std::vector<std::uint64_t> blocks;  // their bytes
-  std::vector<Place> places;          // of the pieces, whose blocks rise
+  std::vector<std::uint64_t> blocks;  // their sizes in bytes
+  std::vector<Place> places;          // of the pieces; their blocks are in rising order
 };
 
-// Pieces in order, each whole in one block of at most `largest` bytes (a piece that is larger has a
-// block of its own, which the device then refuses). The same sizes give the same plan.
+// Places the pieces in order, each within one block of at most `largest` bytes. A larger piece gets a block of its
+// own, which the device then refuses. The same sizes always give the same plan.
 BlockPlan plan_blocks(std::span<const std::uint64_t> pieces, std::uint64_t largest);
 
 }  // namespace bulkhead::forward

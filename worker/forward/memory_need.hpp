@@ -1,4 +1,4 @@
-// How much device memory a model takes, from its file's header alone: needs no device.
+// Computes how much device memory a model takes. It needs only the file's header and no device.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@
 
 namespace bulkhead::forward {
 
-// How keys and values lie, by engine.kv_type.
+// Returns the format of keys and values for engine.kv_type.
 gpu::kernels::KvFormat kv_format(config::KvType type);
-// Returns the position from which on matrix units compute attention, as engine.matrix_attention says.
+// Returns the position from which on matrix units compute attention, for engine.matrix_attention.
 std::uint32_t units_attention_from(config::MatrixAttention setting);
 
 // The facts about a device on which sizes depend. Sizes must not depend on how much memory is free, because a
 // successor that imports memory must compute the same sizes.
 struct DeviceSize {
   bool cpu = false;
-  std::uint64_t memory_bytes = 0;  // the device's whole memory; 0: unknown, taken to be enough
+  std::uint64_t memory_bytes = 0;  // the device's whole memory; 0: unknown, assumed to be enough
 };
-// Returns the settings with a number for engine.max_batch if they leave it open (0). The number is 16 on a CPU
-// device. On a GPU it is at most 256. It is smaller for large models, because their steps take longer. It is also
-// smaller if half of the memory that the weights leave could not hold 1,024 tokens of each sequence.
+// Returns the settings, with a number for engine.max_batch if they leave it open (0). The number is 16 on a CPU
+// device and at most 256 on a GPU. It is smaller for large models, because their steps take longer. It is also
+// smaller if half of the memory behind the weights could not hold 1,024 tokens of each sequence.
 config::EngineSettings with_sizes(config::EngineSettings engine, const model::GgufFile& file,
                                   const model::ModelGraph& graph, const DeviceSize& device);
-// The numbers that engine.max_batch 0 stands for with a model: `most` on a GPU with at least `memory_bytes`,
-// fewer on a smaller GPU, and never fewer than `least`, the number on a CPU.
+// The numbers for which engine.max_batch 0 stands with a model: `most` on a GPU with at least `memory_bytes`, fewer
+// on a smaller GPU, but at least `least`, which is the number on a CPU.
 struct UsualBatch {
   std::uint32_t least = 0, most = 0;
   std::uint64_t memory_bytes = 0;  // a GPU's whole memory
@@ -39,48 +39,46 @@ struct UsualBatch {
 UsualBatch usual_batch(const config::EngineSettings& engine, const model::GgufFile& file,
                        const model::ModelGraph& graph);
 
-// The functions below take settings with sizes. widest_step() is the most columns that any step has
-// (engine::Scheduler); wider steps of prompts gain nothing on a CPU device. widest_mixed_step() is the most columns
-// of a step beside sequences that generate; steps are recorded for this width, too.
+// The functions below take settings with sizes. widest_step() returns the most columns that any step has
+// (engine::Scheduler); wider steps of prompts gain nothing on a CPU device. widest_mixed_step() returns the most
+// columns of a step that also has generating sequences; steps are recorded for this width, too.
 std::uint32_t widest_mixed_step(const config::EngineSettings& engine);
 std::uint32_t widest_step(const config::EngineSettings& engine, bool cpu);
-// Returns the most outputs of a step: one for each sequence, and those of drafts.
+// Returns the most outputs of a step: one for each sequence, plus those of drafts.
 std::uint32_t most_outputs(const config::EngineSettings& engine);
 
-// The memory that keys and values take. Stores that slide (kv_windows.hpp) keep only a window's
-// positions.
+// The memory for keys and values. Stores that slide (kv_windows.hpp) keep only a window's positions.
 struct KvNeed {
-  std::uint64_t per_token = 0;  // bytes that a position takes for as long as its sequence lasts
+  std::uint64_t per_token = 0;  // bytes of a position for as long as its sequence lasts
   std::uint64_t per_window_token = 0;  // further bytes while a window sees the position
   std::uint32_t window = 0;            // positions
 
-  // Returns how many window pages a sequence with so many full pages takes.
+  // Returns how many window pages a sequence with this many full pages takes.
   std::uint32_t window_pages(std::uint64_t full_pages) const;
-  // Returns the bytes that a sequence of so many positions takes.
+  // Returns the bytes of a sequence with this many positions.
   std::uint64_t bytes(std::uint64_t positions) const;
 };
 KvNeed kv_need(const model::ModelGraph& graph, gpu::kernels::KvFormat kv);
 
-// Bytes. Device memory that loading will take, for `bulkhead inspect` and for the check before
-// loading.
+// The device memory that loading will take, in bytes, for `bulkhead inspect` and for the check before loading.
 struct MemoryNeed {
   std::uint64_t weights = 0;
   KvNeed kv;
-  std::uint64_t transient = 0;  // activations of the largest step, logits
-  std::uint64_t states = 0;     // what layers carry from position to position, in all slots
-  // Memory of the host, besides the device's above: the rows of logits if the host chooses the tokens of all
+  std::uint64_t transient = 0;  // activations of the largest step, and logits
+  std::uint64_t states = 0;     // the states of layers, in all slots
+  // Host memory, in addition to the device memory above: the rows of logits if the host chooses the tokens of all
   // sequences that a step may have.
   std::uint64_t host_logits = 0;
 };
-// Returns the number of slots for states: one for each sequence that may run, and those of engine.state_cache_mb.
-// 0 if the model's layers carry nothing.
+// Returns the number of slots for states: one for each sequence that may run, and those of engine.state_cache_mb. 0
+// if the model's layers carry no states.
 std::uint32_t state_slots(const model::ModelGraph& graph, const config::EngineSettings& engine);
-// Bytes of a layer's part of a slot.
+// Returns the bytes of a layer's part of a slot.
 std::uint64_t state_bytes(const model::StateStore& store);
 // Returns the bytes of a position's keys and values, including those in stores that slide.
 std::uint64_t kv_bytes_per_token(const model::ModelGraph& graph, gpu::kernels::KvFormat kv);
 
-// Follows the plan that loading follows, and allocates nothing.
+// Follows the same plan as loading, and allocates nothing.
 MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
                        const gpu::kernels::Mapping& mapping, gpu::kernels::KvFormat kv,
                        std::span<const StepShape> shapes, const ScratchOptions& options,

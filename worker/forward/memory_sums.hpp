@@ -1,5 +1,5 @@
-// Makes sums over KV pages, saved states and weights while the device computes, so that changed memory is
-// found. pieces_of() alone knows which memory a page or a slot of states is made of.
+// Computes checksums of KV pages, saved states and weights while the device computes, so that changed memory is
+// noticed. Only pieces_of() knows which memory belongs to a page or a slot of states.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ namespace bulkhead::forward {
 
 class MemorySums {
  public:
-  // `context` has its pages and weights, and must not move. `weights`: the sums of the weights' blocks as
-  // they were loaded; empty: the sums are not known, and weights are not compared.
+  // `context` must have its pages and weights, and must not move. `weights` has the checksums of the weights' blocks
+  // as they were loaded; if it is empty, weights are not compared.
   static Result<std::unique_ptr<MemorySums>> create(const StepContext& context,
                                                     std::vector<gpu::kernels::Checksum> weights,
                                                     std::uint32_t timeout_ms);
 
-  // Pages of one call to start(); 0: a page has more pieces than a lot takes.
+  // Returns the most pages of one call to start(); 0: a page has more pieces than a lot allows.
   std::uint32_t most_pages() const { return most_pages_; }
-  // As Executor::start_sums and finish_sums.
+  // See Executor::start_sums and finish_sums.
   Status start(std::span<const engine::PageIndex> pages, std::uint64_t weight_bytes);
   Result<std::span<const engine::PageSum>> finish();
   std::uint32_t in_flight() const { return lots_->in_flight(); }
@@ -39,22 +39,22 @@ class MemorySums {
   std::uint32_t pieces_of_weights(std::uint64_t bytes, std::uint32_t sum);
   Status add_weights(std::size_t block, const gpu::kernels::Checksum& sum, bool ends);
 
-  // The part of the weights that a lot compares: neighbouring blocks, of which the lot may have only parts of the
-  // first and the last. The sums of a block's parts are added up over lots.
+  // The part of the weights that a lot compares: neighbouring blocks, the first and last of which may be there in
+  // part. The sums of a block's parts are added up over lots.
   struct WeightPart {
     std::size_t first = 0;
     std::uint32_t blocks = 0;
-    bool ends = false;  // the last block
+    bool ends = false;  // it ends with the last block
   };
 
   const StepContext& context_;
   std::vector<gpu::kernels::Checksum> weights_;
   std::unique_ptr<gpu::kernels::ChecksumLots> lots_;
   std::uint32_t most_pages_ = 0;
-  std::vector<gpu::kernels::ChecksumPiece> pieces_;  // of the lot that is started
+  std::vector<gpu::kernels::ChecksumPiece> pieces_;  // of the lot that is being started
   WeightPart parts_[gpu::kernels::ChecksumLots::kInFlight];
   std::uint32_t started_ = 0, finished_ = 0;
-  std::size_t block_ = 0;  // the block that the next lot goes on with, and how far it has come
+  std::size_t block_ = 0;  // the block with which the next lot continues, and how far it has come
   std::uint64_t quads_ = 0;
   gpu::kernels::Checksum so_far_{};
   std::uint64_t passes_ = 0;

@@ -1,5 +1,5 @@
-// The memory that steps work in, as a list of pieces with their sizes. The same list serves allocation
-// before a step and the count of memory before a model is loaded.
+// The working memory of steps, as a list of pieces with their sizes. The same list serves to allocate memory before a
+// step and to count memory before a model is loaded.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 
 namespace bulkhead::forward {
 
-// Pieces behind those of the plan's activations, in this order.
+// Pieces that follow those of the plan's activations, in this order.
 enum class Scratch : std::uint32_t {
   kRotatedQ,        // [column][head][padded]
   kPartials,        // attention's partial results
-  kScales,          // [column]: the factor that a norm comes to; GPUs
+  kScales,          // [column]: a norm's factor; GPUs
   kOutputNormed,    // [output][input_stride(embedding)]; build_hidden(): [output][embedding]
   kLogits,          // [slot][output][vocabulary]
   kGreedyPartials,  // [output][chunk]
@@ -33,18 +33,18 @@ struct ScratchPiece {
 
 struct ScratchPlan {
   std::vector<ScratchPiece> pieces;  // the plan's activations, then each Scratch
-  std::uint32_t logits_rows = 0;     // of a slot
-  std::uint64_t operand_bytes = 0;   // what products need besides, of all slots; kept between steps
-  std::uint64_t attention_count_bytes = 0;  // counts of workgroups that share a column; kept, too
+  std::uint32_t logits_rows = 0;     // per slot
+  std::uint64_t operand_bytes = 0;   // other data for products, of all slots; kept between steps
+  std::uint64_t attention_count_bytes = 0;  // counts of workgroups that share a column; also kept between steps
 
-  std::uint64_t bytes() const;  // all pieces, as a pool lays them
-  // All that one step at a time takes on the device.
+  std::uint64_t bytes() const;  // all pieces, with a pool's alignment
+  // Returns all the device memory that one step at a time takes.
   std::uint64_t device_bytes() const { return bytes() + operand_bytes + attention_count_bytes; }
 };
 
 // The number of rows of logits in one block of the host's memory.
 constexpr std::uint32_t kHostLogitsRows = 16;
-// The blocks that so many rows take.
+// Returns the number of blocks for this many rows.
 constexpr std::uint64_t host_logits_blocks(std::uint64_t rows) {
   return (rows + kHostLogitsRows - 1) / kHostLogitsRows;
 }
@@ -52,16 +52,16 @@ constexpr std::uint64_t host_logits_blocks(std::uint64_t rows) {
 struct ScratchOptions {
   std::uint32_t context = 0;  // positions that a column may see
   std::uint32_t slots = 1;    // steps in flight
-  bool kept = true;           // false: made for a step and given back after it, as small as can be
+  bool kept = true;           // false: allocated for one step and freed after it, as small as possible
 };
 
-// The memory for one step at a time, of any of these shapes. The layout does not depend on the shape,
-// so the widest shape's memory serves all.
+// Returns the memory for one step at a time, of any of these shapes. The layout does not depend on the shape, so the
+// memory of the widest shape serves all.
 ScratchPlan plan_scratch(const model::ModelGraph& graph, const ModelPlan& plan,
                          const gpu::kernels::Mapping& mapping, std::span<const StepShape> shapes,
                          const ScratchOptions& options);
 
-// Floats of a column of an activation.
+// Returns the floats of a column of an activation.
 std::uint64_t activation_stride(const gpu::kernels::Mapping& mapping,
                                 const model::Activation& activation);
 

@@ -28,7 +28,7 @@ Result<SplitPlan> plan_split(std::span<gpu::Device* const> devices, const model:
                              const model::ModelGraph& graph, const TransformerOptions& options,
                              const std::vector<StageLayers>& exported_layers);
 
-// The shapes of a stage's steps, as on this kind of device.
+// Returns the shapes of a stage's steps on this kind of device.
 std::vector<StepShape> shapes_on(gpu::DeviceKind kind, const model::ModelGraph& graph,
                                  const TransformerOptions& options);
 

@@ -1,4 +1,4 @@
-// Makes attention's dispatches for step_program.cpp: the rotation, which also writes the new keys and
+// Makes the dispatches of attention for step_program.cpp: first the rotation, which also writes the new keys and
 // values, and then attention over pages (gpu/kernels/kernels.hpp).
 #pragma once
 
@@ -21,17 +21,17 @@ class AttentionSteps : public StepPart {
   Status attend_range(const model::Attend& attend, const gpu::kernels::AttentionShape& shape,
                       const gpu::kernels::AttentionRange& range, gpu::kernels::AttentionPush push);
   Status combine(const model::Attend& attend, const gpu::kernels::AttentionShape& shape);
-  // Returns the address where workgroups count themselves. A chain that is given up leaves counts
-  // behind, so each chain has counts of its own, which begin at zero.
+  // Returns the address of the counters of workgroups. A chain that was given up leaves counters behind, so each
+  // chain has counters of its own, which begin at zero.
   std::uint64_t counts() const;
   // Fills in the push constants that both rotating kernels share.
   template <typename Rotation, typename Push>
   void fill_rotation(const Rotation& rotate, Push& push) const;
-  // Fills in the push constants that the kernels which write attention's result share.
+  // Fills in the push constants that are common to the kernels which write attention's result.
   template <typename Push>
   void fill_output(const model::Attend& attend, const gpu::kernels::AttentionShape& shape,
                    Push& push) const;
-  // Returns empty pages while kernels are being listed, because there are none yet.
+  // Returns empty pages while kernels are only listed, because there are none yet.
   KvPages kv(model::KvIndex store) const {
     return store < context_.kv.size() ? context_.kv[store] : KvPages{};
   }

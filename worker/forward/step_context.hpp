@@ -1,8 +1,8 @@
-// What the programs of all shapes share: the model as it is planned, its weights, its key-value
-// pages, and the memory of steps in flight.
+// What the programs of all shapes share: the planned model, its weights, its key-value pages, and the memory of steps
+// in flight.
 //
-// Steps in flight at the same time use different slots, in turn: parameters, logits and results of
-// their own. Activations are shared, since steps are computed one after another.
+// Steps that are in flight at the same time use different slots, in turn. Each slot has its own parameters, logits
+// and results. Activations are shared, because steps are computed one after another.
 #pragma once
 
 #include <cstdint>
@@ -19,30 +19,29 @@
 
 namespace bulkhead::forward {
 
-// Where the parts of the step's parameters lie.
+// The offsets of the parts of a step's parameters.
 struct ParameterLayout {
-  std::uint64_t outputs = 0;  // [output]: which column
+  std::uint64_t outputs = 0;  // [output]: its column
   std::uint64_t choices = 0;  // [output]: SampleChoice
-  // Of models with states: [sequence] of k::DeltaRun, and for each column which one is its own.
+  // For models with states: [sequence] of k::DeltaRun, and the run of each column.
   std::uint64_t runs = 0, column_runs = 0;
   std::uint64_t pages = 0;  // page tables, one after another
-  // The page tables of stores with window pages. A sequence's table begins at the same index in
-  // both kinds of tables. No kernel reads entries before a window.
+  // The page tables of stores with window pages. A sequence's table begins at the same index in both kinds of tables.
+  // No kernel reads entries before a window.
   std::uint64_t window_pages = 0;
   std::uint64_t bytes = 0;
   std::uint64_t stride = 0;  // between slots
 };
 
-// Narrow steps without barriers between their kernels (gpu/kernels/chain.glsl), where the device
-// allows it.
+// Narrow steps without barriers between their kernels (gpu/kernels/chain.glsl), if the device allows it.
 struct ChainedSteps {
   std::uint32_t columns = 0;      // of the widest step; 0: none
-  std::uint32_t broken_link = 0;  // for tests: this one waits in vain; 0: none
+  std::uint32_t broken_link = 0;  // for tests: this link waits in vain; 0: none
   gpu::Buffer counts;
 };
 
-// Device addresses of a key-value store's pages: all keys, then as many bytes of values. Values that are
-// entries of keys lie where those do.
+// Device addresses of a key-value store's pages: all keys, then as many bytes of values. If values are entries of
+// keys, they have the keys' addresses.
 struct KvPages {
   std::uint64_t keys = 0, values = 0;
 };
@@ -56,31 +55,30 @@ struct StepContext {
   ModelWeights weights;
   std::uint32_t context = 0;  // positions that a sequence may have
   std::vector<gpu::Buffer> kv_blocks;
-  std::vector<KvPages> kv;            // of each of the graph's stores
+  std::vector<KvPages> kv;            // for each of the graph's stores
   KvWindows windows;                  // which of these stores have window pages
   std::uint32_t full_pages = 0;       // the number of the first window page
-  std::vector<std::uint64_t> states;  // of each of the graph's state stores: [slot][state_floats]
-  std::uint32_t most_runs = 1;        // sequences of a step
+  std::vector<std::uint64_t> states;  // for each of the graph's state stores: [slot][state_floats]
+  std::uint32_t most_runs = 1;        // the most sequences of a step
   std::uint32_t slots = 1;            // steps in flight
   gpu::Buffer parameters;             // [slot]
   ParameterLayout parameter_layout;
   ChainedSteps chain;
-  // [slot][output]{token, log-probability}; a slot's last row says in its first word whether its
-  // step has failed.
+  // [slot][output]{token, log-probability}. The first word of a slot's last row says whether its step has failed.
   gpu::Buffer results;
-  std::uint32_t result_rows = 0;  // of a slot
-  // A stage of a split model: [slot][column][embedding] of the stream that the stage before computed.
+  std::uint32_t result_rows = 0;  // per slot
+  // For a stage of a split model: [slot][column][embedding] of the stream that the stage before computed.
   gpu::Buffer stream_rows;
   std::uint64_t stream_stride = 0;  // bytes between slots
   gpu::Buffer logprobs;             // [slot][output] of LogprobRow
-  Tuning* tuning = nullptr;         // which variant of a product's kernel; none: the default
-  // While loading: called before each kernel is made and each operation is recorded, because a driver
-  // may take seconds for either.
+  Tuning* tuning = nullptr;         // chooses the variant of a product's kernel; null: the default variant
+  // While loading: called before each kernel is made and before each operation is recorded, because a driver may take
+  // seconds for either.
   std::function<void()> alive;
-  // While loading: if set, kernels are listed here instead of made, and no address is needed yet.
+  // While loading: if set, kernels are listed here instead of made, and no addresses are needed yet.
   std::vector<gpu::KernelSpec>* wanted = nullptr;
 
-  // The shape of a store's pages; the number of query heads is not a part of it.
+  // Returns the shape of a store's pages, which does not depend on the number of query heads.
   gpu::kernels::AttentionShape kv_shape(const model::KvStore& store) const {
     return {store.head_size, store.heads, store.heads, kv_format, false};
   }
@@ -97,12 +95,13 @@ struct StepContext {
   }
 };
 
-// Links that a chain may have: each step of the plan is one at most, or two (attention that leaves
-// partial results), and there are those of the outputs.
+// Returns the most links of a chain: each step of the plan is at most one link, or two (if attention leaves partial
+// results), and the outputs have further ones.
 inline std::uint32_t chain_links(const ModelPlan& plan) {
   return static_cast<std::uint32_t>(plan.steps.size()) * 2 + 8;
 }
-// Counts of a chain: of its links, then of attention's workgroups (AttentionPush::counts).
+// Returns the number of a chain's counters: those of its links, then those of attention's workgroups
+// (AttentionPush::counts).
 inline std::uint32_t chain_counts(const ModelPlan& plan, std::uint32_t columns) {
   static_assert(gpu::kernels::kAttentionCountBytes == gpu::kernels::kChainCountBytes);
   return chain_links(plan) + columns * plan.most_heads;

@@ -1,5 +1,5 @@
-// A copy of a step, for an executor that goes on with the step after submit() has returned. Allocates nothing once it
-// has held a step as large as the next one.
+// A copy of a step, for an executor that still needs the step after submit() has returned. It allocates nothing once
+// it has held a step as large as the next one.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace bulkhead::forward {
 class StepCopy {
  public:
   void take(const engine::Step& step);
-  // The step as it was, and the same step without outputs. Both are valid until the next take().
+  // Return the step as it was, and the same step without outputs. Both are valid until the next take().
   engine::Step whole() const { return step_of(columns_); }
   engine::Step without_outputs() const { return step_of(plain_); }
   std::uint32_t columns() const { return static_cast<std::uint32_t>(columns_.size()); }
@@ -24,7 +24,7 @@ class StepCopy {
   }
 
   std::vector<engine::Column> columns_, plain_;
-  std::vector<engine::Choice> choices_;   // of the columns that have one, in their order
+  std::vector<engine::Choice> choices_;   // of the columns that have a choice, in order
   std::vector<engine::PageIndex> pages_;  // of all sequences, then of all windows
   std::vector<std::span<const engine::PageIndex>> sequences_;
   std::vector<engine::StateUse> states_;

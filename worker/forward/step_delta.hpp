@@ -1,4 +1,4 @@
-// The dispatches of a gated delta net (gpu/kernels/delta.hpp), for step_program.cpp.
+// Makes the dispatches of a gated delta net (gpu/kernels/delta.hpp) for step_program.cpp.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace bulkhead::forward {
 
-// The step that a recording is for.
+// The step for which a recording is made.
 struct DeltaPlace {
-  std::uint32_t columns = 0;  // at most
+  std::uint32_t columns = 0;  // at most this many
   std::uint32_t slot = 0;     // of the step's parameters
 };
 

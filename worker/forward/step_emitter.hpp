@@ -1,6 +1,6 @@
-// Puts a step's kernels one after another. DispatchedSteps separates kernels that depend on each other
-// by barriers; ChainedLinks lets the kernels wait for each other (gpu/kernels/chain.glsl). The code
-// that builds a step names each kernel and says where one depends on the one before.
+// Appends a step's kernels one after another. DispatchedSteps puts barriers between kernels that depend on each
+// other; ChainedLinks makes the kernels wait for each other (gpu/kernels/chain.glsl). The code that builds a step
+// names each kernel and says where one depends on the one before.
 #pragma once
 
 #include <array>
@@ -17,14 +17,14 @@
 namespace bulkhead::forward {
 
 struct StepOp {
-  gpu::Kernel kernel;  // no pipeline: a barrier
+  gpu::Kernel kernel;  // without a pipeline: a barrier
   std::array<std::byte, 128> push{};
   std::uint32_t x = 1, y = 1, z = 1;
   std::uint64_t bytes_moved = 0;
 };
 using StepProgram = std::vector<StepOp>;
 
-// Workgroups, and what they move at least.
+// The workgroups of a kernel, and the bytes that they must at least move.
 struct Extent {
   std::uint32_t x = 1, y = 1, z = 1;
   std::uint64_t bytes_moved = 0;
@@ -44,7 +44,7 @@ class StepEmitter {
   virtual void barrier() = 0;
 
  protected:
-  // Appends a kernel, or lists it while loading.
+  // Appends a kernel; while loading, only lists it.
   Status append(const gpu::KernelSpec& spec, StepOp op, const Extent& extent);
 
   const StepContext& context_;
@@ -59,7 +59,7 @@ class DispatchedSteps final : public StepEmitter {
   void barrier() override { program_.emplace_back(); }
 };
 
-// A link is the kernels between two places where DispatchedSteps would put a barrier.
+// A link consists of the kernels between two places where DispatchedSteps would put barriers.
 class ChainedLinks final : public StepEmitter {
  public:
   // `failed`: the address of the word that says whether the step has failed.
@@ -72,7 +72,7 @@ class ChainedLinks final : public StepEmitter {
  private:
   const std::uint64_t failed_;
   std::uint32_t link_ = 0;
-  std::uint32_t groups_ = 0, groups_before_ = 0;  // workgroups of this link, and of the one before
+  std::uint32_t groups_ = 0, groups_before_ = 0;  // workgroups of this link, and of the link before it
 };
 
 }  // namespace bulkhead::forward

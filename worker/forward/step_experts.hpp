@@ -1,5 +1,5 @@
-// The dispatches of a plan's steps of experts (gpu/kernels/experts.hpp), for step_program.cpp. No
-// route is read back by the host: how many tiles there are is known on the device alone.
+// Makes the dispatches of a plan's steps with experts (gpu/kernels/experts.hpp) for step_program.cpp. The host never
+// reads routes back: only the device knows the number of tiles.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class ExpertSteps : public StepPart {
  private:
   bool chooses_in_products(const model::Router& router) const;
   Status multiply(const ExpertProductsStep& step, const ProductStep& product);
-  // All but routes, tiles and where results lie.
+  // Returns everything but routes, tiles and the place of the results.
   gpu::kernels::ExpertPush push_of(const ProductStep& product,
                                    const gpu::kernels::MatvecShape& shape) const;
 };

@@ -1,4 +1,4 @@
-// The norm behind the last layer, which the step and the recording of hidden states have in common.
+// The norm behind the last layer, which a step and the recording of hidden states share.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace bulkhead::forward {
 
-// How the rows lie in Scratch::kOutputNormed. kForLogits: as the product of logits reads them
-// (InputForm of the mapping). kHidden: [output][embedding] floats, under every mapping.
+// The layout of rows in Scratch::kOutputNormed. kForLogits: as the product of logits reads them (the mapping's
+// InputForm). kHidden: [output][embedding] floats in every mapping.
 enum class OutputRows { kForLogits, kHidden };
 
 struct NormedOutputs {
-  std::uint32_t slot = 0;  // of the step, whose parameters list the outputs' columns
-  std::uint32_t most = 0;  // outputs that the step may have
+  std::uint32_t slot = 0;  // the slot of the step; its parameters list the outputs' columns
+  std::uint32_t most = 0;  // the most outputs of the step
 };
 
-// Appends the kernel that norms the residual stream of the outputs' columns.
+// Appends the kernel that normalises the residual stream of the outputs' columns.
 Status add_output_norm(const StepContext& context, const Activations& activations, OutputRows rows,
                        NormedOutputs outputs, StepEmitter& emit);
 

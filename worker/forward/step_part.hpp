@@ -1,5 +1,5 @@
-// The base of AttentionSteps and ExpertSteps: knows the buffers of a step's dispatches, and the list that the
-// dispatches join.
+// The base of AttentionSteps and ExpertSteps. It knows the buffers of a step's dispatches, and the list to which they
+// are appended.
 #pragma once
 
 #include <cstdint>

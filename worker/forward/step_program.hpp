@@ -1,8 +1,7 @@
-// The forward pass as a list of dispatches: an interpreter of the model's plan (model_plan.hpp).
+// The forward pass as a list of dispatches. It interprets the model's plan (model_plan.hpp).
 //
-// A program serves every step of its shape: what differs from step to step (tokens, positions, page
-// tables, how many columns there really are) lies in the step's parameters, which kernels read. A
-// program is made for a slot.
+// A program serves every step of its shape: whatever differs from step to step (tokens, positions, page tables, the
+// actual number of columns) is in the step's parameters, which kernels read. A program is made for one slot.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +18,17 @@ namespace bulkhead::forward {
 
 Result<StepProgram> build_step(const StepContext& context, const Activations& activations,
                                StepShape shape, std::uint32_t slot = 0);
-// What comes behind a step of any shape where an output asks for a draw.
+// Builds what follows a step of any shape if an output asks for a draw.
 Result<StepProgram> build_sampling(const StepContext& context, const Activations& activations,
                                    std::uint32_t slot = 0);
-// And behind that where an output asks for log-probabilities.
+// Builds what follows that if an output asks for log-probabilities.
 Result<StepProgram> build_logprobs(const StepContext& context, const Activations& activations,
                                    std::uint32_t slot = 0);
-// What comes behind a step where an output asks for its hidden state. It fills
-// Scratch::kOutputNormed with [output][embedding] floats.
+// Builds what follows a step if an output asks for its hidden state. It fills Scratch::kOutputNormed with
+// [output][embedding] floats.
 Result<StepProgram> build_hidden(const StepContext& context, const Activations& activations,
                                  std::uint32_t slot = 0);
-// The kernels that `build`, a call of one of the above, would make: behind those that are in `specs`.
+// Appends the kernels that `build`, a call of one of the functions above, would make to `specs`.
 template <typename Build>
 Status list_kernels(StepContext& context, std::vector<gpu::KernelSpec>& specs, Build build) {
   context.wanted = &specs;

@@ -1,8 +1,8 @@
-// The recordings of steps, one for each shape, and the buffers that they work in.
+// The recordings of steps, one for each shape, and the buffers in which they work.
 //
-// With the pool on, all recordings share one set of buffers, because steps run one after another, and
-// the warm-up's recordings are kept. With the pool off, a step's memory is allocated for it and freed
-// after it, and a recording stays valid as long as its memory comes back at the same address.
+// With the pool on, all recordings share one set of buffers, because steps run one after another, and the warm-up's
+// recordings are kept. With the pool off, a step's memory is allocated for it and freed after it, and a recording
+// stays valid as long as its memory gets the same address again.
 #pragma once
 
 #include <array>
@@ -20,35 +20,35 @@ namespace bulkhead::forward {
 
 struct StepRecording {
   std::shared_ptr<Activations> activations;
-  std::uint64_t block_address = 0;    // of these, when the programs were made
+  std::uint64_t block_address = 0;    // of these buffers, when the programs were made
   std::vector<StepProgram> programs;  // by slot
   gpu::CommandRing::RecordingId id = 0;
 };
 
-// What a step's outputs ask for besides the best token. A recording for each follows the step's.
+// What a step's outputs ask for besides the best token. For each there is a recording that follows the step's.
 struct OutputWishes {
   bool draws = false, logprobs = false, hidden = false;
 };
 
 class StepRecordings {
  public:
-  // Both must outlive it and stay where they are; `parts` has its parts from the first call on.
+  // Both must outlive it and must not move; `parts` must have its parts from the first call on.
   StepRecordings(const StepContext& context, gpu::Optimizations& parts)
       : context_(context), parts_(parts) {}
 
-  // Of which the buffers must be large enough; before the first get().
+  // Sets the shapes for which the buffers must be large enough. Call it before the first get().
   void set_shapes(std::vector<StepShape> shapes) { shapes_ = std::move(shapes); }
   const std::vector<StepShape>& shapes() const { return shapes_; }
 
-  // Made now if need be. Valid until the next get() or forget.
+  // Returns the recording, which is made now if necessary. Valid until the next get() or forget.
   Result<const StepRecording*> get(StepShape shape);
-  // What is submitted behind a step; null: nothing.
+  // The recordings that are submitted after a step's; null: none.
   using Followers = std::array<const StepRecording*, 3>;
   Result<Followers> followers(const StepRecording& step, const OutputWishes& wishes);
 
   void forget(StepShape shape);
-  void forget_all();  // all shapes'
-  // Without the pool: once the last step, of this shape, is over.
+  void forget_all();  // for all shapes
+  // With the pool off: call it when the last step, which has this shape, is over.
   void give_memory_back(StepShape shape);
 
   std::uint64_t plan_ns() const { return plan_ns_; }
@@ -68,8 +68,8 @@ class StepRecordings {
   std::vector<StepShape> shapes_;
   std::shared_ptr<Activations> shared_;
   std::map<StepShape, std::unique_ptr<StepRecording>> recorded_;
-  std::unique_ptr<StepRecording> sampling_, logprobs_, hidden_;  // behind a step of any shape
-  std::uint64_t plan_ns_ = 0;  // making programs, which steady steps do not
+  std::unique_ptr<StepRecording> sampling_, logprobs_, hidden_;  // these follow a step of any shape
+  std::uint64_t plan_ns_ = 0;  // the time for making programs; steady steps make none
 };
 
 }  // namespace bulkhead::forward

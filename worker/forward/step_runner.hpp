@@ -1,7 +1,7 @@
-// Submits steps and fetches their results. Each step has a slot and a recording, uploads before it and
-// downloads behind it. Two steps are in flight if all parts of the GPU layer are on.
+// Submits steps and fetches their results. Each step has a slot and a recording, uploads before it and downloads
+// after it. Two steps are in flight if all parts of the GPU layer are on.
 //
-// After a failure, the runner gives the device nothing more, because the device may still be running.
+// After a failure, the runner submits nothing more to the device, because the device may still be running.
 #pragma once
 
 #include <cstdint>
@@ -20,44 +20,44 @@ namespace bulkhead::forward {
 
 class StepRunner {
  public:
-  // All must outlive it and stay where they are. `parts` has its parts, and `limits` is filled in,
-  // from prepare() on.
+  // All arguments must outlive it and must not move. From prepare() on, `parts` must have its parts, and `limits`
+  // must be filled in.
   StepRunner(StepContext& context, const engine::ExecutorLimits& limits, gpu::Optimizations& parts)
       : context_(context),
         limits_(limits),
         parts_(parts),
         slots_(context, limits),
         recordings_(context, parts) {}
-  // The slots' memory and the shapes that there are.
+  // Makes the memory of the slots, for these shapes.
   Status prepare(std::vector<StepShape> shapes);
   const std::vector<StepShape>& shapes() const { return recordings_.shapes(); }
 
   Status reserve_logits(std::uint32_t outputs) { return slots_.reserve_logits(outputs); }
-  // As Executor::submit and wait, with the engine's promises checked.
+  // Like Executor::submit and wait, with checks of the engine's promises.
   Status submit(const engine::Step& step);
   Result<std::span<const engine::ColumnOutput>> wait();
-  // Of a stage of a split model: where the caller puts the residual stream's rows before it submits a step, and where
-  // the rows are that the step waited for last has computed, which hold until the next step.
+  // For a stage of a split model: where the caller puts the rows of the residual stream before it submits a step, and
+  // the rows that the most recently awaited step has computed, which are valid until the next step.
   std::span<float> brought_rows() { return floats_of(slots_[slots_.next()].brought); }
   std::span<const float> computed_rows() {
     return floats_of(slots_[slots_.before(slots_.oldest(), 1)].computed);
   }
-  // Unchecked, and of this shape.
+  // Starts a step of this shape without checks.
   Status start(const engine::Step& step, StepShape shape);
-  // Makes what start() needs of this shape and of outputs with these wishes, and submits nothing.
+  // Makes everything that start() needs for this shape and for outputs with these wishes, and submits nothing.
   Status record(StepShape shape, const OutputWishes& wishes = {});
-  // Waits for so long at most: whether the step submitted last is over.
+  // Waits at most `wait_ms` and returns whether the step submitted last is over.
   Result<bool> finished(std::uint32_t wait_ms);
-  // The step waited for last, once more with timestamps. None may be in flight.
+  // Runs the most recently awaited step once more with timestamps. No step may be in flight.
   Result<std::vector<gpu::KernelTime>> profile();
 
-  // Made anew at the next step.
+  // Forgets the recordings, which the next step then makes again.
   void forget(StepShape shape) { recordings_.forget(shape); }
   void forget_all() { recordings_.forget_all(); }
 
   const Status& broken() const { return broken_; }
   std::uint64_t steps() const { return steps_; }
-  void set_steps(std::uint64_t steps) { steps_ = steps; }  // those of no request do not count
+  void set_steps(std::uint64_t steps) { steps_ = steps; }  // the caller excludes steps that served no request
   std::uint64_t computed_again() const { return computed_again_; }
   std::uint64_t plan_ns() const { return recordings_.plan_ns(); }
 
@@ -74,7 +74,7 @@ class StepRunner {
   Result<Recordings> recordings_of(std::uint32_t index);
   Status launch(const Recordings& recorded, std::uint32_t index);
   Status finish(std::uint32_t index);
-  Status read_hidden(std::uint32_t index);  // of a step in flight, before the next one runs
+  Status read_hidden(std::uint32_t index);  // call it for a step in flight before the next one runs
   Status compute_again();
 
   StepContext& context_;

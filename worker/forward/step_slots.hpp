@@ -1,8 +1,8 @@
-// Slots: what each step in flight needs of its own, namely parameters, logits and results, on the
-// device and in memory that the host maps. Steps take the slots in turn.
+// Slots: what each step in flight needs for itself, namely parameters, logits and results, on the device and in
+// memory that the host maps. Steps take the slots in turn.
 //
 // This class knows the layout of parameters and results (gpu/kernels), but not how a step is computed. After make(),
-// reserve_logits() is the only function that allocates memory. The caller calls it between steps.
+// only reserve_logits() allocates memory. The caller calls it between steps.
 #pragma once
 
 #include <array>
@@ -21,59 +21,60 @@ namespace bulkhead::forward {
 
 struct StepSlot {
   gpu::BufferSlice parameters, results, logprobs, hidden;  // in host memory
-  // The same, of a stage of a split model: rows of the residual stream, from the stage before and for the one behind.
+  // The same for a stage of a split model: rows of the residual stream, from the stage before it and for the stage
+  // after it.
   gpu::BufferSlice brought, computed;
-  // Blocks of kLogitsRows rows, which hold the logits that the host wants, in the order of their outputs. make()
-  // allocates one block, and reserve_logits() more when requests need them. The host chooses the tokens of few
-  // sequences, rows for all could take hundreds of MiB, and host memory that the device can write to is slow to
-  // allocate.
+  // Blocks of kLogitsRows rows for the logits that the host wants, in the order of their outputs. make() allocates
+  // one block, and reserve_logits() allocates more when requests need them. The reasons: the host chooses the tokens
+  // of few sequences, rows for all sequences could take hundreds of MiB, and host memory that the device can write to
+  // is slow to allocate.
   std::vector<gpu::BufferSlice> logits;
   gpu::CommandRing::Ticket ticket = 0;
   std::optional<gpu::BlitQueue::Ticket> downloaded;  // the last download of the step
   std::vector<engine::ColumnOutput> outputs;
-  // The bytes to upload. `window_bytes_there`: how many bytes of the windows' tables the device
-  // has, from all uploads so far.
+  // The bytes to upload. `window_bytes_there` says how many bytes of the windows' tables the device already has from
+  // earlier uploads.
   std::uint64_t parameter_bytes = 0, window_bytes = 0, window_bytes_there = 0;
   std::uint32_t columns = 0;
   bool samples = false;
-  std::vector<std::int32_t> wanted;       // of each output: Column::logprobs
-  bool tells_logprobs = false;            // some of them
+  std::vector<std::int32_t> wanted;       // for each output: Column::logprobs
+  bool tells_logprobs = false;            // some outputs ask for log-probabilities
   bool tells_hidden = false;              // some outputs are kHidden
-  std::vector<engine::RankedToken> tops;  // of all outputs
+  std::vector<engine::RankedToken> tops;  // for all outputs
   StepShape shape;
   bool may_give_up = false;  // its workgroups wait for each other
 };
 
 class StepSlots {
  public:
-  // Both must outlive it and stay where they are.
+  // Both must outlive it and must not move.
   StepSlots(StepContext& context, const engine::ExecutorLimits& limits)
       : context_(context), limits_(limits) {}
-  // context.slots of them: decides on context.parameter_layout and result_rows, and allocates the
-  // device's parts in the context.
+  // Makes context.slots slots: sets context.parameter_layout and result_rows, and allocates the device's parts in the
+  // context.
   Status make();
 
-  // The same as Executor::reserve_logits().
+  // See Executor::reserve_logits().
   Status reserve_logits(std::uint32_t outputs);
 
   StepSlot& operator[](std::uint32_t index) { return slots_[index]; }
   std::uint32_t in_flight() const { return in_flight_; }
   bool all_in_flight() const { return in_flight_ == slots_.size(); }
-  std::uint32_t next() const { return next_; }             // that of the step to be submitted
-  std::uint32_t last() const { return before(next_, 1); }  // of the step submitted last
-  std::uint32_t oldest() const { return before(next_, in_flight_); }  // to be waited for next
+  std::uint32_t next() const { return next_; }             // the slot of the step to be submitted
+  std::uint32_t last() const { return before(next_, 1); }  // the slot of the step submitted last
+  std::uint32_t oldest() const { return before(next_, in_flight_); }  // the slot of the step to be awaited next
   std::uint32_t after(std::uint32_t index, std::uint32_t steps) const {
     return static_cast<std::uint32_t>((index + steps) % slots_.size());
   }
   std::uint32_t before(std::uint32_t index, std::uint32_t steps) const {
     return static_cast<std::uint32_t>((index + slots_.size() - steps) % slots_.size());
   }
-  void submitted();  // the step in next()
-  void waited();     // for the step in oldest()
-  // Outputs of the step submitted last.
+  void submitted();  // the step in next() was submitted
+  void waited();     // the step in oldest() has been awaited
+  // Returns the number of outputs of the step submitted last.
   std::uint32_t chosen_rows() const { return chosen_rows_; }
 
-  // The parts of a slot's parameters that its step needs on the device, and where they go.
+  // The parts of a slot's parameters that its step needs on the device, and their destinations.
   struct Upload {
     gpu::BufferSlice from, to;
   };
@@ -81,15 +82,15 @@ class StepSlots {
   // Fills the next slot's parameters and outputs. Returns an error if the step wants more rows of logits than were
   // reserved and the host has no memory for them.
   Status write_parameters(const engine::Step& step);
-  // The slot's results, log-probabilities, logits and hidden states, as far as they are wanted, once its
-  // ticket's work is over.
+  // Starts to download the slot's results, log-probabilities, logits and hidden states, as far as they are wanted.
+  // They are downloaded once its ticket's work is over.
   Status start_downloads(std::uint32_t index, const Activations& activations, gpu::BlitQueue& blit,
                          const gpu::CommandRing& ring);
-  void take_results(std::uint32_t index);  // what was downloaded, to the slot's outputs
-  // Whether workgroups of a finished step gave up waiting for each other.
+  void take_results(std::uint32_t index);  // copies what was downloaded to the slot's outputs
+  // Returns whether workgroups of a finished step stopped waiting for each other.
   bool gave_up(std::uint32_t index) const;
-  // The tokens that the oldest step was to find in the results of the one before it, where a later
-  // one's may be by now.
+  // Writes the tokens into the oldest step that it was to find in the results of the step before it, because a later
+  // step may have overwritten these results.
   void tell_tokens();
 
  private:
@@ -112,10 +113,10 @@ class StepSlots {
   std::vector<gpu::Buffer> host_logits_;                                      // blocks of all slots
   std::vector<StepSlot> slots_;
   std::uint32_t next_ = 0;
-  std::uint32_t in_flight_ = 0;    // the slots before the next
+  std::uint32_t in_flight_ = 0;    // the slots before next_
   std::uint32_t chosen_rows_ = 0;  // outputs of the step submitted last
   std::vector<std::uint32_t> page_starts_;
-  std::vector<engine::TokenId> last_tokens_;  // of the step waited for last
+  std::vector<engine::TokenId> last_tokens_;  // of the step awaited last
 };
 
 }  // namespace bulkhead::forward

@@ -1,6 +1,5 @@
-// The Executor that computes on a device. It uploads a model's weights (still quantised), keeps the
-// paged KV cache on the device, and runs steps as recorded Vulkan compute work. No tensor is computed
-// on the host.
+// The Executor that computes on a device. It uploads a model's weights (still quantised), keeps the paged KV cache on
+// the device, and runs steps as recorded Vulkan compute work. The host computes no tensor.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +27,7 @@ struct TransformerOptions {
   config::EngineSettings engine;
   config::GpuOptimizations gpu;
   std::uint32_t context =
-      0;  // 0: the model's own, lowered to what fits; else exactly this or an error
+      0;  // 0: the model's own, reduced to what fits; otherwise exactly this or an error
   std::uint32_t wait_timeout_ms = 10000;
   // Weights and KV pages in memory that can be exported (export_memory), where the device has such.
   bool exportable = false;
@@ -42,9 +41,9 @@ struct TransformerOptions {
   bool lanes_mapping = false;       // for tests: the GPUs' kernels on any device
   // For tests: from the warm-up on this link of a chain (gpu/kernels/chain.glsl) waits in vain.
   std::uint32_t broken_link = 0;
-  // done/total in bytes or steps; called on the loading thread, several times a second for as long
-  // as it makes headway or a wait is within its time: a sign of life. Only one driver's call that
-  // compiles one kernel may take longer.
+  // Reports progress; done/total are bytes or steps. It is a sign of life: the loading thread calls it several times
+  // a second while loading advances or a wait is within its time limit. Only a driver's call that compiles a kernel
+  // may take longer.
   std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)> progress;
 };
 
@@ -74,22 +73,22 @@ struct ComputedRows {
 
 class Transformer : public engine::Executor, public MemoryExporter {
  public:
-  // Of a stage of a split model (split_transformer.hpp). A stage that embeds nothing takes the stream's rows from
-  // here: [column][embedding], to be filled before submit(). Else empty.
+  // For a stage of a split model (split_transformer.hpp). A stage that does not embed tokens takes the stream's rows
+  // from here: [column][embedding]; fill it before submit(). Otherwise empty.
   virtual std::span<float> brought_rows() = 0;
-  // Of a stage that makes no logits: what the step waited for last has computed, until the next submit(). Else empty.
+  // For a stage that computes no logits: what the most recently awaited step has computed, valid until the next
+  // submit(). Otherwise empty.
   virtual ComputedRows computed_rows() = 0;
-  // For benchmarks: runs the step once more with a timestamp around each dispatch and waits. The
-  // step is as for submit(); none may be in flight. What layers carry from position to position is of
-  // no use after it.
+  // For benchmarks: runs the step once more with a timestamp around each dispatch and waits. `step` is as for
+  // submit(); no step may be in flight. The states of layers are useless afterwards.
   virtual Result<std::vector<gpu::KernelTime>> profile_step(const engine::Step& step) = 0;
-  // Device bytes that a step of one column must read of the weights.
+  // Returns the bytes of weights that a step of one column must read on the device.
   virtual std::uint64_t weight_bytes_read() const = 0;
 };
 
-// Loads the model and runs one forward pass to warm everything up; the pass leaves no trace in the
-// KV cache. kResourceExhausted says what memory is needed and what is free. `device` and `file`
-// must outlive the transformer (the file only until this returns).
+// Loads the model and runs one forward pass to warm everything up; the pass leaves no trace in the KV cache.
+// kResourceExhausted says how much memory is needed and how much is free. `device` must outlive the transformer;
+// `file` must live until this returns.
 Result<std::unique_ptr<Transformer>> make_transformer(gpu::Device& device,
                                                       const model::GgufFile& file,
                                                       const model::ModelGraph& graph,

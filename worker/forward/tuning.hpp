@@ -1,11 +1,10 @@
-// Chooses among the bit-equal variants of a product's kernel: how many rows a workgroup or a subgroup
-// takes, how wide a workgroup is, how far a loop is unrolled. The kernel's own choice is the default. A
-// file, one for each device and driver, keeps the variants that were measured to be faster. No choice
-// changes a bit of any result (gpu/kernels/kernels.hpp), so neither a measurement nor a lost file can
-// change a token.
+// Chooses among variants of a product's kernel that give the same bits: how many rows a workgroup or a subgroup
+// takes, how wide a workgroup is, how far a loop is unrolled. The default is the kernel's own choice. A file for each
+// device and driver keeps the variants that were measured to be faster. No choice changes a bit of any result
+// (gpu/kernels/kernels.hpp), so neither a measurement nor a lost file can change a token.
 //
-// A product is identified by its weights' type and shape and by the widest step that it serves. Whole
-// steps are timed, since a choice must make these faster; the caller makes and times them.
+// A product is identified by its weights' type and shape and by the widest step that it serves. Whole steps are
+// timed, because a choice must make whole steps faster; the caller makes and times them.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,8 @@
 
 namespace bulkhead::forward {
 
-// The first is the default. All of them cover what they say they cover, and are equal bit for bit.
+// Returns the variants; the first is the default. All of them support the same columns, types and shapes, and give
+// the same bits.
 std::vector<gpu::kernels::MatvecVariant> product_variants(const gpu::kernels::Mapping& mapping,
                                                           const gpu::kernels::MatvecShape& shape,
                                                           std::uint32_t columns,
@@ -29,22 +29,21 @@ std::vector<gpu::kernels::MatvecVariant> product_variants(const gpu::kernels::Ma
 
 class Tuning {
  public:
-  // Reads what is known. Whatever is wrong with the file is worth a warning, and nothing is known,
-  // then. `path` empty: nothing is read or kept.
+  // Reads the file. If anything is wrong with it, a warning is logged, and no results are known. If `path` is empty,
+  // nothing is read or written.
   Tuning(gpu::kernels::Mapping mapping, std::string path);
 
-  // The chosen variant, and from then on the product is one of the tuned step's.
+  // Returns the chosen variant; from then on the product belongs to the step that is tuned.
   gpu::kernels::MatvecVariant matvec(const gpu::kernels::MatvecShape& shape, std::uint32_t columns,
                                      bool in_chain = false);
-  // Of products asked for so far that were never measured: every variant's kernel.
+  // Returns the kernels of all variants, for the products asked for so far that were never measured.
   std::vector<gpu::KernelSpec> unmeasured() const;
 
-  // The time of a step of so many columns with the choices as they are, made anew, in microseconds.
+  // Makes a step of this many columns with the present choices, and returns its time in microseconds.
   using Measure = std::function<Result<double>(std::uint32_t columns)>;
-  // Tries the variants of products that were never measured, one product after another, narrow steps
-  // first, until `budget_ms` are over: the rest is for the next time. A variant must be faster by
-  // kWorthIt twice, the second time right behind the default, to be taken. Keeps what it found. The
-  // caller makes its steps anew afterwards.
+  // Tries the variants of products that were never measured, one product after another, narrow steps first, for at
+  // most `budget_ms`; the rest is left for the next time. A variant is chosen only if it is faster by kWorthIt twice,
+  // the second time right after the default. Saves the results. The caller must make its steps again afterwards.
   Status run(const Measure& measure, std::uint32_t budget_ms);
 
   // For tests: variant `index` (of as many as there are) of every product asked for so far.
