@@ -12,7 +12,7 @@
 // accepts only UTF-8 from a worker, so encoding repairs it. any_bytes(field) may hold any bytes. whole_text(field) is
 // generated text: it must be UTF-8, and encoding does not repair it, because its sender releases whole characters
 // only.
-// not repaired, because its sender releases whole characters only.
+//
 // Add new fields at the end of a row. If a record lacks them, they get their default values; so a newer daemon can
 // read a journal that an older one wrote.
 #pragma once

@@ -1,4 +1,4 @@
-// Loads a model: takes the worker's arguments and makes everything that serving needs.
+// Loads a model: turns the worker's arguments into everything that serving needs.
 #pragma once
 
 #include <chrono>
@@ -26,11 +26,11 @@ struct Arguments {
   std::string model = "builtin";
   std::string name;  // for the log
   std::string device = "auto";
-  std::string split = "none";  // "layers": `device` is a list of devices, which share the layers
+  std::string split = "none";  // "layers": `device` lists the devices that share the layers
   std::uint32_t context = 0;
   std::vector<int> cores;  // cores to run on; empty: any
   std::string chat_template;
-  std::string draft;  // a GGUF file of a model that guesses; empty: none
+  std::string draft;  // a GGUF file of a draft model; empty: none
   int channel = -1;
   int region = -1;
   std::string cache;  // the cache folder; empty: none
@@ -39,19 +39,19 @@ struct Arguments {
   std::vector<std::string> assignments;
 };
 
-// Everything that serving needs. The members are destroyed in the reverse of this order, as they must be.
+// Everything that serving needs. The members must be destroyed in the reverse of this order.
 struct Loaded {
   std::unique_ptr<model::GgufFile> file;
   model::ModelGraph graph;
   std::unique_ptr<model::Tokenizer> tokenizer;
   engine::Language language;
   std::unique_ptr<gpu::Device> device;
-  std::vector<std::unique_ptr<gpu::Device>> more_devices;  // of a split model: all but the first
-  std::unique_ptr<forward::Transformer> draft;             // null: none
+  std::vector<std::unique_ptr<gpu::Device>> more_devices;  // for a split model: all but the first
+  std::unique_ptr<forward::Transformer> draft;             // null: no draft model
   std::unique_ptr<forward::Transformer> executor;
 };
 
-// Reports to the daemon how far loading is, now and then. Each report is also a sign of life.
+// Reports the progress of loading to the daemon now and then. Each report is also a sign of life.
 class ProgressReporter {
  public:
   ProgressReporter(ipc::Channel& channel, Outbox& outbox) : channel_(channel), outbox_(outbox) {}
@@ -66,7 +66,7 @@ class ProgressReporter {
   std::chrono::steady_clock::time_point sent_{};
 };
 
-// Reads the model, opens the device and brings the weights there. Fills `loaded` as far as it gets.
+// Reads the model, opens the device and uploads the weights. On an error, `loaded` has what was loaded before it.
 Status load(const Arguments& arguments, const config::Settings& settings,
             ProgressReporter& progress, MainVault& vault, Loaded& loaded);
 

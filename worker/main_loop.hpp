@@ -1,9 +1,8 @@
-// The loop of a worker once its model is loaded: messages in, steps, messages out, until the daemon
-// tells it to stop or is gone.
+// The loop of a worker once its model is loaded. It receives messages, runs steps and sends messages, until the
+// daemon tells it to stop or is gone.
 //
-// One thread does all of it. It reads and answers messages while the device computes. With nothing to
-// compute it sleeps on the channel and on the tokenizer's thread, and wakes once a second for the
-// heartbeat.
+// One thread does all of this. It reads and answers messages while the device computes. With nothing to compute it
+// sleeps on the channel and on the tokenizer's thread, and wakes once a second for the heartbeat.
 #pragma once
 
 #include <chrono>
@@ -21,17 +20,17 @@ namespace bulkhead::worker {
 
 class MainLoop {
  public:
-  // Called when the daemon promotes this standby; fills in what the second Ready says anew. False:
-  // the worker can't serve before its predecessor is gone; the loop calls again when it is.
+  // Called when the daemon promotes this standby; updates the Ready to be sent again. Returns false if the worker
+  // can't serve before its predecessor is gone; the loop then calls it again when that is so.
   using Promoted = std::function<bool(const ipc::Promote&, ipc::Ready&)>;
-  // After a Ready whose vault waits to be offered, called now and then until it returns true.
+  // After a Ready whose vault is still to be offered: called now and then until it returns true.
   using OfferAgain = std::function<bool()>;
-  // `ready`: what the daemon has been told, and is told again when it promotes a standby.
+  // `ready` is what the daemon was told; the loop sends it again when the daemon promotes a standby.
   MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine, ipc::Ready ready,
            Promoted promoted, OfferAgain offer_again, const config::IpcSettings& settings);
 
-  // OK: Shutdown came, or the daemon is gone. An error is the device's, or a broken channel's: the
-  // worker can't go on.
+  // Returns OK if Shutdown came or the daemon is gone. An error means that the device failed or the channel is
+  // broken: the worker can't go on.
   Status run();
 
  private:
@@ -42,8 +41,8 @@ class MainLoop {
   void offer_vault();
   void send_stats(bool busy);
   Status sleep();
-  // An end notices that its peer is gone when it goes to sleep on the channel. A busy worker does so
-  // for a moment now and then; otherwise it would compute for nobody until the ring is full.
+  // An end of a channel notices that its peer is gone when it goes to sleep on the channel. A busy worker therefore
+  // does so for a moment now and then; otherwise it would compute for nobody until the ring is full.
   void look_for_the_end();
   void beat() { channel_.beat(++beats_); }
 
@@ -58,9 +57,9 @@ class MainLoop {
   bool offering_;
   std::chrono::microseconds spin_;
   Status received_;                      // the first error of receiving
-  std::optional<ipc::Promote> waiting_;  // for the end of the predecessor
+  std::optional<ipc::Promote> waiting_;  // waits for the end of the predecessor
   bool shutdown_ = false;
-  int idle_reports_ = 1;  // reports still due of a worker that does nothing
+  int idle_reports_ = 1;  // how many reports an idle worker still has to send
   std::uint64_t beats_ = 0;
   Clock::time_point stats_sent_{};
   Clock::time_point offered_{};

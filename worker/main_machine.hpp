@@ -1,5 +1,4 @@
-// What the worker's program does with the machine besides opening a device: it lists the devices and chooses
-// cores.
+// How the worker's program uses the machine apart from opening a device: it lists the devices and chooses cores.
 #pragma once
 
 #include <vector>
@@ -8,13 +7,13 @@
 
 namespace bulkhead::worker {
 
-// Prints a line "NUMBER KIND usable" or "NUMBER KIND unusable" for each device, for the daemon, which loads no driver
-// itself. Returns the program's exit code.
+// Prints a line "NUMBER KIND usable" or "NUMBER KIND unusable" for each device. The daemon reads these lines, because
+// it loads no driver itself. Returns the program's exit code.
 int list_devices();
 
-// Lets the process run on these cores alone from now on; does nothing if `cores` is empty. The process must have no
-// other thread yet: later threads, a driver's among them, inherit the cores. kInvalidArgument: the process can run
-// on none of them.
+// Makes the process run only on these cores from now on; does nothing if `cores` is empty. The process must have no
+// other thread yet, because later threads, including a driver's, inherit the cores. kInvalidArgument: the process can
+// run on none of them.
 Status stay_on(const std::vector<int>& cores);
 
 }  // namespace bulkhead::worker

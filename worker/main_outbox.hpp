@@ -1,6 +1,5 @@
-// Sends messages to the daemon, in order and without dropping any: at once while the ring has room,
-// and from a queue here while it has none. Code that makes messages must look at congested() and
-// pause; that bounds the queue.
+// Sends messages to the daemon in order, without dropping any: at once while the ring has room, and from a queue here
+// while it has none. Code that makes messages must check congested() and pause; that bounds the queue.
 #pragma once
 
 #include <chrono>
@@ -16,12 +15,12 @@ class Outbox {
  public:
   explicit Outbox(ipc::Channel& channel) : channel_(channel) {}
 
-  // Sends or keeps the message. The first failure lasts: status() tells, and everything after it is
+  // Sends or queues the message. The first failure is permanent: status() returns it, and everything after it is
   // dropped, because nobody is there to read it.
   void send(const ipc::FromWorker& message);
-  // Sends on what was kept, as far as there is room.
+  // Sends queued messages as long as there is room.
   void pump();
-  // The same until nothing is left or `timeout` has passed; for a process's last words.
+  // The same until the queue is empty or `timeout` has passed; for a process's last messages.
   void drain(std::chrono::milliseconds timeout);
 
   bool congested() const { return kept_.size() >= kMostKept; }
@@ -29,7 +28,7 @@ class Outbox {
   const Status& status() const { return status_; }
 
  private:
-  // A record of each running step and of each new request would be a few; beyond this, steps wait.
+  // The running steps and new requests need only a few records; beyond this number, steps wait.
   static constexpr std::size_t kMostKept = 32;
   bool try_send(const ipc::FromWorker& message);
 

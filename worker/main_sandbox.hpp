@@ -1,5 +1,5 @@
-// What the worker does so that the daemon need not trust it later: it confines itself, and it lets the daemon tell
-// which files of the cache folder were written before the first request.
+// What the worker does so that the daemon need not trust it later: it confines itself, and it makes it possible for
+// the daemon to tell which files of the cache folder were written before the first request.
 #pragma once
 
 #include <string>
@@ -19,13 +19,13 @@ struct ConfinedNeeds {
   int region = -1;            // descriptor of the channel's shared memory
 };
 
-// Confines the process, which must have one thread and must not have touched a model or a driver.
-// Returns the protections.
+// Confines the process, which must have one thread and must not have touched a model or a driver yet. Returns the
+// protections.
 Result<std::vector<Protection>> confine(const ConfinedNeeds& needs,
                                         const config::IsolationSettings& isolation);
 
-// Waits for the next tick of the clock that files' times come from, at most 100 ms; a tick takes some milliseconds.
-// After the call, the daemon can tell files that were written before it from later ones
+// Waits for the next tick of the clock from which files get their times; a tick takes some milliseconds. Waits at
+// most 100 ms. After the call, the daemon can distinguish files that were written before it from later ones
 // (orchestrator/supervisor/cache_seal.hpp).
 void let_clock_of_files_pass();
 

@@ -8,9 +8,8 @@
 //   begin()        when this process is to serve: the KV pages become its own, or, if it has loaded
 //                  the model itself, its memory is offered to the daemon
 //
-// An error before begin() means that nothing of the vault may be used: the process ends, and another
-// one loads the model, so that no half of a vault is ever used. An error in begin() costs the vault or
-// the KV pages, and nothing else.
+// An error before begin() means that nothing of the vault may be used: the process ends, and another one loads the
+// model, so that no half of a vault is ever used. An error in begin() only loses the vault or the KV pages.
 #pragma once
 
 #include <cstdint>
@@ -69,7 +68,7 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
   struct Offer {
     UniqueFd directory;
     std::vector<UniqueFd> blocks;
-    std::vector<int> descriptors;  // those of both, and between them the model's open files'
+    std::vector<int> descriptors;  // the descriptors of both; between them come those of the model's open files
     std::size_t sent = 0;
     ipc::VaultOffer word;
   };
@@ -77,7 +76,8 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
   Status take_descriptors(std::vector<UniqueFd>& all);
   // Fills in offer_ and makes the directory.
   Status prepare(const forward::Transformer& executor, const model::GgufFile& file);
-  // What is left of offer_, which is gone when all was sent. kResourceExhausted: no room for more yet.
+  // Sends the rest of offer_, and removes it when everything was sent. kResourceExhausted: there is no room for more
+  // yet.
   Status send_offer();
   bool adopt(engine::Engine& engine, bool may_adopt_kv, Writer writer);
 

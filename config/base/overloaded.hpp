@@ -1,6 +1,5 @@
 // Combines several lambdas into one function object for std::visit: Overloaded{[](A) {...}, [](B) {...}}. The
 // compiler reports a type that none of them takes.
-// none of them takes.
 #pragma once
 
 namespace bulkhead {

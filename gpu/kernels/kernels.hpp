@@ -188,7 +188,6 @@ KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape,
 
 // For attention over latents (rope_latent.comp), where shape.value_entries is not 0. Each column has a workgroup for
 // each query head, and one more for its row of the cache.
-// for each query head and one more for its row of the cache.
 static_assert(sizeof(RopeLatentPush) == 104);
 // The position scales queries as in RopeKvRules.
 KernelSpec rope_latent(const Mapping& mapping, const AttentionShape& shape, float temperature = 0,

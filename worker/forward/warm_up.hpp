@@ -1,6 +1,6 @@
-// Runs steps without a request while loading. They cover enough shapes that every kernel is compiled
-// and every recording exists before the first request, and they time variants of kernels. They write
-// to the hidden page only.
+// Runs steps without a request while the model is loaded. They cover enough shapes that every kernel is compiled and
+// every recording exists before the first request; some also time variants of kernels. They write only to the hidden
+// page.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class WarmUp {
   WarmUp(StepContext& context, StepRunner& steps, const TransformerOptions& options)
       : context_(context), steps_(steps), options_(options) {}
 
-  // Tells how long a step of one column takes (limits.step_us), and keeps the compiled kernels.
+  // Measures how long a step of one column takes (limits.step_us), and saves the compiled kernels.
   Status run_every_shape(engine::ExecutorLimits& limits, LoadTimes& times);
   // Measures variants of the narrow steps' products and keeps the fastest.
   Status tune(Tuning& tuning, engine::ExecutorLimits& limits, LoadTimes& times);
@@ -37,11 +37,11 @@ class WarmUp {
   const TransformerOptions& options_;
 };
 
-// Some drivers do slow work once, at a later submission of a process. This submits almost nothing until
-// that has happened. Call it when no other thread submits.
+// Some drivers do slow work once, at a later submission of a process. This function submits almost nothing until that
+// has happened. Call it while no other thread submits.
 Status wear_in_queues(gpu::Device& device, std::uint32_t timeout_ms);
 
-// The page behind those that are given to sequences.
+// Returns the page behind those that sequences get.
 inline engine::PageIndex hidden_page(const engine::ExecutorLimits& limits) {
   return limits.total_pages;
 }

@@ -1,6 +1,5 @@
-// Takes a GGUF matrix's blocks apart into the planes that kernels read
-// (gpu/kernels/weight_layout.hpp), without changing a bit of a quant or a scale. Pure host code;
-// knows no Vulkan.
+// Splits a GGUF matrix's blocks into the planes that kernels read (gpu/kernels/weight_layout.hpp), without changing a
+// bit of a quant or a scale. Pure host code; knows no Vulkan.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +16,8 @@ inline gpu::kernels::TensorType weight_type(model::TensorType type) {
   return type;
 }
 
-// The order in which the rows of a tensor's heads are taken, so that the two rows that rotate together
-// become neighbours: among the first 2 * pairs rows of each head, rows i and i + pairs alternate.
-// head 0: rows stay as they are.
+// The order of the rows of a tensor's heads that makes each pair of rows that rotate together neighbours: among the
+// first 2 * pairs rows of each head, rows i and i + pairs alternate. With head 0, rows keep their order.
 struct RowOrder {
   std::uint32_t head = 0, pairs = 0;
   std::uint64_t source(std::uint64_t row) const {
@@ -33,15 +31,16 @@ struct RowOrder {
 enum class Packing {
   kPlanes,
   kUnits,             // for matrix units
-  kUnitsAlternating,  // the same of two tensors, their rows in turn: a gate and its up
+  kUnitsAlternating,  // the same for two tensors, a gate and its up, whose rows alternate
 };
 
-// One matrix in device memory: the rows of one or more tensors of equal type and row length, one
-// after another (q, k and v; gate and up), so that one dispatch computes them all.
+// One matrix in device memory: the rows of one or more tensors of equal type and row length, one after another (q, k
+// and v; gate and up), so that one dispatch computes them all.
 class PackedMatrix {
  public:
-  // `orders`: of each tensor; empty: all as they are. With `slices` the tensors are those of so many
-  // matrices of equal shape (experts), one matrix's after another's; each begins with a whole block.
+  // `orders` has the row order of each tensor; empty: all keep their order. With `slices` the tensors belong to that
+  // many matrices of equal shape (experts), one matrix's tensors after another's; each matrix begins with a whole
+  // block.
   explicit PackedMatrix(std::vector<const model::TensorInfo*> tensors,
                         std::vector<RowOrder> orders = {}, Packing packing = Packing::kPlanes,
                         std::uint32_t slices = 1);
@@ -50,10 +49,9 @@ class PackedMatrix {
   const gpu::kernels::WeightLayout& layout() const { return layout_; }
   std::uint32_t width() const { return width_; }
   std::uint32_t slices() const { return slices_; }
-  std::uint64_t slice_rows() const { return slice_rows_; }  // of the tensors; layout() may pad them
+  std::uint64_t slice_rows() const { return slice_rows_; }  // rows of the tensors; layout() may pad them
 
-  // Writes bytes [offset, offset + piece.size()) of what layout() says; large pieces by several
-  // threads.
+  // Writes bytes [offset, offset + piece.size()) of the layout. Several threads write large pieces.
   void fill(std::uint64_t offset, std::span<std::byte> piece) const;
 
  private:
@@ -69,11 +67,11 @@ class PackedMatrix {
   gpu::kernels::WeightType type_;
   std::uint32_t width_;
   std::uint32_t slices_;
-  std::uint64_t slice_rows_ = 0, stored_rows_ = 0;  // of a slice
+  std::uint64_t slice_rows_ = 0, stored_rows_ = 0;  // per slice
   gpu::kernels::WeightLayout layout_;
 };
 
-// A vector (norm gain, bias, frequency factors) as floats, from any float type; zeros from others.
+// Returns a vector (norm gain, bias, frequency factors) of any float type as floats; zeros for other types.
 std::vector<float> to_floats(const model::TensorInfo& tensor);
 
 }  // namespace bulkhead::forward

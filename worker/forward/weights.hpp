@@ -1,4 +1,4 @@
-// A model's weights in device memory, as steps address them, and how they get there.
+// A model's weights in device memory, as steps address them, and how they are loaded.
 #pragma once
 
 #include <cstdint>
@@ -41,32 +41,32 @@ struct ModelWeights {
   std::vector<DeviceMatrix> matrices;  // as in the plan
   std::vector<std::uint64_t> vectors;  // as in the graph: device addresses of floats
   std::vector<DeviceRope> ropes;       // as in the graph
-  std::vector<gpu::Buffer> blocks;     // matrices, and last every vector and table
+  std::vector<gpu::Buffer> blocks;     // the matrices; the last one has every vector and table
   std::uint64_t bytes = 0;             // in device memory
-  std::uint64_t bytes_per_step = 0;    // read by a step of one column with an output
+  std::uint64_t bytes_per_step = 0;    // what a step of one column with an output reads
 
-  // 0: there is no such vector.
+  // Returns 0 if there is no such vector.
   std::uint64_t vector(model::VectorIndex index) const {
     return index == kAbsent ? 0 : vectors[index];
   }
-  // Of no pairs where nothing rotates.
+  // Returns a rope without pairs if nothing rotates.
   DeviceRope rope(model::RopeIndex index) const {
     return index == kAbsent ? DeviceRope{} : ropes[index];
   }
 };
 
-// What weights are brought, and how.
+// Which weights are loaded, and how.
 struct WeightSource {
   const model::GgufFile& file;
   const model::ModelGraph& graph;
   const ModelPlan& plan;
-  std::uint32_t context = 0;  // positions that rotate
+  std::uint32_t context = 0;  // the number of positions that can be rotated
   gpu::Memory memory = gpu::Memory::kDeviceLocal;
 };
 
-// Brings the weights to the device in the background. `weights` is the caller's and stays where it
-// is; its types, sizes and layouts are there from the start, its addresses from place(), its
-// contents from finish(). Until finish() the blit queue is this object's alone.
+// Loads the weights to the device in the background. `weights` belongs to the caller and must not move. Its types,
+// sizes and layouts are valid from the start, its addresses from place() on, its contents from finish() on. Until
+// finish() only this object may use the blit queue.
 class WeightUpload {
  public:
   // Called about every 100 ms while a function here waits, with the bytes packed so far.
@@ -84,11 +84,11 @@ class WeightUpload {
   // At any time: stops loading, and waits until no copy to the weights is under way.
   ~WeightUpload();
 
-  Status place(const UploadProgress& progress);   // until all memory is allocated
-  Status finish(const UploadProgress& progress);  // until all is on the device; after place()
-  PipelineTimes times() const;                    // after finish()
+  Status place(const UploadProgress& progress);   // waits until all memory is allocated
+  Status finish(const UploadProgress& progress);  // waits until everything is on the device; call it after place()
+  PipelineTimes times() const;                    // valid after finish()
   const BlockPlan& plan() const;
-  // Changes with what lies where: names, types, sizes, places.
+  // Returns a hash that changes with the layout: names, types, sizes, places.
   std::uint64_t layout_hash() const;
 
  private:

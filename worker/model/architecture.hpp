@@ -1,6 +1,6 @@
-// The architectures that Bulkhead computes. Each is one file in architectures/, which the build
-// finds by itself: it ends with BULKHEAD_ARCHITECTURE(SYMBOL, "NAME", describe_SYMBOL), where NAME is
-// general.architecture and SYMBOL the file's name (a '-' is a '_').
+// The architectures that Bulkhead computes. Each one is a file in architectures/, which the build finds by itself.
+// The file ends with BULKHEAD_ARCHITECTURE(SYMBOL, "NAME", describe_SYMBOL), where NAME is general.architecture and
+// SYMBOL is the file's name (with '_' for '-').
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ class GraphBuilder;
 
 struct Architecture {
   const char* name;
-  // Reads the hyperparameters and lists tensors and operations. Errors are kept by the builder.
+  // Reads the hyperparameters and lists tensors and operations. The builder keeps errors.
   void (*describe)(GraphBuilder& model);
 };
 
@@ -28,19 +28,18 @@ struct Architecture {
     name, describe                                    \
   }
 
-// By name, rising.
+// Returns them sorted by name.
 std::span<const Architecture* const> architectures();
-// "llama, qwen2, qwen3"
+// Returns "llama, qwen2, qwen3".
 std::string architecture_names();
 
-// Reads and checks a model: every hyperparameter sane, every needed tensor there with the right
-// shape and a computable type, none left over that would change the result. An unsupported
-// architecture is named, with the list of supported ones.
+// Reads and checks a model: every hyperparameter must be plausible, every required tensor must be there with the
+// right shape and a type that can be computed, and no tensor may be left over that would change the result. For an
+// unsupported architecture the error names it and lists the supported ones.
 Result<ModelGraph> read_model(const GgufFile& file);
 
-// The graph of a model that does not exist yet, for make-model: `file` has the hyperparameters
-// alone, and every tensor is taken to be there, but of the optional ones only those for which
-// `has(name)` is true.
+// Returns the graph of a model that does not exist yet, for make-model. `file` has only the hyperparameters. Every
+// required tensor counts as present, and an optional one if `has(name)` returns true.
 Result<ModelGraph> imagine_model(const GgufFile& file,
                                  std::function<bool(const std::string& name)> has);
 

@@ -1,4 +1,4 @@
-// The model inside the program: what "builtin" opens.
+// The model inside the program, which the path "builtin" opens.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace bulkhead::model {
 
-// A whole GGUF file, 64-byte aligned, for the life of the process; empty when this build has none.
+// Returns a whole GGUF file, 64-byte aligned, for the life of the process; empty if this build has none.
 std::span<const std::byte> builtin_model();
 
 }  // namespace bulkhead::model

@@ -1,5 +1,5 @@
-// Cuts text by regular expressions as the makers of a vocabulary wrote them: each cuts the pieces of the
-// one before into its matches and what lies between them. PCRE2 matches them, with Unicode's classes.
+// Cuts text with a vocabulary's regular expressions: each expression cuts the pieces of the one before it into its
+// matches and the text between them. PCRE2 matches them, with Unicode's classes.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@
 
 namespace bulkhead::model {
 
-// Compiled once. Never changes, so that any threads may cut by it.
+// Compiled once and immutable, so any number of threads may use it.
 class Expressions {
  public:
-  // kCorrupt with PCRE2's words for one that is none.
+  // kCorrupt, with PCRE2's message, for an invalid expression.
   static Result<std::shared_ptr<const Expressions>> compile(std::span<const std::string> sources);
   Expressions(const Expressions&) = delete;
   Expressions& operator=(const Expressions&) = delete;
@@ -29,9 +29,8 @@ class Expressions {
   std::unique_ptr<Patterns> patterns_;
 };
 
-// The pieces of one text, in order; together they are the text. A byte that is not UTF-8 is a piece by
-// itself. Where an expression costs too much (which only a file's own can), the rest of its piece stays
-// whole.
+// The pieces of one text, in order; together they are the text. A byte that is not UTF-8 is a piece of its own. If an
+// expression costs too much (only an expression from a file can), the rest of its piece stays whole.
 class ExpressionSplitter {
  public:
   // Both must outlive it.
@@ -39,15 +38,15 @@ class ExpressionSplitter {
   ExpressionSplitter(ExpressionSplitter&&) noexcept;
   ~ExpressionSplitter();
 
-  // The next piece; empty at the end.
+  // Returns the next piece; empty at the end.
   std::string_view next();
 
  private:
-  // What an expression has of the piece that it cuts.
+  // How far an expression has cut its piece.
   struct Level {
     std::string_view piece;
-    std::size_t at = 0;              // up to where it is cut
-    std::size_t begin = 0, end = 0;  // the match that comes next; end 0: none is known
+    std::size_t at = 0;              // cut up to here
+    std::size_t begin = 0, end = 0;  // the next match; end 0: unknown
   };
   struct Match;
   std::string_view valid_run();

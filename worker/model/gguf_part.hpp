@@ -1,11 +1,10 @@
-// One GGUF file as it lies on disk, parsed and checked; gguf.cpp makes a model of one or more.
+// One GGUF file on disk, parsed and checked. gguf.cpp makes a model of one or more of them.
 //
 //   offset 0   "GGUF"  u32 version  u64 tensor count  u64 metadata count
 //   metadata   { string key, u32 type, value }            string: u64 length, bytes (no terminator)
 //              an array value: u32 element type, u64 count, elements
-//   tensors    { string name, u32 dimensions, u64 ne[dimensions], u32 type, u64 offset in the data
-//   section } padding to general.alignment (32 when absent), then the data section, to the end of
-//   the file
+//   tensors    { string name, u32 dimensions, u64 ne[dimensions], u32 type, u64 offset in the data section }
+//   padding to general.alignment (32 when absent), then the data section, to the end of the file
 #pragma once
 
 #include <cstdint>
@@ -46,8 +45,7 @@ struct MetadataValue {
   std::uint64_t offset = 0;                // of the value in its file, for messages
 };
 
-// Limits that no real model comes near; they bound the time and memory that a hostile file can
-// take.
+// Limits far above any real model. They bound the time and memory that a hostile file can take.
 constexpr std::uint64_t kMaxMetadataEntries = 65'536;
 constexpr std::uint64_t kMaxMetadataBytes = 128ULL << 20;
 constexpr std::uint64_t kMaxArrayElements = 1ULL << 22;
@@ -67,9 +65,9 @@ struct GgufPart {
 // Views in the result point into `bytes`.
 Result<GgufPart> parse_gguf(std::span<const std::byte> bytes, const std::string& name);
 
-// "Q4_K", "IQ2_XXS", "number 77": also for types that Bulkhead does not compute with.
+// Returns "Q4_K", "IQ2_XXS" or "number 77": also for types that Bulkhead can't compute with.
 std::string tensor_type_name(std::uint32_t type);
-// The types that Bulkhead computes with, for messages: "F16, F32 and Q4_0".
+// Returns the types that Bulkhead computes with, for messages: "F16, F32 and Q4_0".
 std::string known_tensor_types();
 
 // Calls f(element bytes) for each string of a string array's payload, which parse_gguf has checked.

@@ -1,4 +1,4 @@
-// Values of a GGUF file's metadata: scalars as numbers, and what `inspect` prints of them. Pure.
+// Values of a GGUF file's metadata: scalars as numbers, and the texts that `inspect` prints. Pure.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,15 @@
 
 namespace bulkhead::model {
 
-// A scalar widened without loss; bool counts as neither an integer nor a float.
+// A scalar widened without loss. A bool counts as neither an integer nor a float.
 using Number = std::variant<std::monostate, std::uint64_t, std::int64_t, double>;
 
-// The scalar at an address that has room for one of this type; no number for strings, arrays and bools.
+// Returns the scalar of this type at an address; no number for strings, arrays and bools.
 Number number_at(ValueType type, const std::byte* at);
 
-// "float32", "array of string, 12 elements".
+// Returns "float32", or "array of string, 12 elements".
 std::string type_text(const MetadataValue& value);
-// The value on one line, printable and shortened.
+// Returns the value on one line, printable and shortened.
 std::string value_text(const MetadataValue& value);
 
 }  // namespace bulkhead::model

@@ -1,7 +1,6 @@
-// What a model computes, as data: the tensors it takes from its file, and for each layer a list of
-// operations over named activations. An architecture's file (architectures/NAME.cpp) makes it;
-// validation, placement, packing, buffers, memory need, recorded commands, `inspect` and make-model
-// iterate over it. Knows no GPU.
+// What a model computes, as data: the tensors that it takes from its file, and for each layer a list of operations
+// over named activations. An architecture's file (architectures/NAME.cpp) makes it. Validation, placement, packing,
+// buffers, memory need, recorded commands, `inspect` and make-model go through it. It knows no GPU.
 #pragma once
 
 #include <array>
@@ -21,30 +20,30 @@ namespace bulkhead::model {
 // the file lacks gets no row.
 struct TensorRow {
   std::string name;          // "blk.3.attn_q.weight"
-  std::uint64_t width = 0;   // entries of a row
+  std::uint64_t width = 0;   // entries per row
   std::uint64_t rows = 1;    // 1: a vector, which must be F32
   std::uint64_t slices = 1;  // matrices of that shape, one for each expert
-  bool plain = false;        // floats, whatever the type of the rest
+  bool plain = false;        // must be floats, whatever the type of the other tensors
 };
 
 // Which entries of a head rotate together: (2i, 2i+1) or (i, i + pairs).
 enum class RopePairing { kAdjacent, kHalves };
 
-// Rows [first_row, first_row + rows) of a tensor, as a product takes them. Of a tensor with slices:
-// these rows of each.
+// Rows [first_row, first_row + rows) of a tensor, as a product takes them. If the tensor has slices: these rows of
+// each slice.
 struct MatrixPart {
   TensorIndex tensor = kAbsent;
   std::uint64_t first_row = 0;
   std::uint64_t rows = 0;
   bool rotates =
-      false;  // rows of q or k: a device may want those that rotate together side by side
+      false;  // rows of q or k: a device may want rows that rotate together to be neighbours
 };
 
-// Floats from one or more tensors, whole, one after another; `scale` times each.
+// Floats from one or more whole tensors, one after another, each multiplied by `scale`.
 struct VectorRow {
   struct Part {
     TensorIndex tensor = kAbsent;
-    bool rotates = false;  // as MatrixPart::rotates
+    bool rotates = false;  // see MatrixPart::rotates
   };
   std::vector<Part> parts;
   float scale = 1;
@@ -55,24 +54,23 @@ struct Activation {
   enum class Form {
     kStream,  // the residual stream: floats
     kFloats,  // floats
-    kInput,   // what a product reads, in the form that the device's kernels like
+    kInput,   // what a product reads, in the form that the device's kernels want
   };
   std::string name;
-  std::uint32_t width = 0;  // entries of a column
+  std::uint32_t width = 0;  // entries per column
   Form form = Form::kFloats;
-  std::uint32_t per_column = 1;  // columns here for each of the step's: one for each expert chosen
+  std::uint32_t per_column = 1;  // columns here per column of the step: one for each chosen expert
 };
 // The residual stream is every graph's first activation.
 inline constexpr ActivationIndex kStream = 0;
 
-// How positions turn pairs of a head's entries: pair i by position * frequencies[i], and both
-// entries times `magnitude`.
+// How positions rotate pairs of a head's entries: pair i by position * frequencies[i]. Both entries are also
+// multiplied by `magnitude`.
 struct Rope {
   RopePairing pairing = RopePairing::kAdjacent;
   std::vector<double> frequencies;
   double magnitude = 1;
-  // Of models that were stretched: taken instead where more than `short_context` positions are
-  // served. Empty: none.
+  // For models whose context was extended: used instead if the context is longer than `short_context`. Empty: none.
   std::vector<double> long_frequencies;
   std::uint32_t short_context = 0;
 
@@ -83,24 +81,24 @@ struct Rope {
 struct KvStore {
   std::uint32_t heads = 0;
   std::uint32_t head_size = 0;  // entries of a key, and of a value
-  // Not 0: a value is the first so many entries of its key, and the cache has no room for values.
+  // If not 0, a value is the first `value_entries` entries of its key, and the cache has no room for values.
   std::uint32_t value_entries = 0;
 };
 
 // The heads of a gated delta net: each value head has its own state, and shares q and k with others.
 struct DeltaHeads {
-  std::uint32_t keys = 0, values = 0;  // heads; values is a multiple of keys
-  std::uint32_t size = 0;              // entries
-  std::uint32_t taps = 0;              // positions that q, k and v are convolved over
-  bool neighbours = false;  // value heads of a key head follow each other; else each takes
-                            // the key head of its number modulo theirs
+  std::uint32_t keys = 0, values = 0;  // numbers of heads; values is a multiple of keys
+  std::uint32_t size = 0;              // entries per head
+  std::uint32_t taps = 0;              // positions over which q, k and v are convolved
+  // The value heads of a key head are neighbours; otherwise a value head uses the key head of its number modulo `keys`.
+  bool neighbours = false;
 
   std::uint32_t channels() const { return (2 * keys + values) * size; }
   std::uint32_t value_width() const { return values * size; }
 };
 
-// What one layer carries from a sequence's position to its next, however many there were: a sequence
-// has one of each, beside its keys and values.
+// What one layer carries from a sequence's position to the next, whatever the number of positions: a sequence has one
+// of each, in addition to its keys and values.
 struct StateStore {
   DeltaHeads heads;
 };
@@ -122,8 +120,8 @@ struct HeadShape {
 // An operation that is one dispatch of a kernel of its own has a file in operations/ (operations/README.md). The build
 // adds it to the list below.
 
-// out = in / sqrt(mean(in^2) + epsilon) * gain, over `width` entries from `first` on; or added to
-// what `out` holds. With a bias it is a layer norm: (in - mean) / sqrt(variance + epsilon) * gain + bias.
+// out = in / sqrt(mean(in^2) + epsilon) * gain, over `width` entries from `first` on; or this is added to `out`. With
+// a bias it is a layer norm: (in - mean) / sqrt(variance + epsilon) * gain + bias.
 struct Norm {
   ActivationIndex in = kStream, out = kAbsent;
   VectorIndex gain = kAbsent;
@@ -133,8 +131,8 @@ struct Norm {
   VectorIndex bias = kAbsent;
 };
 
-// out = in, laid out as a product's input where `out` is one; or in times a vector's only entry. Where
-// `out` has several columns for each of `in`'s, those are the first entries of as many equal parts of it.
+// out = in, in the layout of a product's input if `out` is one; or in multiplied by a vector's only entry. If `out`
+// has several columns for each column of `in`, each gets the first entries of one of equal parts of it.
 struct Copy {
   ActivationIndex in = kStream, out = kAbsent;
   VectorIndex factor = kAbsent;
@@ -143,41 +141,40 @@ struct Copy {
   std::array<ActivationIndex, 1> writes() const { return {out}; }
 };
 
-// out = matrix * in, or added to what `out` holds. The matrix is its parts' rows, one after another.
+// out = matrix * in, or this is added to `out`. The matrix consists of its parts' rows, one after another.
 struct Product {
   std::vector<MatrixPart> parts;
   ActivationIndex in = kAbsent, out = kAbsent;
   bool adds = false;
-  VectorIndex bias = kAbsent;  // of all rows
+  VectorIndex bias = kAbsent;  // for all rows
 };
 
-// For each column of the step and each slice s of the matrix: result s = slice s * input s. `in` has as many
-// inputs for each column as there are slices. `out` has as many results for each column, or one row that holds
-// them one after another.
+// For each column of the step and each slice s of the matrix: result s = slice s * input s. `in` has one input per
+// slice for each column. `out` has one result per slice for each column, or one row with all of them in order.
 struct SliceProduct {
   MatrixPart rows;  // of each slice
   std::uint32_t slices = 0;
   ActivationIndex in = kAbsent, out = kAbsent;
 };
 
-// What stands between the q, k, v products and attention: the biases, a norm of each head, the
-// rotation by position; the new key and value go to the sequence's pages, q waits for Attend.
+// The work between the q, k, v products and attention: adds the biases, normalises each head and rotates by position.
+// The new key and value go to the sequence's pages; q waits for Attend.
 struct Rotate {
   ActivationIndex qkv = kAbsent;  // q heads, k heads, v heads
   HeadShape heads;
   VectorIndex bias = kAbsent;  // [q, k, v]
   VectorIndex q_gain = kAbsent, k_gain = kAbsent;
   float epsilon = 0;
-  RopeIndex rope = kAbsent;  // kAbsent: positions turn nothing
+  RopeIndex rope = kAbsent;  // kAbsent: no rotation
   KvIndex kv = kAbsent;
-  double scale = 0;  // of the scores; 0: 1 / sqrt(entries of a head)
-  // q at position p is also multiplied by 1 + temperature * ln(1 + p / temperature_span), the quotient
+  double scale = 0;  // factor of the scores; 0: 1 / sqrt(entries of a head)
+  // q at position p is also multiplied by 1 + temperature * ln(1 + p / temperature_span), where the quotient is
   // rounded down. 0: it is not.
   float temperature = 0;
   std::uint32_t temperature_span = 1;
-  // q heads alone: an earlier layer stores the keys and values.
+  // only q heads: an earlier layer stores the keys and values
   bool stores_nothing = false;
-  // Values are normed like q and k, but without a gain.
+  // Values are normalised like q and k, but without a gain.
   bool norms_values = false;
 
   std::array<ActivationIndex, 1> reads() const { return {qkv}; }
@@ -185,20 +182,21 @@ struct Rotate {
 };
 
 // Rotate for attention over latents (DeepSeek-V2, arXiv 2405.04434). The cache has one row for each position:
-// [latent, entries that turn]. The row is the key, and its latent is the value. The query of a head is
-// [the head's part of `absorbed`, the head's last entries of `q`, turned].
+// [latent, entries that rotate]. The row is the key, and its latent is the value. The query of a head is [the head's
+// part of `absorbed`, the head's last entries of `q`, rotated].
 struct RotateLatent {
-  ActivationIndex q = kAbsent;         // [head][plain entries, those that turn]
+  ActivationIndex q = kAbsent;         // [head][plain entries, entries that rotate]
   ActivationIndex absorbed = kAbsent;  // a column of latent entries for each head
-  ActivationIndex row = kAbsent;       // the latent, to be normed, and the key entries that turn,
-  std::uint32_t first = 0;             // from this entry on
+  // The latent, to be normalised, and the key entries that rotate, from entry `first` on.
+  ActivationIndex row = kAbsent;
+  std::uint32_t first = 0;
   HeadShape heads;                     // one KV head, of latent + rope entries
-  VectorIndex gain = kAbsent;          // of the latent's norm
+  VectorIndex gain = kAbsent;          // gain of the latent's norm
   float epsilon = 0;
   RopeIndex rope = kAbsent;
   KvIndex kv = kAbsent;
-  double scale = 0;  // of the scores
-  // As Rotate's.
+  double scale = 0;  // factor of the scores
+  // As in Rotate.
   float temperature = 0;
   std::uint32_t temperature_span = 1;
 
@@ -206,15 +204,15 @@ struct RotateLatent {
   std::array<ActivationIndex, 2> writes() const { return {kWaitingQ, kKept}; }
 };
 
-// Which scores a column weighs, and how.
+// Which scores a column uses, and how it weighs them.
 struct ScoreRules {
-  std::uint32_t window = 0;     // positions that it sees, its own included; 0: all up to its own
-  float soft_cap = 0;           // a score s becomes soft_cap * tanh(s / soft_cap); 0: it stays
-  VectorIndex sinks = kAbsent;  // of each head: a score that joins the softmax and has no value
+  std::uint32_t window = 0;     // positions that it sees, including its own; 0: all up to its own
+  float soft_cap = 0;           // a score s becomes soft_cap * tanh(s / soft_cap); 0: unchanged
+  VectorIndex sinks = kAbsent;  // for each head: a score that is part of the softmax and has no value
 };
 
-// softmax(q * keys) * values for each head, over the positions up to the column's own. Where values are entries
-// of their keys (KvStore), `out` has one input for each head of a column.
+// softmax(q * keys) * values for each head, over the positions up to the column's own. If values are entries of their
+// keys (KvStore), `out` has one input for each head of a column.
 struct Attend {
   HeadShape heads;
   KvIndex kv = kAbsent;
@@ -225,12 +223,12 @@ struct Attend {
   std::array<ActivationIndex, 1> writes() const { return {out}; }
 };
 
-// kGelu: in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415). kClamped: gpt-oss's SwiGLU
-// (gpu/kernels/gates.glsl). kSigmoid: the gate's sigmoid alone.
+// kGelu: the tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415). kClamped: gpt-oss's SwiGLU
+// (gpu/kernels/gates.glsl). kSigmoid: only the gate's sigmoid.
 enum class Gate { kSilu, kGelu, kClamped, kSigmoid };
 
-// out = gate(gate_matrix * in) * (up_matrix * in); without an up, gate(gate_matrix * in + bias); or,
-// where `factors` are given, times as many entries of that activation from `first_factor` on.
+// out = gate(gate_matrix * in) * (up_matrix * in). Without an up: gate(gate_matrix * in + bias), which `factors`, if
+// given, multiplies: as many entries of that activation from `first_factor` on.
 struct GatedProduct {
   MatrixPart gate, up;
   ActivationIndex in = kAbsent, out = kAbsent;
@@ -240,68 +238,68 @@ struct GatedProduct {
   VectorIndex bias = kAbsent;
 };
 
-// out = function(gate) * values: entries of activations, the gate's from `first_gate` on.
+// out = function(gate) * values. All are entries of activations; the gate's start at `first_gate`.
 struct Gated {
   ActivationIndex gate = kAbsent, values = kAbsent, out = kAbsent;
   std::uint32_t first_gate = 0;
   Gate function = Gate::kSigmoid;
 };
 
-// A gated delta net (Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464) as in Qwen3-Next: `in` is
-// [q heads, k heads, v heads, gates, betas, alphas], one beta and alpha for each value head. q, k and v
-// are convolved over the last positions; a head's state decays, learns k -> v, and is read with q; what
-// was read is normed for each head, and multiplied by SiLU of its gate.
+// A gated delta net (Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464) as in Qwen3-Next. `in` is [q heads, k heads,
+// v heads, gates, betas, alphas], with one beta and one alpha for each value head. q, k and v are convolved over the
+// last positions. A head's state decays, learns k -> v, and is read with q. The result is normalised for each head
+// and multiplied by SiLU of its gate.
 struct DeltaNet {
   ActivationIndex in = kAbsent, out = kAbsent;
   DeltaHeads heads;
   VectorIndex taps = kAbsent;   // [channel][heads.taps]
-  VectorIndex rates = kAbsent;  // of the decay, for each value head: negative
+  VectorIndex rates = kAbsent;  // of the decay, for each value head; they are negative
   VectorIndex bias = kAbsent;   // of the alphas
-  VectorIndex gain = kAbsent;   // of the norm of a head
+  VectorIndex gain = kAbsent;   // of a head's norm
   float epsilon = 0;
   StateIndex state = kAbsent;
 };
 
-// A mixture of experts (Shazeer et al. 2017, arXiv 1701.06538): each column takes the `used` experts
-// whose rows of the router, times the column's norm, give the largest logits; of equal ones those
-// with the lower index. Softmax over all logits gives the weights.
+// A mixture of experts (Shazeer et al. 2017, arXiv 1701.06538): each column uses the `used` experts with the largest
+// logits, of equal ones those with the lower index. A logit is an expert's row of the router times the column's norm.
+// Softmax over all logits gives the weights.
 struct Router {
   VectorIndex rows = kAbsent;  // [expert][width of the stream]
-  // The residual stream's norm, which the router makes itself: in float32, whatever the form of inputs.
+  // The gain of the residual stream's norm, which the router computes itself in float32, whatever the form of inputs.
   VectorIndex gain = kAbsent;
   float epsilon = 0;
   VectorIndex bias = kAbsent;  // of the logits
   std::uint32_t experts = 0, used = 0;
-  bool shared_gate = false;  // a further row: sigmoid of its logit is the shared expert's weight
+  bool shared_gate = false;  // one more row: the sigmoid of its logit is the shared expert's weight
   bool renormalise = false;  // weights are divided by their sum
-  // Scores are the logits' sigmoids, not their softmax. With sigmoids, a bias or groups, experts are chosen by
-  // score plus bias instead of by logit. Groups are neighbouring experts, equally many in each. A column takes
-  // experts only from the `groups_used` groups whose two largest scores plus biases have the largest sums.
+  // Scores are the logits' sigmoids instead of their softmax. With sigmoids, a bias or groups, experts are chosen by
+  // score plus bias instead of by logit. Groups are neighbouring experts, equally many in each. A column uses experts
+  // only from the `groups_used` groups whose two largest scores plus biases have the largest sums.
   bool sigmoid = false;
   VectorIndex choice_bias = kAbsent;
   std::uint32_t groups = 1, groups_used = 1;
-  float scale = 1;                      // of the weights
-  VectorIndex expert_scales = kAbsent;  // of each expert's weight, after all else
+  float scale = 1;                      // factor of the weights
+  VectorIndex expert_scales = kAbsent;  // factor of each expert's weight, applied last
 };
 
-// out = out + sum of weight * (down * (function(gate * in) * (up * in))) over the column's experts, in
-// the order of their logits, then the shared expert's result times its weight. `out` is the residual
-// stream; other activations are not added to.
+// out = out + sum of weight * (down * (function(gate * in) * (up * in))) over the column's experts, in the order of
+// their logits, then the shared expert's result times its weight. If `out` is not the residual stream, it is
+// overwritten.
 struct Experts {
   Router router;
   ActivationIndex in = kAbsent, out = kStream;
   std::uint32_t width = 0;  // of an expert's gated product
-  // One part with a slice for each expert, or a part for each.
+  // One part with a slice for each expert, or one part for each expert.
   std::vector<MatrixPart> gate, up, down;
   VectorIndex gate_bias = kAbsent, up_bias = kAbsent, down_bias = kAbsent;  // [expert][row]
   Gate function = Gate::kSilu;
-  ActivationIndex shared = kAbsent;  // what an expert that all columns take has made
+  ActivationIndex shared = kAbsent;  // the result of an expert that all columns use
 };
 
 using Operation = std::variant<Norm, Copy, Product, SliceProduct, Rotate, RotateLatent, Attend,
                                GatedProduct, Experts, Gated, DeltaNet BULKHEAD_OPERATION_NAMES>;
 
-// Says whether an operation is a step of its own.
+// Whether an operation is a step by itself.
 template <typename Kind>
 concept StandsAlone = requires(const Kind& operation) {
   operation.reads();
@@ -319,7 +317,7 @@ struct Layer {
   std::vector<Operation> operations;
 };
 
-// Before the layers: out = the token's row of a matrix, times `scale`.
+// Before the layers: out = the token's row of a matrix, multiplied by `scale`.
 struct Lookup {
   MatrixPart rows;
   ActivationIndex out = kAbsent;
@@ -329,16 +327,17 @@ struct Lookup {
 // How the residual stream begins.
 enum class StreamStart {
   kEmbedding,
-  // A stage of a split model (forward/layer_split.hpp): the stage before has computed the stream.
+  // For a stage of a split model (forward/layer_split.hpp): the stage before it has computed the stream.
   kBrought,
-  // The same. What brings the stream also prepares the first norm, as the layer before does in the whole model.
+  // The same, and what brings the stream also prepares the first norm, as the layer before it does in the whole
+  // model.
   kBroughtAndPrepared,
 };
 
-// A model, or a stage of a split model, which has some of its layers and what these need.
+// A model, or a stage of a split model. A stage has some of the model's layers and what these need.
 struct ModelGraph {
   std::string architecture;      // "llama", as in general.architecture
-  std::string name;              // general.name, else the file's name
+  std::string name;              // general.name, or the file's name
   std::uint32_t embedding = 0;   // width of the residual stream
   std::uint32_t vocabulary = 0;  // rows of token_embd.weight
   std::uint32_t context = 0;     // the model's own limit, in tokens
@@ -350,11 +349,11 @@ struct ModelGraph {
   std::vector<KvStore> kv;
   std::vector<StateStore> states;
 
-  // The stream's first value is the token's row of `embedding_rows`, times `embedding_scale`.
+  // The stream's first value is the token's row of `embedding_rows`, multiplied by `embedding_scale`.
   MatrixPart embedding_rows;
   float embedding_scale = 1;
   StreamStart start = StreamStart::kEmbedding;
-  bool makes_logits = true;  // false: a later stage makes them
+  bool makes_logits = true;  // false: a later stage computes them
   std::vector<Lookup> lookups;
   std::vector<Layer> layers;
   // The logits: output_rows * norm(stream).
@@ -362,17 +361,17 @@ struct ModelGraph {
   VectorIndex output_bias = kAbsent;  // not kAbsent: a layer norm
   float output_epsilon = 0;
   MatrixPart output_rows;
-  float logit_cap = 0;  // a logit l becomes logit_cap * tanh(l / logit_cap); 0: it stays
+  float logit_cap = 0;  // a logit l becomes logit_cap * tanh(l / logit_cap); 0: unchanged
 
   bool tied_output() const { return output_rows.tensor == embedding_rows.tensor; }
 };
 
-// Says whether the graph is a whole model, and not a stage of a split one.
+// Returns whether the graph is a whole model, and not a stage of a split one.
 inline bool is_whole(const ModelGraph& graph) {
   return graph.start == StreamStart::kEmbedding && graph.makes_logits;
 }
 
-// The first operation of a kind; null: the model has none.
+// Returns the first operation of a kind; null: the model has none.
 template <typename Kind>
 const Kind* first_operation(const ModelGraph& graph) {
   for (const Layer& layer : graph.layers) {

@@ -1,8 +1,8 @@
-// What an architecture's file is written with: reads the file's keys, checks its tensors and puts
-// the graph together.
+// The tools with which an architecture's file is written: they read the file's keys, check its tensors and build the
+// graph.
 //
-// The first error is kept and everything after it is harmless, so that a description reads without
-// a check on every line: see status().
+// The builder keeps the first error, and everything after it is harmless. So a description needs no check on every
+// line: see status().
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace bulkhead::model {
 
-// Far above any real model; they keep every product of two in 64 bits.
+// Far above any real model; they keep the product of any two within 64 bits.
 inline constexpr std::uint64_t kMaxLayers = 1'024;
 inline constexpr std::uint64_t kMaxWidth = 1U << 20;
 inline constexpr std::uint64_t kMaxHeads = 4'096;
@@ -36,44 +36,44 @@ inline constexpr std::uint64_t kMaxDeltaSize = 512;
 
 class LayerBuilder;
 
-// The parameters that the layers' feed-forwards share. The leading layers are dense. The others have experts, and
-// beside them a shared expert that all columns take.
+// The parameters that the layers' feed-forwards share. The leading layers are dense. The others have experts, plus a
+// shared expert that all columns use.
 struct FeedForwards {
   ActivationIndex dense_hidden = kAbsent, shared_hidden = kAbsent, shared = kAbsent;
   std::optional<Router> router;
   std::uint32_t dense_layers = 0;
   std::uint32_t expert_width = 0;
   std::uint32_t shared_width = 0;  // 0: no shared expert
-  // The tensor whose product with the norm says how much of the shared expert's result a column takes;
-  // empty: all of it.
+  // The tensor whose product with the norm says how much of the shared expert's result a column uses; empty: all of
+  // it.
   std::string shared_gate;
 };
 
-// The parameters shared by those parts of Qwen 3.5's layers in which columns read other columns: gated delta nets,
+// The shared parameters of those parts of Qwen 3.5's layers in which columns read other columns: gated delta nets,
 // and gated attention in the layers between them (GraphBuilder::delta_mixers).
 struct DeltaMixers {
   HeadShape heads;  // of attention
   DeltaHeads delta;
   float epsilon = 0;  // of all norms
   RopeIndex rope = kAbsent;
-  std::vector<bool> recurrent;       // of each layer: whether it is a delta net
-  ActivationIndex normed = kAbsent;  // the normed stream, which feed-forwards read, too
+  std::vector<bool> recurrent;       // for each layer: whether it is a delta net
+  ActivationIndex normed = kAbsent;  // the normalised stream, which feed-forwards read, too
   ActivationIndex qkvg = kAbsent, plain = kAbsent, attended = kAbsent;  // gated attention's
   ActivationIndex mixed = kAbsent, read = kAbsent;                      // a delta net's
 };
 
 class GraphBuilder {
  public:
-  // `has`: which optional tensors a model that is only imagined has; null: `file` has the tensors.
+  // `has` says which optional tensors an imagined model has; null: `file` has the tensors.
   using Has = std::function<bool(const std::string&)>;
   GraphBuilder(const GgufFile& file, const Architecture& architecture, Has has = nullptr);
 
-  // Hyperparameters, by their names without the architecture's prefix.
-  // A count within [1, limit]; `fallback` where the key is absent, an error where there is none.
+  // Hyperparameters, by their names without the architecture's prefix. count() returns a count within [1, limit]. If
+  // the key is absent it returns `fallback`, or an error if there is none.
   std::uint32_t count(std::string_view name, std::uint64_t limit,
                       std::optional<std::uint64_t> fallback = std::nullopt);
   double number(std::string_view name, double fallback);
-  // One for each layer: an array's elements, of which there must be enough, or one count for all.
+  // Returns a count for each layer: an array's elements, of which there must be enough, or one count for all layers.
   // Bools count as 0 and 1.
   std::vector<std::uint32_t> counts(std::string_view name, std::uint64_t limit,
                                     std::optional<std::uint64_t> fallback = std::nullopt);
@@ -81,50 +81,50 @@ class GraphBuilder {
   bool flag(std::string_view name, bool fallback);
   bool has_key(std::string_view name) const;
 
-  // Those that nearly every architecture has.
+  // Parameters that nearly every architecture has.
   std::uint32_t embedding() const { return graph_.embedding; }
   std::uint32_t layer_count() const { return layers_; }
   std::uint32_t feed_forward() { return count("feed_forward_length", kMaxWidth); }
   HeadShape heads();
   float rms_epsilon() { return epsilon("attention.layer_norm_rms_epsilon"); }
   float layer_epsilon() { return epsilon("attention.layer_norm_epsilon"); }
-  // The counts of experts and of those that a column takes; none: a dense model.
+  // Returns the counts of experts and of those that a column uses; nothing for a dense model.
   std::optional<Router> router();
   // Reads the same counts for an architecture that must have experts: a model without them is corrupt. The counts are
   // at least 1.
   Router required_router();
-  // The same of routers that may weigh by sigmoids (expert_gating_func) and choose within groups.
-  // `sigmoid`: where the file doesn't say.
+  // The same for routers that may weigh by sigmoids (expert_gating_func) and choose within groups. `sigmoid` is the
+  // default if the file doesn't say.
   std::optional<Router> scored_router(bool sigmoid);
-  // Feed-forwards as DeepSeek's: leading dense ones, then experts beside one that all columns take.
+  // Feed-forwards like DeepSeek's: leading dense ones, then experts beside one that all columns use.
   FeedForwards feed_forwards(bool sigmoid);
   // Gives `made` a shared expert with a hidden layer of that width; 0: none.
   void add_shared_expert(FeedForwards& made, std::uint32_t width, std::string gate = "");
-  // The keys ssm.*, of gated delta nets.
+  // Reads the keys ssm.* of gated delta nets.
   DeltaHeads delta_heads();
-  // Of each layer: whether it is a gated delta net, by the keys attention.recurrent_layers or
+  // Returns for each layer whether it is a gated delta net, by the keys attention.recurrent_layers or
   // full_attention_interval.
   std::vector<bool> recurrent_layers();
   DeltaMixers delta_mixers();
   // Describes a whole model of Qwen3-Next's kind, from the embedding to the output. Each layer has one of `mixers`,
-  // then experts whose weights add up to one, beside a shared expert with a gate.
+  // then experts whose weights add up to one, plus a shared expert with a gate.
   void delta_mixers_with_experts(const DeltaMixers& mixers);
-  // The rotation that the keys rope.* describe, of heads of that size: plain, stretched by a factor,
-  // by Llama 3's factors or by YaRN (Peng et al. 2023, arXiv 2309.00071).
+  // Returns the rotation that the keys rope.* describe, for heads of that size: plain, or stretched by a factor, by
+  // Llama 3's factors or by YaRN (Peng et al. 2023, arXiv 2309.00071).
   RopeIndex rope(const HeadShape& heads, RopePairing pairing);
-  // That of layers with a sliding window: a base of its own (rope.freq_base_swa), and no stretching. `base`: where the
-  // file has none.
+  // The rotation of layers with a sliding window: it has its own base (rope.freq_base_swa) and no stretching. `base`
+  // is the default if the file has none.
   RopeIndex window_rope(const HeadShape& heads, RopePairing pairing, double base = 10'000.0);
-  // The base of the other layers' frequencies.
+  // Returns the base of the other layers' frequencies.
   double rope_base() { return number("rope.freq_base", 10'000.0); }
-  // The same with tables of factors for short and for long contexts (LongRoPE, Ding et al. 2024,
-  // arXiv 2402.13753): rope_factors_short.weight and rope_factors_long.weight.
+  // The same with tables of factors for short and for long contexts (LongRoPE, Ding et al. 2024, arXiv 2402.13753):
+  // rope_factors_short.weight and rope_factors_long.weight.
   RopeIndex long_rope(const HeadShape& heads, RopePairing pairing);
-  // Whether the text's positions turn halves of heads because the file comes from a vision model, whose heads have
-  // sections (rope.dimension_sections) that turn by time, height and width. A text's three are equal.
+  // Returns whether the file comes from a vision model, whose heads have sections (rope.dimension_sections) that
+  // rotate by time, height and width. In a text all three are equal, so a text's positions rotate halves of heads.
   bool has_rope_sections();
-  // By how much scores grow where the file has YaRN with rope.scaling.yarn_log_multiplier, as DeepSeek's
-  // have: then cosines and sines of that rotation don't. Else 1.
+  // Returns the factor of the scores if the file has YaRN with rope.scaling.yarn_log_multiplier, as DeepSeek's files
+  // do; the rotation's cosines and sines then have no factor. Otherwise 1.
   double score_growth(RopeIndex rope);
   RopeIndex add(Rope rope);
   KvIndex add(KvStore store);
@@ -134,48 +134,48 @@ class GraphBuilder {
   ActivationIndex input(std::string name, std::uint64_t width, std::uint32_t per_column = 1);
   ActivationIndex floats(std::string name, std::uint64_t width, std::uint32_t per_column = 1);
 
-  // Tensors of the whole model. The scale multiplies the token's row.
+  // Tensors of the whole model. `scale` multiplies the token's row.
   void embed(float scale = 1);
-  // Another row for each token, from a matrix of that name.
+  // Adds another row for each token, from a matrix with that name.
   void lookup(const std::string& name, ActivationIndex out, float scale);
-  // Norm and matrix of the logits, which are divided by `divisor`. Without output.weight the
-  // embedding serves.
+  // The norm and matrix of the logits, which are divided by `divisor`. Without output.weight the embedding's matrix
+  // is used.
   void output(float epsilon, float divisor = 1);
   // The same with a layer norm.
   void centred_output(float epsilon);
-  // Keeps the logits within the cap of that key; none: 0.
+  // Limits the logits to the cap in that key; without the key to `fallback`; 0: no cap.
   void cap_logits(std::string_view name, double fallback = 0);
   float cap(std::string_view name, double fallback = 0);
-  // Positions of a sliding window.
+  // Returns the positions of a sliding window.
   std::uint32_t window(std::optional<std::uint64_t> fallback = std::nullopt) {
     return count("attention.sliding_window", kMaxContext, fallback);
   }
-  // Of each layer: whether it sees a window alone. attention.sliding_window_pattern has a boolean for each layer, or a
-  // period, whose last layer sees everything. `period`: where the file has neither.
+  // Returns for each layer whether it sees only a window. attention.sliding_window_pattern has a boolean for each
+  // layer, or a period, whose last layer sees everything. `period` is the default if the file has neither.
   std::vector<bool> windowed_layers(std::uint32_t period);
 
   LayerBuilder layer(std::uint32_t index);
 
-  // What an architecture can't be, in words: "has ...".
+  // Records what an architecture does not support, in words: "has ...".
   void refuse(const std::string& why);
-  // What is broken in the file.
+  // Records what is broken in the file.
   void corrupt(const std::string& what);
 
   // A tensor that must be there, with exactly this shape.
   TensorIndex tensor(const std::string& name, std::uint64_t width, std::uint64_t rows = 1,
                      std::uint64_t slices = 1);
-  // The same, or kAbsent where the file has none of that name.
+  // The same, or kAbsent if the file has no tensor with that name.
   TensorIndex optional_tensor(const std::string& name, std::uint64_t width, std::uint64_t rows = 1,
                               std::uint64_t slices = 1);
-  // Whether some layer has a tensor of that name, without "blk.N.".
+  // Returns whether some layer has a tensor with that name (without "blk.N.").
   bool some_layer_has(const std::string& name) const;
   VectorIndex add(VectorRow row);
-  // The same of a matrix, of which a vector is made: it must be of floats.
+  // The same for a matrix from which a vector is made: it must be of floats.
   TensorIndex float_rows(const std::string& name, std::uint64_t width, std::uint64_t rows);
   const GgufFile& file() const { return file_; }
 
   const Status& status() const { return status_; }
-  // Last: what was left over is looked at, too.
+  // Call it last: it also checks for tensors that were left over.
   Result<ModelGraph> finish();
 
  private:
@@ -185,7 +185,7 @@ class GraphBuilder {
   std::string key(std::string_view name) const { return prefix_ + "." + std::string(name); }
   void read_names();
   std::vector<double> factors(const std::string& name, std::uint32_t pairs);
-  // Dimensions that rotate, and the base of their frequencies, by keys that end so.
+  // Returns how many dimensions rotate, and the base of their frequencies, by keys with this ending.
   std::pair<std::uint32_t, double> rope_size(const HeadShape& heads, const std::string& ending = "",
                                              double usual_base = 10'000.0);
   double scaling_factor();
@@ -215,7 +215,7 @@ class GraphBuilder {
   Status status_;
 };
 
-// One layer: each call appends an operation. Names are tensors' without "blk.N." and ".weight".
+// One layer: each call appends an operation. Names are the tensors' names without "blk.N." and ".weight".
 class LayerBuilder {
  public:
   LayerBuilder(GraphBuilder& model, std::uint32_t index);
@@ -223,18 +223,18 @@ class LayerBuilder {
   void norm(ActivationIndex in, const std::string& gain, ActivationIndex out, float epsilon);
   // A layer norm, whose tensors are NAME.weight and NAME.bias.
   void layer_norm(ActivationIndex in, const std::string& name, ActivationIndex out, float epsilon);
-  // The norm of `in` added to what `out` holds.
+  // Adds the norm of `in` to `out`.
   void norm_added(ActivationIndex in, const std::string& gain, ActivationIndex out, float epsilon);
-  // Normalises so many entries of each column from `first` on, where they are.
+  // Normalises `width` entries of each column from `first` on in place.
   void norm_within(ActivationIndex in, std::uint32_t first, std::uint32_t width,
                    const std::string& gain, float epsilon);
   void copy(ActivationIndex in, ActivationIndex out);
 
-  // Rows of a matrix that reads activations of so many entries.
+  // Returns rows of a matrix that reads activations of `width` entries.
   MatrixPart rows(const std::string& name, std::uint64_t width, std::uint64_t rows);
   // The same for q and k, whose rows rotate.
   MatrixPart rotating_rows(const std::string& name, std::uint64_t width, std::uint64_t rows);
-  // q, k and v from one tensor or three, in that order, as the operations' parts.
+  // Returns q, k and v, from one tensor or three, in that order, as the operations' parts.
   std::vector<MatrixPart> qkv(const HeadShape& heads, std::uint64_t width);
   std::vector<MatrixPart> fused_qkv(const std::string& name, const HeadShape& heads,
                                     std::uint64_t width);
@@ -243,35 +243,34 @@ class LayerBuilder {
   void product_added(MatrixPart part, ActivationIndex in, ActivationIndex out,
                      VectorIndex bias = kAbsent);
 
-  // The slices of a tensor, each times its own column of `in`.
+  // Multiplies each slice of a tensor by its own column of `in`.
   void slice_product(const std::string& name, std::uint32_t slices, std::uint64_t rows,
                      ActivationIndex in, ActivationIndex out);
 
-  // attn_q.bias, attn_k.bias, attn_v.bias: all three or none.
+  // Returns attn_q.bias, attn_k.bias, attn_v.bias: all three or none.
   VectorIndex qkv_bias(const HeadShape& heads);
   VectorIndex vector(const std::string& name, std::uint64_t width);
-  // The same, or kAbsent where the file has none.
+  // The same, or kAbsent if the file has none.
   VectorIndex optional_vector(const std::string& name, std::uint64_t width);
   VectorIndex bias(const std::string& name, std::uint64_t width);
   VectorIndex optional_bias(const std::string& name, std::uint64_t width);
   // attn_sinks, for ScoreRules.
   VectorIndex sinks(const HeadShape& heads);
 
-  // Both operations on rotate.kv, or on a key-value store of the layer's own where that is absent;
-  // returns the store.
+  // Appends both operations on rotate.kv; if that is absent, on a key-value store of the layer's own. Returns the
+  // store.
   KvIndex attention(Rotate rotate, ActivationIndex out, const ScoreRules& rules = {});
 
-  // Floats of `qkvg` below: q, k, v and a gate for each entry of q.
+  // Returns the floats of `qkvg` below: q, k, v and a gate for each entry of q.
   static std::uint32_t gated_qkv_width(const HeadShape& heads) {
     return heads.qkv_width() + heads.query_width();
   }
-  // Attention with output gates. The layer multiplies each entry of attention's result by the sigmoid of
-  // that entry's gate. The tensor attn_q holds the rows of q and of the gates: for each head its q, then
-  // its gates. `qkvg`: floats, gated_qkv_width() wide; `plain`: floats, as wide as q, for the result
-  // before the gates.
+  // Attention with output gates. The layer multiplies each entry of attention's result by the sigmoid of that entry's
+  // gate. The tensor attn_q holds the rows of q and of the gates: for each head its q, then its gates. `qkvg`:
+  // floats, gated_qkv_width() wide. `plain`: floats, as wide as q, for the result before the gates.
   void gated_attention(const HeadShape& heads, RopeIndex rope, float epsilon, ActivationIndex in,
                        ActivationIndex qkvg, ActivationIndex plain, ActivationIndex out);
-  // Floats of `mixed` below: q, k, v, gates, betas and alphas.
+  // Returns the floats of `mixed` below: q, k, v, gates, betas and alphas.
   static std::uint32_t delta_mixed_width(const DeltaHeads& heads) {
     return heads.channels() + heads.value_width() + 2 * heads.values;
   }
@@ -283,29 +282,29 @@ class LayerBuilder {
   // the stream.
   void mix(const DeltaMixers& shape);
 
-  // The gate's rows and the up's behind them in one tensor.
+  // The same with one tensor that has the gate's rows and the up's rows behind them.
   void fused_gated_product(const std::string& gate_and_up, ActivationIndex in, ActivationIndex out,
                            Gate function);
   void gated_product(const std::string& gate, const std::string& up, ActivationIndex in,
                      ActivationIndex out, Gate function);
 
-  // function(product + bias): a feed-forward's first half where the model has no gate.
+  // function(product + bias): the first half of a feed-forward in a model without gates.
   void activated_product(const std::string& name, ActivationIndex in, ActivationIndex out,
                          Gate function);
 
-  // The experts of ffn_{gate,up,down}_exps, or of a tensor each (ffn_gate.E); the router is
-  // ffn_gate_inp. `norm`: the gain of the norm whose result is `in`.
+  // The experts of ffn_{gate,up,down}_exps, or of one tensor each (ffn_gate.E); the router is ffn_gate_inp. `norm` is
+  // the gain of the norm whose result is `in`.
   Experts experts(Router router, const std::string& norm, float epsilon, ActivationIndex in,
                   std::uint32_t width);
-  // Names the tensors of the experts' gates and ups: ffn_gate_up_exps, which holds both, or one each.
+  // Sets the tensors of the experts' gates and ups: ffn_gate_up_exps, which holds both, or one tensor each.
   void add_gates_and_ups(Experts& experts, std::uint64_t embedding);
   // Adds experts as experts() does, with the shared expert of `shape` before them.
   Experts experts_beside_shared(const FeedForwards& shape, const std::string& norm, float epsilon,
                                 ActivationIndex in);
-  // The layer's feed-forward, added to the stream. `norm`: the gain of the norm whose result is `in`.
+  // Adds the layer's feed-forward to the stream. `norm` is the gain of the norm whose result is `in`.
   void feed_forward(const FeedForwards& shape, const std::string& norm, float epsilon,
                     ActivationIndex in);
-  // Biases of the router and of all experts' products.
+  // Adds biases of the router and of all experts' products.
   void add_biases(Experts& experts);
   void append(Operation operation) { operations().push_back(std::move(operation)); }
 

@@ -1,6 +1,6 @@
-// The two lookups of tokenizing: text -> index and pair of symbols -> merge. Open addressing over
-// plain arrays, built once and then read-only. The hash is seeded anew in each process, so that a
-// vocabulary can't be written to collide.
+// The two lookups of tokenizing: text -> index, and pair of symbols -> merge. They use open addressing over plain
+// arrays, and are read-only once built. Each process uses another seed for the hash, so that nobody can write a
+// vocabulary that collides.
 #pragma once
 
 #include <bit>
@@ -34,12 +34,12 @@ inline std::uint64_t hash_text(std::string_view text, std::uint64_t seed) {
   return mix_hash(state ^ word, kOdd ^ seed);
 }
 
-// Text -> index. The texts themselves belong to the caller and stay where they are.
+// Text -> index. The texts belong to the caller and must not move.
 class TextMap {
  public:
   void reserve(std::size_t entries) { rehash(std::bit_ceil(entries * 2 + 16)); }
 
-  // False (and no change) when the text is there already.
+  // Returns false, without a change, if the text is already there.
   bool insert(std::string_view text, std::uint32_t index) {
     if ((entries_ + 1) * 2 > slots_.size()) rehash(std::bit_ceil(entries_ * 4 + 16));
     const std::uint64_t hash = hash_text(text, seed_);
@@ -108,7 +108,7 @@ class PairMap {
   explicit PairMap(std::size_t entries = 0)
       : slots_(std::bit_ceil(entries * 2 + 16)), mask_(slots_.size() - 1) {}
 
-  // The first of equal pairs stays. At most as many pairs as the constructor was told.
+  // Of equal pairs the first one stays. Insert at most as many pairs as the constructor was told.
   void insert(std::uint32_t left, std::uint32_t right, Merge merge) {
     const std::uint64_t key = pair_key(left, right);
     for (std::size_t i = start(key);; i = (i + 1) & mask_) {

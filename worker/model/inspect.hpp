@@ -1,4 +1,4 @@
-// A model file in words, for `bulkhead inspect`.
+// Describes a model file in words, for `bulkhead inspect`.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace bulkhead::model {
 
-// Metadata, architecture, totals by tensor type and the tensors with type and shape: all of them,
-// or one layer's worth and the number of those left out. Plain text, lines end in '\n'. What the
-// file lacks to run as a model is said in the text, not as an error.
+// Returns the metadata, the architecture, totals by tensor type, and the tensors with type and shape: all of them, or
+// those of one layer and the number of the others. Plain text; lines end in '
+// '. If the file lacks something to run as a model, the text says so; that is not an error.
 Result<std::string> describe(const GgufFile& file, bool all_tensors);
 
 }  // namespace bulkhead::model

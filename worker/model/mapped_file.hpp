@@ -1,9 +1,8 @@
 // A read-only mapping of a whole regular file.
 //
-// A file that another program cuts short while it is mapped raises SIGBUS at the next touch of a
-// lost page; there is no portable way to turn that into an error. It ends the worker process, never
-// the daemon. Replacing a model by renaming a new file over it is safe: the mapping keeps the old
-// one.
+// If another program truncates a file while it is mapped, the next access to a lost page raises SIGBUS; there is no
+// portable way to turn that into an error. It ends the worker process, never the daemon. Replacing a model by
+// renaming a new file over it is safe, because the mapping keeps the old file.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +17,9 @@ namespace bulkhead::model {
 
 class MappedFile {
  public:
-  // kNotFound when there is no such file, kInvalidArgument for a folder, a pipe or a device.
+  // kNotFound if there is no such file; kInvalidArgument for a folder, a pipe or a device.
   static Result<MappedFile> open(const std::string& path);
-  // The same of an open file; `name` is for messages.
+  // The same for an open file; `name` is for messages.
   static Result<MappedFile> open(UniqueFd fd, const std::string& name);
 
   MappedFile(MappedFile&& other) noexcept
@@ -35,9 +34,9 @@ class MappedFile {
   ~MappedFile();
 
   std::span<const std::byte> bytes() const { return bytes_; }
-  // Of the open file, which it stays even when its name is gone.
+  // Returns the descriptor of the open file, which stays valid even if the file's name is gone.
   int descriptor() const { return fd_.get(); }
-  // Lets go of whole pages of the mapping; a later read brings them back from the file.
+  // Releases whole pages of the mapping; a later read brings them back from the file.
   void forget(std::span<const std::byte> pages) const;
 
  private:

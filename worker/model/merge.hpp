@@ -1,7 +1,6 @@
-// The heart of both tokenizers: a chain of symbols in which the best adjacent pair is merged again
-// and again, until no rule fits. Linear in the word's length whatever is in it: at most n - 1
-// merges happen, each makes at most two new pairs, and each pair waits once in a queue that gives
-// the best in constant time (merge_queue.hpp).
+// The core of both tokenizers: it merges the best adjacent pair in a chain of symbols again and again, until no rule
+// fits. The time is linear in the word's length whatever the word contains: at most n - 1 merges happen, each makes
+// at most two new pairs, and each pair waits once in a queue that gives the best in constant time (merge_queue.hpp).
 #pragma once
 
 #include <cstddef>
@@ -16,17 +15,18 @@ namespace bulkhead::model {
 constexpr std::uint32_t kNoSymbol = (1U << 30) - 1;  // ids are below
 
 struct MergeRule {
-  std::uint32_t rank;     // lower merges first; equal ones from left to right
+  std::uint32_t rank;     // lower ranks merge first; equal ones from left to right
   std::uint32_t product;  // the id of the merged symbol
 };
 
-// Symbols side by side, named by the place of their first byte. Four bytes a byte of the word, and
-// both neighbours are found in the same cache line for short symbols:
+// Symbols side by side, identified by the place of their first byte. They take four bytes per byte of the word, and
+// both neighbours of a short symbol are in the same cache line:
 //
 //   a symbol of one byte  | id           |
 //   a longer one          | id + kLonger | kInner + length | ... | kInner + length |
 //
-// (of two bytes, the second is both). What is between keeps kInner and means nothing.
+// (In a symbol of two bytes, the second slot is both the first and the last kInner.) The slots between keep kInner
+// and mean nothing.
 class MergeChain {
  public:
   static constexpr std::size_t kMostBytes = 1U << 29;
@@ -44,14 +44,14 @@ class MergeChain {
     slots_.resize(slots_.size() + length - 1, kInner | length);
   }
 
-  // One past the last byte; next() of the last symbol.
+  // Returns the place behind the last byte, which is also next() of the last symbol.
   std::uint32_t size() const { return static_cast<std::uint32_t>(slots_.size()); }
   bool starts(std::uint32_t at) const { return (slots_[at] & kInner) == 0; }
   std::uint32_t id(std::uint32_t at) const { return slots_[at] & kValue; }
   std::uint32_t next(std::uint32_t at) const {
     return (slots_[at] & kLonger) == 0 ? at + 1 : at + (slots_[at + 1] & kValue);
   }
-  // Of a symbol that is not the first.
+  // The symbol must not be the first one.
   std::uint32_t previous(std::uint32_t at) const {
     const std::uint32_t before = slots_[at - 1];
     return (before & kInner) == 0 ? at - 1 : at - (before & kValue);
@@ -71,14 +71,14 @@ class MergeChain {
   std::vector<std::uint32_t> slots_;
 };
 
-// Working memory, reused from word to word.
+// Working memory that is reused from word to word.
 struct MergeScratch {
   MergeChain chain;
   MergeQueue queue;
 };
 
-// rule(left, right) -> std::optional<MergeRule> for two neighbours of the chain, with ranks below
-// `ranks`; always the same for the same two symbols.
+// rule(left, right) returns std::optional<MergeRule> for two neighbours of the chain, with ranks below `ranks`. It
+// must always return the same for the same two symbols.
 template <typename Rule>
 void merge_all(MergeScratch& scratch, std::uint32_t ranks, Rule&& rule) {
   MergeChain& chain = scratch.chain;
@@ -99,7 +99,7 @@ void merge_all(MergeScratch& scratch, std::uint32_t ranks, Rule&& rule) {
     if (!chain.starts(left)) continue;
     const std::uint32_t right = chain.next(left);
     if (right == end) continue;
-    // Out of date unless the pair that is there now has the rank that was queued.
+    // Outdated, unless the pair that is there now has the rank that was queued.
     const std::optional<MergeRule> found = rule(left, right);
     if (!found || found->rank != best->rank) continue;
     chain.join(left, right, found->product);

@@ -1,5 +1,5 @@
 // The merges that a model file lists for byte-level BPE and for Gemma 4's BPE, best first, and the symbols that they
-// are of. A symbol is a token, or a text that only merges know; such a text has a number past the vocabulary.
+// merge. A symbol is a token, or a text that only merges know; such a text has a number beyond the vocabulary.
 #pragma once
 
 #include <cstddef>
@@ -17,21 +17,21 @@ namespace bulkhead::model {
 // Several threads may call const functions at once.
 class MergeList {
  public:
-  // The vocabulary must outlive the list. Its arena keeps the texts that only merges know.
+  // The vocabulary must outlive the list. Its arena stores the texts that only merges know.
   explicit MergeList(Vocabulary& vocabulary)
       : vocabulary_(vocabulary), symbols_(vocabulary.size()) {}
   MergeList(const MergeList&) = delete;
   MergeList& operator=(const MergeList&) = delete;
 
   void reserve(std::size_t texts) { by_text_.reserve(texts); }
-  // A token that text may become, before read(). `text` is as the file writes it, in the arena.
+  // Adds a token that text may become; call it before read(). `text` is as the file writes it, in the arena.
   void add_token(std::string_view text, TokenId token) { by_text_.insert(text, token); }
-  // The symbol of a text, which is new if nobody knows the text.
+  // Returns the symbol of a text; a text that is unknown gets a new symbol.
   std::uint32_t symbol(std::string_view text);
   std::optional<std::uint32_t> find(std::string_view text) const { return by_text_.find(text); }
 
-  // Reads tokenizer.ggml.merges. `kind`: the file's name for its tokenizer, for errors. kCorrupt if the list is
-  // missing, too long, or has an entry that is not two parts with a space between.
+  // Reads tokenizer.ggml.merges. `kind` is the file's name for its tokenizer, for errors. kCorrupt if the list is
+  // missing, too long, or has an entry that is not two parts separated by a space.
   Status read(const GgufFile& file, std::string_view kind);
   // Merges the symbols of the chain until no merge fits. Symbols may be kNoSymbol, which never merges.
   void merge(MergeScratch& scratch) const;

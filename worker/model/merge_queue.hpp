@@ -1,9 +1,8 @@
-// What merges next: the lowest rank first, and of one rank the leftmost place. Few items wait in a
-// heap. Of a long word's, each rank has a bucket of its own, and the buckets are visited in rising
-// order, once: an item that comes up below or in the bucket being visited (a merge may make a pair
-// of a lower rank) is always left of what is left there, so the heap takes it and is emptied first.
-// So millions of items cost a few nanoseconds each, where a heap of them would cost a cache miss at
-// every level.
+// The queue of possible merges: lowest rank first, and within a rank leftmost place first. A few items are kept in a
+// heap. For a long word, each rank has a bucket, and the buckets are visited once, in rising order. A merge may make
+// a pair of a lower rank than the bucket being visited; such a pair always lies left of what is left in that bucket,
+// so it goes to the heap, which is emptied first. So each of millions of items costs a few nanoseconds; a heap of
+// them would cost a cache miss at every level.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +22,11 @@ class MergeQueue {
     std::uint32_t at;
   };
 
-  // For a word of `symbols` symbols, with ranks below `ranks`. The queue is empty: it is popped to
-  // the end each time.
+  // Prepares for a word of `symbols` symbols, with ranks below `ranks`. The queue must be empty: it is popped to the
+  // end each time.
   void start(std::uint32_t ranks, std::size_t symbols);
 
-  // After the first pop, `at` is at most that of the item popped last.
+  // After the first pop, `at` must be at most that of the item popped last.
   void push(std::uint32_t rank, std::uint32_t at) {
     if (rank < heap_below_) {
       heap_.push_back(std::uint64_t{rank} << 32 | at);
@@ -48,7 +47,7 @@ class MergeQueue {
     return Item{static_cast<std::uint32_t>(heap_below_ - 1), *cursor_++};
   }
 
-  // A place that will come up soon, worth fetching into the cache now.
+  // Returns a place that will come up soon and is worth prefetching.
   std::uint32_t upcoming() const {
     constexpr std::ptrdiff_t kAhead = 8;
     return cursor_end_ - cursor_ > kAhead ? cursor_[kAhead] : 0;
@@ -58,8 +57,8 @@ class MergeQueue {
   static constexpr std::uint32_t kNone = ~0U;
   static constexpr std::uint32_t kUnsorted = 1U << 31;
 
-  // Buckets are lists of chunks, which go from one to another: memory for the items that wait at
-  // once, whatever their ranks.
+  // Buckets are lists of chunks, which are reused: the memory is for the items that wait at once, whatever their
+  // ranks.
   struct Chunk {
     static constexpr std::uint32_t kItems = 62;
     std::uint32_t next;
@@ -69,7 +68,7 @@ class MergeQueue {
   static constexpr std::uint32_t kSlabChunks = 4096;
   struct Bucket {
     std::uint32_t first = kNone;
-    std::uint32_t last = kNone;  // and kUnsorted, when an item came after one right of it
+    std::uint32_t last = kNone;  // plus kUnsorted, if an item came after one to the right of it
   };
 
   Chunk& chunk(std::uint32_t index) { return slabs_[index / kSlabChunks][index % kSlabChunks]; }
@@ -81,10 +80,10 @@ class MergeQueue {
 
   std::vector<std::uint64_t> heap_;  // rank, then place
   std::uint64_t heap_below_ =
-      0;  // ranks below this go to the heap; the bucket visited is the last of them
+      0;  // ranks below this go to the heap; the visited bucket is the last of them
 
   const std::uint32_t* cursor_ =
-      nullptr;  // what is left of the bucket being visited, or of its chunk
+      nullptr;  // what is left of the visited bucket, or of its chunk
   const std::uint32_t* cursor_end_ = nullptr;
   std::uint32_t visited_ = kNone;  // that chunk
   std::vector<std::uint32_t> sorted_;

@@ -1,6 +1,6 @@
-// Cuts text into the words within which byte-level BPE merges, by the regular expressions of the
-// vocabulary's makers. The most common ones are written out by hand: no backtracking, so linear in
-// any text, and any bytes will do. The others are matched as they are (expressions.hpp).
+// Cuts text into the words within which byte-level BPE merges, by a vocabulary's regular expressions. The most common
+// expressions are written out by hand: without backtracking, so linear in any text, and for any bytes. The others are
+// matched as they are (expressions.hpp).
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ enum class PreTokenizer : std::uint8_t {
   kLlama3,
   // As kLlama3 with \p{N} for \p{N}{1,3}
   kQwen2,
-  // \p{N} each by itself, then kGpt2 within what is left
+  // each \p{N} by itself, then kGpt2 within what is left
   kDigitsThenGpt2,
   // [\p{P}$+<=>^~|]+, then kGpt2, then \p{N}+, then [0-9][0-9][0-9], each within the pieces of the
   // one before
@@ -37,17 +37,17 @@ struct PreTokenizerInfo {
   bool adds_bos = false;           // unless the file says otherwise
   std::shared_ptr<const Expressions> expressions;  // for kExpressions
 };
-// By the name in tokenizer.ggml.pre (pre_tokenizer_names.cpp); kUnsupported with the list of names for an unknown one.
+// Finds it by the name in tokenizer.ggml.pre (pre_tokenizer_names.cpp). kUnsupported, with the list of names, for an
+// unknown one.
 Result<PreTokenizerInfo> find_pre_tokenizer(std::string_view name);
 
-// Calls f(word) for each word, in order; together they are the text. Words of more than 512 MiB are
-// cut.
+// The words of a text, in order; together they are the text. Words of more than 512 MiB are cut.
 class WordSplitter {
  public:
   // The info's expressions must outlive it.
   WordSplitter(const PreTokenizerInfo& info, std::string_view text);
 
-  // The next word; empty at the end.
+  // Returns the next word; empty at the end.
   std::string_view next();
 
  private:

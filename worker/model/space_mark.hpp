@@ -1,4 +1,4 @@
-// How vocabularies of SentencePiece's kind write texts: spaces as U+2581, bytes as "<0x0A>".
+// How vocabularies like SentencePiece's write texts: spaces as U+2581, bytes as "<0x0A>".
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ inline std::optional<unsigned> byte_token_value(std::string_view text) {
   return value;
 }
 
-// With spaces where the marks are.
+// Returns the text with spaces instead of the marks.
 inline std::string without_marks(std::string_view text) {
   std::string plain;
   for (std::size_t at = 0; at < text.size();) {

@@ -1,4 +1,4 @@
-// The chat template in a model file, and the special tokens' texts that it is rendered with.
+// The chat template in a model file, and the texts of the special tokens with which it is rendered.
 #pragma once
 
 #include <string>
@@ -15,15 +15,15 @@ struct TemplateText {
   std::string eos;
 };
 
-// kCorrupt where a key has another type than it must have.
+// kCorrupt if a key has the wrong type.
 Result<TemplateText> template_text(const GgufFile& file);
 
-// The file's template, ready to render. kUnsupported, with what to do instead, where there is none or
-// it is no template.
+// Returns the file's template, ready to render. kUnsupported, with what to do instead, if there is none or it is not
+// valid.
 Result<jinja::Chat> load_chat(const GgufFile& file);
 
-// Reads a template in place of the file's own: from a path (config/template_path.hpp), or the file's
-// tokenizer.chat_template.NAME. kNotFound where it is not there; else what is wrong with it.
+// Reads a template to use instead of the file's default: from a path (config/template_path.hpp), or from the file's
+// tokenizer.chat_template.NAME. kNotFound if it is not there; other errors say what is wrong with it.
 Result<jinja::Chat> load_asked_chat(const GgufFile& file, const std::string& asked);
 
 }  // namespace bulkhead::model

@@ -1,5 +1,5 @@
-// What a file says of its own pre-tokenizer in tokenizer.huggingface.json: the tokenizer.json that its
-// vocabulary was published with.
+// Reads what a file says about its own pre-tokenizer in tokenizer.huggingface.json: the tokenizer.json with which its
+// vocabulary was published.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace bulkhead::model {
 
-// kCorrupt for what is no such JSON; kUnsupported, by name, for a step that is more than splitting by
+// kCorrupt if it is not such JSON; kUnsupported, with the step's name, for a step that does more than split by
 // expressions.
 Result<PreTokenizerInfo> pre_tokenizer_of_json(std::string_view json);
 

@@ -1,4 +1,4 @@
-// The token list of a model file, checked and copied out of it: what both kinds of tokenizer share.
+// The token list of a model file, checked and copied from it. All kinds of tokenizer share it.
 #pragma once
 
 #include <array>
@@ -24,17 +24,17 @@ enum class TokenType : std::uint8_t {  // the values are GGUF's
   kByte = 6,
 };
 
-// Strings of the tokenizer's own, which stay where they are while more are added.
+// Strings that the tokenizer owns and that do not move while more are added.
 class StringArena {
  public:
   std::string_view add(std::string_view text);
 
  private:
   static constexpr std::size_t kBlockBytes = 1U << 20;
-  std::vector<std::string> blocks_;  // reserved at once, never grown past that
+  std::vector<std::string> blocks_;  // each is reserved at once and never grows beyond that
 };
 
-// Finds special tokens' text in a prompt: the leftmost, and of those the longest.
+// Finds special tokens' text in a prompt: the leftmost one, and of those the longest.
 class SpecialTokens {
  public:
   struct Entry {
@@ -53,7 +53,7 @@ class SpecialTokens {
   std::optional<Match> find(std::string_view text, std::size_t from, bool controls) const;
 
  private:
-  std::vector<Entry> entries_;                      // sorted by text: a trie without nodes
+  std::vector<Entry> entries_;                      // sorted by text, like a trie without nodes
   std::array<std::uint32_t, 257> by_first_byte_{};  // entries that start with byte b: [b, b + 1)
   bool any_always_ = false;
 };
@@ -61,7 +61,7 @@ class SpecialTokens {
 struct Vocabulary {
   std::vector<std::string_view> texts;  // as the file writes them, in the arena
   std::vector<TokenType> types;
-  std::vector<float> scores;  // empty when the file has none
+  std::vector<float> scores;  // empty if the file has none
   SpecialTokens special;
   std::vector<bool> ends;  // ends_generation
   std::optional<TokenId> bos;
@@ -72,7 +72,7 @@ struct Vocabulary {
   StringArena arena;
 
   std::uint32_t size() const { return static_cast<std::uint32_t>(texts.size()); }
-  // Tokens that plain text may become: the others only through their special text.
+  // Returns whether plain text may become the token. Other tokens only come from their special text.
   bool from_text(TokenId id) const {
     return types[id] != TokenType::kControl && types[id] != TokenType::kUnknown &&
            types[id] != TokenType::kByte && !texts[id].empty();
@@ -86,16 +86,16 @@ struct VocabularyDefaults {
   bool add_bos = false;
 };
 
-// Reads tokenizer.ggml.{tokens,token_type,scores,*_token_id,add_*_token}. kCorrupt for lists of
-// different lengths, duplicates, ids past the end and the like.
+// Reads tokenizer.ggml.{tokens,token_type,scores,*_token_id,add_*_token}. kCorrupt for lists of different lengths,
+// duplicates, ids beyond the end and the like.
 Result<Vocabulary> read_vocabulary(const GgufFile& file, const VocabularyDefaults& defaults);
 
-// The kinds. They keep nothing of the file.
+// The kinds of tokenizers. They keep nothing of the file.
 Result<std::unique_ptr<Tokenizer>> make_spm_tokenizer(const GgufFile& file);
 Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(const GgufFile& file);
 Result<std::unique_ptr<Tokenizer>> make_gemma_tokenizer(const GgufFile& file);
 
-// What is the same in all: special tokens, segments, pieces.
+// What all kinds have in common: special tokens, segments, pieces.
 class VocabularyTokenizer : public Tokenizer {
  public:
   using Tokenizer::encode;
@@ -122,13 +122,13 @@ class VocabularyTokenizer : public Tokenizer {
  protected:
   explicit VocabularyTokenizer(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
 
-  // Appends the tokens of text that holds no special ones. `first`: it starts the prompt or follows
-  // a special token.
+  // Appends the tokens of text that contains no special ones. `first`: it starts the prompt or follows a special
+  // token.
   virtual void encode_text(std::string_view text, bool first, std::vector<TokenId>& out) const = 0;
 
   Vocabulary vocabulary_;
   std::vector<std::string_view> pieces_;  // by token; empty for control and unknown tokens
-  bool adds_space_ = false;  // SentencePiece's leading space, which decode() takes off again
+  bool adds_space_ = false;  // SentencePiece's leading space, which decode() removes
 };
 
 }  // namespace bulkhead::model

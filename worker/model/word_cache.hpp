@@ -1,6 +1,6 @@
-// Words already tokenized in this text: text repeats itself, merging is the dear part.
-// Direct-mapped and of fixed size; an entry points into the text and into the tokens produced so
-// far, so a hit copies tokens and nothing is allocated.
+// Words that were already tokenized in this text. Text repeats itself, and merging is expensive. The cache is
+// direct-mapped and of fixed size. An entry points into the text and into the tokens produced so far, so a hit copies
+// tokens and allocates nothing.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ namespace bulkhead::model {
 
 class WordCache {
  public:
-  // A short text is not worth the table.
+  // For a short text the table is not worth its cost.
   explicit WordCache(std::size_t text_bytes) : slots_(text_bytes < kLeastText ? 0 : kSlots) {}
 
-  // Appends the word's tokens to `out` and returns true, or false.
+  // Appends the word's tokens to `out` and returns true, or returns false.
   bool append(std::string_view word, std::vector<TokenId>& out) {
     if (slots_.empty() || word.size() > kLongestWord) return false;
     const Slot& slot = slots_[index(word)];
@@ -31,7 +31,7 @@ class WordCache {
     return true;
   }
 
-  // The word's tokens are out[first..]. `word` must stay where it is as long as the cache is used.
+  // Remembers that the word's tokens are out[first..]. `word` must not move as long as the cache is used.
   void remember(std::string_view word, const std::vector<TokenId>& out, std::size_t first) {
     if (slots_.empty() || word.size() > kLongestWord) return;
     slots_[index(word)] = {word.data(), first, static_cast<std::uint32_t>(word.size()),

@@ -1,6 +1,6 @@
-// Which files a worker may open, and for what: Landlock's part of the sandbox. Landlock holds back
-// opening, making, removing and shortening; not reading about a file (stat, access, readlink): that a
-// name exists, its size and its times stay visible as far as the user's own rights go.
+// Which files a worker may open, and how: Landlock's part of the sandbox. Landlock prevents opening, creating,
+// removing and truncating. It does not prevent reading about a file (stat, access, readlink): that a name exists, its
+// size and its times stay visible as far as the user's own rights go.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace bulkhead::worker {
 
-// Files, or folders with all in them; missing ones are skipped.
+// Files, or folders with everything in them; missing ones are skipped.
 struct SandboxPaths {
   std::vector<std::string> readable;
   std::vector<std::string> writable;  // folders
 };
 
-// 0: the kernel has no Landlock.
+// Returns 0 if the kernel has no Landlock.
 int landlock_version();
 
-// Binds this thread and those that it makes, for good. Device nodes of GPUs, and of /dev what any
-// program expects, are added to the paths.
+// Restricts this thread and the threads that it starts, permanently. It adds the GPUs' device nodes, and those nodes
+// of /dev that every program expects, to the paths.
 Status confine_files(const SandboxPaths& paths, int version);
 
-// What confine_files() adds, to read and to write.
+// Returns what confine_files() adds for reading and writing.
 std::vector<std::string> device_nodes();
-// Of /proc what drivers and the C library read: the machine's figures and this process's own folder,
-// not those of others.
+// Returns what drivers and the C library read from /proc: the machine's figures and this process's own folder, but no
+// other process's.
 std::vector<std::string> proc_paths();
 
 }  // namespace bulkhead::worker

@@ -1,12 +1,11 @@
-// Gives a worker kernel objects that it shares with nobody (namespaces(7)), besides what Landlock and seccomp refuse
-// it:
+// Gives a worker private kernel objects (namespaces(7)), in addition to what Landlock and seccomp refuse:
 //
-//   network  its only interface is a loopback that is down, and no abstract socket of another process is there
-//   IPC      it finds nobody's System V objects and POSIX queues
-//   mounts   its /proc shows the machine's figures and its own folder, and no other process
-//   user     where the process lacks the privilege to make the others. User and group ids stay what they are
+//   network  its only interface is a loopback that is down, and it can't reach other processes' abstract sockets
+//   IPC      it finds no System V objects and POSIX queues of others
+//   mounts   its /proc shows the machine's figures and its own folder, but no other process
+//   user     only if the process lacks the privilege to make the others; user and group ids do not change
 //
-// A worker gets no namespace of process ids. The first process in such a namespace ignores every signal that it does
+// A worker gets no namespace for process ids. The first process in such a namespace ignores every signal that it does
 // not handle, even abort()'s, and an extra first process would stand between the daemon and the worker's exit.
 #pragma once
 
@@ -22,15 +21,14 @@ struct Namespaces {
   bool network = false;
   bool ipc = false;
   bool mounts = false;
-  std::string gap;  // why one of the last three is missing; empty: all are there
+  std::string gap;  // why one of the last three is missing; empty: none is missing
 };
 
-// Returns the namespaces that this process could enter. Changes nothing, because a child process
-// tries them.
+// Returns the namespaces that this process could enter. Changes nothing, because a child process tries them.
 Namespaces namespace_support();
 
-// Enters the namespaces that namespace_support() finds. Of /proc only the paths `shown` stay visible. Call it in a
-// process of one thread, before Landlock and seccomp forbid the calls. The process ignores SIGCHLD from then on. An
+// Enters the namespaces that namespace_support() finds. Only the paths `shown` stay visible in /proc. Call it in a
+// process with one thread, before Landlock and seccomp forbid the calls. The process ignores SIGCHLD from then on. An
 // error means that the process has entered only some namespaces and must end.
 Result<Namespaces> enter_namespaces(const std::vector<std::string>& shown);
 

@@ -1,18 +1,17 @@
-// What a worker gives up before it reads a model file or loads a driver, so that an attacker who
-// takes the process over through either gets as little as possible. The kernel enforces several
-// layers:
+// What a worker gives up before it reads a model file or loads a driver, so that an attacker who takes over the
+// process through either gets as little as possible. The kernel enforces several layers:
 //
-//   namespaces no network and no IPC object of others, a /proc without other processes (namespaces.hpp)
-//   Landlock   which files: the model, the system's libraries and drivers (to read), the GPU's
-//              device nodes and one cache folder (to write). Nobody else's memory (/proc/PID/mem,
-//              ptrace), no signals to others, no TCP.
-//   seccomp    which system calls: those of the table in allowed_calls.cpp. All others fail with
-//              EPERM, since drivers try some of them and go on without. No socket, no other program,
-//              no other process, no file's mode, owner or times, no resizing of the channel's region.
+//   namespaces no network and no IPC objects of others, a /proc without other processes (namespaces.hpp)
+//   Landlock   files: only the model, the system's libraries and drivers (to read), the GPU's device nodes and one
+//              cache folder (to write). No access to other processes' memory (/proc/PID/mem, ptrace), no signals
+//              to others, no TCP.
+//   seccomp    system calls: only those of the table in allowed_calls.cpp. All others fail with EPERM, because
+//              drivers try some of them and continue without. No socket, no other program, no other process, no
+//              change of a file's mode, owner or times, no resizing of the channel's region.
 //
-// All of these last as long as the process and everything that it starts, and nothing can undo
-// them. They don't prevent the worker from reading what drivers must read, asking whether a file
-// exists and how large it is (stat), computing, filling the log, or using up the GPU.
+// All layers last as long as the process and everything that it starts, and nothing can undo them. They don't prevent
+// the worker from reading what drivers must read, asking whether a file exists and how large it is (stat), computing,
+// filling the log, or using up the GPU.
 #pragma once
 
 #include <cstdint>
@@ -30,15 +29,15 @@ struct SandboxReport {
   bool system_calls = false;  // seccomp
   int landlock_version = 0;   // 0: none
   Namespaces namespaces;
-  std::vector<std::string> gaps;  // in words: what this kernel can't hold back
+  std::vector<std::string> gaps;  // in words: what this kernel can't prevent
 };
-// What this kernel offers; changes nothing.
+// Returns what this kernel offers; changes nothing.
 SandboxReport sandbox_support();
 
 // One of the protections that `bulkhead doctor` and /v1/workers list.
 struct Protection {
   std::string
-      name;  // landlock, seccomp, limits, a kind of namespace, or cgroup, of which the daemon tells
+      name;  // landlock, seccomp, limits, a kind of namespace, or cgroup (which the daemon reports)
   bool active = false;
   std::string detail;  // what the protection is, or why it is not active
 };
@@ -49,30 +48,29 @@ std::vector<Protection> no_protections(const std::string& why);
 
 enum class SandboxLevel : std::uint8_t {
   kHold,
-  kLog,  // refuses nothing, and writes to the log what kHold would refuse, each kind once
+  kLog,  // refuses nothing, and logs what kHold would refuse, each kind once
 };
 
 struct SandboxRequest {
   SandboxPaths paths;
-  // The channel's region, -1 when there is none; one that is not sealed stays refused by its number,
-  // which nothing else should get while the process lives.
+  // The channel's region; -1 if there is none. For a region that is not sealed the filter refuses resizing by its
+  // descriptor's number, which nothing else should get while the process lives.
   int region = -1;
-  std::string more_calls;  // names of system calls that are let through beside the table's
-  bool namespaces = true;  // enters those namespaces that the kernel allows
+  std::string more_calls;  // names of system calls to allow in addition to the table's
+  bool namespaces = true;  // enters the namespaces that the kernel allows
   SandboxLevel level = SandboxLevel::kHold;
 };
 
-// To be called once, by a process of one thread (Landlock binds threads). A part that the kernel
-// lacks is a gap, not an error; an error means that a part which it has could not be put up, and
-// the process must not go on as if it were confined. kInvalidArgument: more_calls has a name that is
-// none.
+// Call it once, in a process with one thread (Landlock restricts threads). A part that the kernel lacks is a gap, not
+// an error. An error means that a part which the kernel has could not be installed, and the process must not continue
+// as if it were confined. kInvalidArgument: more_calls has an unknown name.
 Result<SandboxReport> enter_sandbox(const SandboxRequest& request);
 
-// What Vulkan's loader and drivers read on this machine, by the environment and by custom, and what
-// `more` lists with colons between.
+// Returns what Vulkan's loader and drivers read on this machine, by the environment and by convention, and the paths
+// in `more`, which are separated by colons.
 std::vector<std::string> driver_paths(const std::string& more = {});
-// A sentence for each driver that the environment names (VK_DRIVER_FILES) and that lies in none of
-// `readable`: which, and the setting that allows it.
+// Returns a sentence for each driver that the environment names (VK_DRIVER_FILES) and that is in none of `readable`.
+// It names the driver and the setting that allows it.
 std::vector<std::string> unreadable_drivers(const std::vector<std::string>& readable);
 
 }  // namespace bulkhead::worker

@@ -1,26 +1,26 @@
-// The directory of a vault: host memory that tells a successor what the device memory beside it holds. A
-// worker writes the directory while it runs. The daemon holds the directory's descriptor and never looks
-// inside. The process that left the directory may have been killed in the middle of a store, or may have run
-// wild. So the successor believes only entries that prove themselves:
+// The directory of a vault: host memory that tells a successor what the device memory beside it holds. A worker
+// writes the directory while it runs. The daemon holds the directory's descriptor and never looks inside. The process
+// that left the directory may have been killed in the middle of a store, or may have malfunctioned. So the successor
+// believes only entries that pass these checks:
 //
 //   +0       header    magic, version, sizes, the sum over header and description
 //   +128     description: identity (text), blocks' bytes, the weights' checksums; never changes
 //   +pages   one entry for each KV page, of 32 + 4 * page_tokens bytes
 //
-//   entry    +0  u32 sequence   even and not 0: whole; odd: somebody is writing, or it was taken back;
-//                               0: no step of anybody has ever been given the page
-//            +4  u32 before     the page that comes before, or kRoot; of a window page (engine/
-//                               window_pages.hpp) the one of the other layers that it belongs to
+//   entry    +0  u32 sequence   even and not 0: complete; odd: being written, or withdrawn;
+//                               0: no step has ever been given the page
+//            +4  u32 before     the page that comes before it, or kRoot; for a window page
+//                               (engine/window_pages.hpp) the page of the other layers to which it belongs
 //            +8  u64 sum        over epoch, page number, `before`, content and tokens
-//            +16 u32 content[4] the sum that the device made of the page's bytes
+//            +16 u32 content[4] the checksum that the device computed of the page's bytes
 //            +32 u32 tokens[page_tokens]
 //
-//   +states  one entry for each slot of what layers carry from position to position, of 32 bytes
+//   +states  one entry for each slot of layers' states, of 32 bytes
 //
 //   entry    +0  u32 sequence   as above
 //            +4  u32 page       the slot holds the states behind this page's last position
 //            +8  u64 sum        over epoch, slot, page and content
-//            +16 u32 content[4] the sum that the device made of the slot's bytes
+//            +16 u32 content[4] the checksum that the device computed of the slot's bytes
 //
 // The worker enters a page or a slot when the device has finished writing it, has made the sum of its bytes
 // and will not write to it again. The worker takes the entry back before the device may write there again. A
@@ -28,9 +28,9 @@
 // sequence number or a sum that does not match it. The epoch is part of each sum, so a new epoch empties the
 // directory at once.
 //
-// A worker that wants to deceive its successor can: sums are no signatures. The successor is confined as
-// its predecessor was, and with false pages it computes wrong tokens for this model, nothing worse. It
-// must not trust a length or an index: it copies, then checks.
+// A worker that wants to deceive its successor can do so, because sums are not signatures. The successor is confined
+// as its predecessor was; with false pages it computes wrong tokens for this model, and nothing worse. It must not
+// trust a length or an index: it copies, then checks.
 #pragma once
 
 #include <array>
@@ -46,13 +46,13 @@
 
 namespace bulkhead::vault {
 
-inline constexpr std::uint32_t kRoot = 0xFFFFFFFF;  // what comes before the first page
+inline constexpr std::uint32_t kRoot = 0xFFFFFFFF;  // the page "before" the first page
 
 struct Description {
   std::string identity;  // text; equal for two processes that may share
   std::uint32_t context = 0;
   std::uint32_t pages = 0;
-  std::uint32_t window_pages = 0;  // how many of `pages` are window pages; they come last
+  std::uint32_t window_pages = 0;  // how many of `pages` are window pages, which come last
   std::uint32_t page_tokens = 0;
   std::uint32_t vocabulary = 0;
   std::uint32_t states = 0;  // slots
@@ -62,7 +62,7 @@ struct Description {
   bool operator==(const Description&) const = default;
 };
 
-// Bounds on what is believed of a header.
+// Limits for the values of a header.
 inline constexpr std::size_t kMostIdentityBytes = 16384;
 inline constexpr std::size_t kMostBlocks = 192;
 inline constexpr std::uint32_t kMostPages = 1U << 24;
@@ -97,30 +97,30 @@ struct Entries {
 
 class Directory {
  public:
-  // New shared memory with this description and no pages. Its size can't change from then on.
+  // Makes new shared memory with this description and no pages. Its size can't change from then on.
   static Result<std::unique_ptr<Directory>> create(const Description& description);
-  // What another process created, mapped anew. kCorrupt says what is wrong with it.
+  // Maps what another process created. kCorrupt says what is wrong with it.
   static Result<std::unique_ptr<Directory>> open(const UniqueFd& fd);
   ~Directory();
   Directory(const Directory&) = delete;
   Directory& operator=(const Directory&) = delete;
 
   const Description& description() const { return description_; }
-  // Of what create() made; the caller's from now on.
+  // Gives the descriptor of what create() made to the caller.
   UniqueFd take_descriptor() { return std::move(fd_); }
 
   // ---- writing, by the one process that owns the KV pages now ----
-  // `page` holds the keys and values of these tokens, page_tokens of them, behind `before`; its bytes
-  // sum up to `content`. A window page must leave no later than the page that it belongs to.
+  // Enters that `page` holds the keys and values of these page_tokens tokens, behind `before`, and that `content` is
+  // the checksum of its bytes. A window page must leave no later than the page to which it belongs.
   void enter(std::uint32_t page, std::uint32_t before, std::span<const std::uint32_t> tokens,
              const Checksum& content);
-  // Takes the page's entry back: steps may write to the page from now on.
+  // Withdraws the page's entry: steps may write to the page from now on.
   void leave(std::uint32_t page);
-  // Enters the slot: it holds the states behind `page`, which is entered already, and its bytes sum up to
-  // `content`. Call leave_state() for the slot before leave() for the page.
+  // Enters that the slot holds the states behind `page`, which is entered already, and that `content` is the checksum
+  // of its bytes. Call leave_state() for the slot before leave() for the page.
   void enter_state(std::uint32_t slot, std::uint32_t page, const Checksum& content);
   void leave_state(std::uint32_t slot);
-  // Takes all entries back.
+  // Withdraws all entries.
   void empty();
 
   // ---- reading: the writer has ended ----

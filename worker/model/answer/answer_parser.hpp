@@ -1,12 +1,12 @@
-// Reads what a model generates, as it comes, into content, reasoning and tool calls.
+// Reads what a model generates, piece by piece, into content, reasoning and tool calls.
 //
-// The text is the model's with special tokens shown, without the token that ended it. It may come
-// in pieces of any length: the deltas, put together, are the same for every way of cutting it, and
-// nothing that was given is ever taken back. Text is held back only while it may still become a
-// mark (with the blanks before it), a call's name, or arguments that wait for the name or the id.
-// Feeding the same text to a new parser of the same request gives the same deltas, ids included.
+// The text is the model's, with special tokens shown, without the token that ended it. It may come in pieces of any
+// length: the deltas together are the same however the text is cut, and no delta is ever taken back. The parser holds
+// text back only while it may still become a mark (with the blanks before it), a call's name, or arguments that wait
+// for the name or the id. A new parser of the same request gives the same deltas for the same text, including ids.
 //
-// Time is linear in the text, memory in what is held back; no input makes it fail. Not thread-safe.
+// The time is linear in the text, and memory depends only on what is held back. No input makes it fail. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@
 namespace bulkhead::model::answer {
 
 enum class Ended : std::uint8_t {
-  kStop,    // by the model itself
-  kLength,  // by a limit
+  kStop,    // the model ended it
+  kLength,  // a limit ended it
 };
 
 struct AnswerRequest {
@@ -31,18 +31,18 @@ struct AnswerRequest {
   std::string prompt_end;  // the end of the prompt's text; it may have opened reasoning
   std::uint64_t id_seed = 0;
   bool calls_or_content =
-      false;  // behind the first content no call is read: the answer is one or the other
+      false;  // after the first content no call is read: the answer is one or the other
 };
 
-// Where in an answer its parser stands: what holds an answer to a grammar (engine/answer_constraint.hpp) begins
-// where the parser sees a call begin, and nowhere else.
+// Where in an answer its parser stands. A grammar (engine/answer_constraint.hpp) applies from where the parser sees a
+// call begin, and nowhere else.
 struct Place {
   bool reasons = false;     // within reasoning
   bool may_reason = false;  // reasoning may begin here
-  bool calls = false;       // the mark of a call would begin one here
-  bool begun = false;       // behind such a mark, and the call's name is not known yet
+  bool calls = false;       // the mark of a call would begin a call here
+  bool begun = false;       // behind such a mark; the call's name is not known yet
   bool bare = false;        // within JSON that may be a call without any mark
-  bool in_call = false;     // a call has begun, and its end was not read yet
+  bool in_call = false;     // a call has begun, and its end has not been read
 };
 
 class Machine;
@@ -56,12 +56,12 @@ class AnswerParser {
   AnswerParser& operator=(AnswerParser&&) noexcept;
 
   std::vector<Delta> feed(std::string_view text);
-  // The rest. Nothing may be fed afterwards.
+  // Returns the remaining deltas. Nothing may be fed afterwards.
   std::vector<Delta> finish(Ended ended);
-  // After the last feed(); feed({}) goes to the answer's beginning.
+  // Returns the place after the last feed(). feed({}) goes to the answer's beginning.
   Place place() const;
-  // begun, bare: what was read of it, the mark included. Else the text that may still become a mark. As long as it
-  // is, so it is asked for seldom.
+  // Returns, for `begun` and `bare`, what was read of the call so far, including the mark; otherwise the text that
+  // may still become a mark. The result can be long, so call it rarely.
   std::string undecided() const;
 
  private:
@@ -73,7 +73,7 @@ class AnswerParser {
 struct Call {
   std::string id;
   std::string name;
-  std::string arguments;  // JSON text; for a cut answer perhaps only its beginning
+  std::string arguments;  // JSON text; if the answer was cut short, perhaps only its beginning
 };
 
 struct Message {
@@ -82,7 +82,7 @@ struct Message {
   std::vector<Call> calls;
 
   void add(const std::vector<Delta>& deltas);
-  // "length", "tool_calls" or "stop".
+  // Returns "length", "tool_calls" or "stop".
   const char* finish_reason(Ended ended) const;
 };
 

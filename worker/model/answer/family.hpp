@@ -1,8 +1,8 @@
-// How the models of one family write reasoning and tool calls. A family is one row of a table
-// (families.cpp); the row serves twice: the parser reads answers by it (answer_parser.hpp), and a
-// grammar that holds a call to its schema is made from it. This header knows neither of the two.
+// How the models of one family write reasoning and tool calls. A family is a row of a table (families.cpp). The row
+// has two uses: the parser reads answers with it (answer_parser.hpp), and a grammar that keeps a call to its schema
+// is made from it. This header knows neither of the two.
 //
-// Shape of an answer, in the words used here:
+// The shape of an answer:
 //
 //   reasoning.open ... reasoning.close  response.open CONTENT response.close
 //   calls.section  [ calls.opens NAME ARGUMENTS calls.closers ]...
@@ -16,38 +16,38 @@
 namespace bulkhead::model::answer {
 
 enum class CallSyntax : std::uint8_t {
-  kNone,       // no calls: whatever looks like one is text
+  kNone,       // no calls: whatever looks like a call is text
   kJson,       // {"name": N, "arguments": {...}}
   kJsonList,   // [{"name": N, "arguments": {...}}, ...]
   kKeyedList,  // [{N: {...}}, ...]
-  kNamed,      // N, one of name_ends, a JSON object
+  kNamed,      // N, one of name_ends, then a JSON object
   kTagged,     // N, one of name_ends, then a pair of tags for each argument
-  kBareKeys,   // N{key:value,...}: bare keys, strings between marks (Gemma 4)
+  kBareKeys,   // N{key:value,...}: keys without quotes, strings between marks (Gemma 4)
   kPython,     // [N(key=value, ...), ...]
   kChannels,   // harmony (gpt-oss): messages with a header that names channel and recipient
 };
 
-// kBareKeys: stands before and behind a string.
+// For kBareKeys: stands before and behind a string.
 inline constexpr std::string_view kStringMark = "<|\"|>";
 
 // What stands where a name is expected.
 enum class NameForm : std::uint8_t {
   kPlain,
-  kWithIndex,  // functions.NAME:INDEX, which is the call's id as well (Kimi)
-  kTyped,      // NAME, or `function`, name_ends and then the name on a line of its own (DeepSeek)
+  kWithIndex,  // functions.NAME:INDEX, which is also the call's id (Kimi)
+  kTyped,      // NAME; or `function`, name_ends, and then the name on a line of its own (DeepSeek)
   kCallWord,   // call:NAME (Gemma 4)
 };
 
 struct Reasoning {
-  std::string open = {};  // empty: this family has none
+  std::string open = {};  // empty: this family has no reasoning
   std::string close = {};
-  // False: one block, at the very start of an answer; afterwards its marks are plain text.
-  // True: the marks are tokens of their own, which no text can hold, and hold everywhere.
+  // False: there is one block, at the very start of an answer; later its marks are plain text. True: the marks are
+  // tokens of their own, which no text can contain, and they count everywhere.
   bool anywhere = false;
   bool ends_at_call = false;  // a call ends an open block
 };
 
-// Marks around the content, which are not part of it.
+// Marks around the content, which do not belong to it.
 struct Response {
   std::string open = {};
   std::string close = {};
@@ -57,7 +57,7 @@ struct JsonKeys {
   std::string name = "name";
   std::vector<std::string> arguments = {"arguments", "parameters"};
   std::string id = {};   // empty: the format has no ids
-  bool id_last = false;  // the id comes behind the arguments, so a call waits for its object's end
+  bool id_last = false;  // the id comes behind the arguments, so a call waits for the end of its object
 };
 
 // kTagged: param_open KEY key_close [value_open] VALUE value_close ... call_close
@@ -67,54 +67,55 @@ struct Tags {
   std::string value_open = {};  // may be empty
   std::string value_close = {};
   std::string call_close = {};
-  bool strip_newlines = false;  // one at each end of a value belongs to the tags
+  bool strip_newlines = false;  // one newline at each end of a value belongs to the tags
   // key_close is followed by ` string="true">` or ` string="false">`, which gives the value's type.
   bool typed = false;
 };
 
 struct Calls {
   CallSyntax syntax = CallSyntax::kNone;
-  std::string section = {};  // stands before the first call; may be empty, may be forgotten
-  std::vector<std::string> opens = {};  // each begins a call, or a list of calls
-  // What may follow a call, in this order, each of them once or not at all.
+  std::string section = {};  // stands before the first call; may be empty, and models may omit it
+  std::vector<std::string> opens = {};  // each of these begins a call, or a list of calls
+  // What may follow a call: each at most once, in this order.
   std::vector<std::string> closers = {};
-  bool closers_left_out = false;  // by the family's own models: read, never asked for
-  // An answer that begins with `{` may be a call without any mark. Until it is known to be one it
-  // is held back, and it is none once a key or a name shows that it can't be.
+  // the family's own models omit them: the parser accepts them, the grammar never asks for them
+  bool closers_left_out = false;
+  // An answer that begins with `{` may be a call without any mark. It is held back until it is known to be one; a key
+  // or a name that can't belong to a call decides that it is none.
   bool bare_json = false;
   JsonKeys keys = {};
   NameForm name_form = NameForm::kPlain;
-  std::vector<std::string> name_ends = {};   // end a name and are part of the syntax
+  std::vector<std::string> name_ends = {};   // end a name and belong to the syntax
   std::vector<std::string> name_stops = {};  // end a name and belong to what follows
   std::string id_open = {};    // one of name_ends: an id follows, up to another of them (Mistral)
   std::string code_open = {};  // begins a call of the tool `python` with plain code (functionary)
   Tags tags = {};
-  // Of the syntax, and in no other field: headers' marks, strings'.
+  // Marks of the syntax that are in no other field: those of headers and strings.
   std::vector<std::string> other_marks = {};
 };
 
 struct Family {
   std::string name = {};
-  std::vector<std::string> signs = {};  // a template that has all of these is of this family
+  std::vector<std::string> signs = {};  // a template that contains all of these belongs to this family
   Reasoning reasoning = {};
   Response response = {};
   Calls calls = {};
 };
 
-// The rows, in the order in which they are asked for.
+// Returns the rows, in the order in which they are tried.
 const std::vector<Family>& families();
 
-// The family that a chat template's text belongs to. Where it is none of the table's: a family
-// without calls, and with <think> reasoning where the template's text has </think>.
+// Returns the family of a chat template's text. If no row of the table matches: a family without calls, and with
+// <think> reasoning if the template's text contains </think>.
 const Family& family_of_template(std::string_view template_text);
 
-// Nothing is marked: all of an answer is content.
+// A family without marks: all of an answer is content.
 const Family& plain_family();
 
-// Whether one of the family's marks holds `text` (not empty): a special token of this name is syntax.
+// Returns whether one of the family's marks contains `text` (not empty): a special token with this name is syntax.
 bool has_mark(const Family& family, std::string_view text);
 
-// The row of this name, or null.
+// Returns the row with this name, or null.
 const Family* family_named(std::string_view name);
 
 }  // namespace bulkhead::model::answer

@@ -1,22 +1,22 @@
-// The parser's inside: the text not read yet, the functions that read it (routine.hpp), and the
-// rules that all families share. One source file for each group of syntaxes:
+// The parser's core: the text that is not read yet, the functions that read it (routine.hpp), and the rules that all
+// families share. There is one source file for each group of syntaxes:
 //
 //   machine.cpp         text, reasoning, which call syntax comes next
 //   json_calls.cpp      calls in JSON, alone and in lists
 //   named_calls.cpp     a name, then JSON; names in general
 //   tagged_calls.cpp    a pair of tags for each argument
-//   literal_calls.cpp   Gemma's bare keys and Python's literals, made JSON
+//   literal_calls.cpp   turns Gemma's bare keys and Python's literals into JSON
 //   channels.cpp        harmony's messages
 //
-// A mark that may begin a call opens an *attempt*: everything read from there on is kept until the
-// call's name is known to be an offered tool's. Then the call begins; if not, what was kept is
+// A mark that may begin a call opens an *attempt*: everything read from there on is kept until the call's name is
+// known to be the name of an offered tool. Then the call begins; if the name is not offered, what was kept is
 // content.
 //
-// GCC 12 compiles co_await wrongly within a switch, beside && and ||, and as the condition of an
-// `if` in a function without variables of its own. So it stands alone here.
+// GCC 12 miscompiles co_await within a switch, beside && and ||, and as the condition of an `if` in a function
+// without local variables. So it stands alone here.
 //
-// Two rules keep this linear and its memory bounded by what may still become a mark or a name:
-// text is looked at again only as far as the longest mark reaches, and what is decided is sent.
+// Two rules keep the time linear, and bound the memory by what may still become a mark or a name: text is looked at
+// again only as far as the longest mark reaches, and what is decided is sent.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,7 @@ class Machine {
     kUndecided,  // wait for more
     kText,       // no mark: `text` is decided
     kMark,       // marks[index]
-    kPartial,    // the answer ended within what began a mark: `text`
+    kPartial,    // the answer ended within the beginning of a mark: `text`
     kEnd,
   };
   struct Scan {
@@ -66,17 +66,17 @@ class Machine {
   char front() const { return input_[at_]; }
   void take(std::size_t bytes);
   static std::suspend_always input() { return {}; }
-  // What stands next. Empty marks never match. kText is never blank-trimmed.
+  // Returns what comes next. Empty marks never match. kText is never trimmed.
   Scan scan(std::span<const std::string_view> marks) const;
-  // Skips blanks; false when the answer ended there.
+  // Skips blanks; returns false if the answer ended there.
   Routine blanks();
-  // Skips blanks; whether `c` stands there.
+  // Skips blanks; returns whether `c` comes next.
   Routine next_is(char c);
 
   // ---- attempts ----
 
   void begin_attempt();
-  void abandon();  // no call: what was read is content
+  void abandon();  // it is no call: what was read is content
   void begin_call(std::string_view name, std::string_view id);
   void end_call() { out_.end_call(); }
   void forget_attempt();
@@ -103,7 +103,7 @@ class Machine {
   Routine act(Act act, std::size_t which, std::size_t bytes);
   void plain_act(Act act, std::size_t which, std::size_t bytes);
   bool may_reason() const;
-  bool among_calls() const;  // a call, or a section of calls, and nothing but blanks since
+  bool among_calls() const;  // behind a call or the start of a section of calls, with only blanks since
   Routine call(Act act);
   Routine no_call();
   void text_or_attempt(std::string_view piece);
@@ -113,7 +113,7 @@ class Machine {
 
   enum class Expect : std::uint8_t { kAnything, kCallKey, kToolName, kFunctionWord };
   struct JsonCall {
-    bool strict = false;   // before the name, nothing but a call's keys
+    bool strict = false;   // before the name, only a call's own keys may come
     bool started = false;  // the call has begun
     bool named = false;
     std::string name = {};
@@ -129,7 +129,7 @@ class Machine {
   void end_json_call(JsonCall& call, bool complete);
   Routine json_list(bool keyed);
   Routine keyed_call();
-  // rest() begins with `"`: its inside, unescaped; false where it can't be what is expected.
+  // Reads and unescapes the string at rest(), which begins with `"`; false if it can't be what is expected.
   Routine json_string(std::string& text, Expect expect);
   bool may_be(Expect expect, std::string_view text) const;
   Routine json_value(Sink sink, std::string* held);
@@ -140,7 +140,7 @@ class Machine {
     std::string written = {};
     std::string name = {};
     std::string id = {};
-    std::size_t end = 0;  // which of name_ends stood behind it, or their count for a name_stop
+    std::size_t end = 0;  // which of name_ends stood behind it; for a name_stop, the number of name_ends
   };
   Routine named_call();
   Routine typed_name(CallName& name);
@@ -166,7 +166,7 @@ class Machine {
   // ---- literal_calls.cpp ----
 
   struct Nesting {
-    std::vector<bool> objects;  // for each open bracket: whether it is an object's
+    std::vector<bool> objects;  // for each open bracket: whether it belongs to an object
     bool expects_key = false;
   };
   Routine bare_keys_call();
@@ -184,9 +184,9 @@ class Machine {
   // ---- channels.cpp ----
 
   struct Header {
-    std::string text = {};   // with its marks
-    bool begun = false;      // it is a header: a mark of one was seen
-    std::string raw = {};    // the answer's part of it before that
+    std::string text = {};   // including its marks
+    bool begun = false;      // it is a header: one of a header's marks was seen
+    std::string raw = {};    // the part of the answer before that mark
     std::size_t blanks = 0;  // at the start of `raw`
   };
   Routine channels();
@@ -213,8 +213,8 @@ class Machine {
   std::string attempt_;
   bool behind_call_ = false;   // no content since the last call
   std::size_t closers_ = 0;    // closers before this one have been read
-  std::string prompt_header_;  // channels: the header that the prompt began
-  std::string header_;         // channels: what was read of the header that is read now
+  std::string prompt_header_;  // channels: the part of the header that the prompt has already
+  std::string header_;         // channels: what has been read of the present header
   Routine answer_;
 };
 

@@ -1,4 +1,4 @@
-// What an answer has given so far: deltas, with the rules about blanks, and the ids of calls.
+// What an answer has given so far: deltas, with the rules for blanks, and the ids of calls.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@ struct Delta {
     kContent,
     kReasoning,
     kCall,       // a call begins: `text` is its name, `id` its id
-    kArguments,  // a piece of its arguments' JSON text
+    kArguments,  // a piece of the JSON text of its arguments
   };
   Kind kind = Kind::kContent;
-  std::uint32_t call = 0;  // kCall, kArguments: its index, from 0
+  std::uint32_t call = 0;  // kCall, kArguments: the call's index, from 0
   std::string text;
   std::string id;
 
   bool operator==(const Delta&) const = default;
 };
 
-// 9 letters and digits, which every chat template takes. The same seed and index give the same id.
+// Returns 9 letters and digits, which every chat template accepts. The same seed and index give the same id.
 std::string make_call_id(std::uint64_t seed, std::uint32_t index);
 
 class Output {
@@ -32,33 +32,32 @@ class Output {
 
   void content(std::string_view text) { flow(content_, Delta::Kind::kContent, text); }
   void reasoning(std::string_view text) { flow(reasoning_, Delta::Kind::kReasoning, text); }
-  // A mark stands here: blanks before it and behind it do not belong to the content.
+  // A mark stands here: blanks before and behind it do not belong to the content.
   void mark();
   void begin_reasoning();
-  // What was held back at the end of an answer.
+  // Takes what was held back at the end of an answer.
   void finish();
 
-  // An empty id: one is made.
+  // If the id is empty, one is made.
   void begin_call(std::string_view name, std::string_view id);
   void arguments(std::string_view piece);
-  // For what must not stand at the end of cut arguments (a comma, a key): sent with the next piece,
-  // or never.
+  // Keeps a piece that must not end cut arguments (a comma, a key): it is sent with the next piece, or never.
   void arguments_later(std::string_view piece) { later_ += piece; }
   bool has_arguments() const { return has_arguments_; }
   void drop_later() { later_.clear(); }
-  // No arguments at all are `{}`.
+  // A call without any arguments gets `{}`.
   void end_call();
 
   bool has_content() const { return content_.begun; }
   std::uint32_t calls() const { return calls_; }
   bool in_call() const { return in_call_; }
-  // Content has come since the last mark.
+  // Returns whether content has come since the last mark.
   bool content_since_mark() const { return !content_.trim; }
   std::vector<Delta> take();
 
  private:
   struct Flow {
-    std::string blanks;  // seen and not sent: a mark would drop them
+    std::string blanks;  // seen and not sent; a mark drops them
     bool trim = false;   // blanks at the front are dropped
     bool begun = false;  // something was sent
   };

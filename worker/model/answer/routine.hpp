@@ -1,7 +1,7 @@
-// Coroutines for a parser whose text comes in pieces: each part of a syntax is a function that
-// reads as the syntax does, and stops where the text does (`co_await input()`). A machine keeps the
-// functions that are under way in a stack of its own and resumes the innermost, so a parser that
-// waits costs no thread, and no depth of the text becomes depth of the program's stack.
+// Coroutines for a parser whose text comes in pieces: each part of a syntax is a function that reads in the order of
+// the syntax and stops where the text ends (`co_await input()`). A machine keeps the running functions in its own
+// stack and resumes the innermost one. So a waiting parser needs no thread, and nested text does not nest the
+// program's stack.
 #pragma once
 
 #include <coroutine>
@@ -10,12 +10,11 @@
 
 namespace bulkhead::model::answer {
 
-// The functions under way, outermost first. A Routine belongs to its caller's frame, so the stack
-// never owns one.
+// The running functions, outermost first. A Routine belongs to its caller's frame, so the stack never owns one.
 using RoutineStack = std::vector<std::coroutine_handle<>>;
 
-// A function under way, with a result that says whether the syntax was there. Its first parameter
-// (`this` of a member function) has `RoutineStack& routines()`.
+// A running function; its result says whether the syntax was there. Its first parameter (`this` of a member function)
+// must have `RoutineStack& routines()`.
 class [[nodiscard]] Routine {
  public:
   struct promise_type {
@@ -46,7 +45,7 @@ class [[nodiscard]] Routine {
   // Starts it at the machine's next step.
   void enter() { handle_.promise().stack.push_back(handle_); }
 
-  // co_await routine: the caller goes on when it has ended.
+  // co_await routine: the caller continues when the routine has ended.
   bool await_ready() const noexcept { return false; }
   void await_suspend(std::coroutine_handle<> /*caller*/) { enter(); }
   bool await_resume() const { return handle_.promise().result; }
@@ -57,7 +56,7 @@ class [[nodiscard]] Routine {
   std::coroutine_handle<promise_type> handle_;
 };
 
-// Resumes the innermost function until it waits for input or all have ended.
+// Resumes the innermost function until it waits for input or all functions have ended.
 inline void run(RoutineStack& stack) {
   while (!stack.empty()) {
     const std::coroutine_handle<> innermost = stack.back();

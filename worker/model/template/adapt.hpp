@@ -1,6 +1,5 @@
-// What has to be done to OpenAI's messages before a template can take them. Templates differ in which
-// roles, contents and arguments they read; which of these a template needs is found by probing it
-// (probe.hpp).
+// Changes OpenAI's messages into the form that a template can take. Templates differ in which roles, contents and
+// arguments they read; probing a template (probe.hpp) shows which changes it needs.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +14,11 @@ namespace bulkhead::jinja {
 // In the order in which they are applied.
 enum class Adaptation : std::uint8_t {
   kDeveloperAsSystem,        // role developer becomes system
-  kSystemPartsJoined,        // a system message's parts become their text, a line each
+  kSystemPartsJoined,        // the parts of a system message become their text, one line each
   kContentPartsJoined,       // the same for every message
   kNullContentAsEmpty,       // content null beside tool calls becomes ""
   kEmptyContentAsNull,       // the reverse
-  kArgumentsAsObject,        // a call's arguments become the object that their JSON says
+  kArgumentsAsObject,        // a call's arguments become the object that their JSON describes
   kToolCallIds9Alnum,        // ids become 9 letters and digits: call00001, call00002 ...
   kReasoningAsThinking,      // reasoning_content becomes thinking
   kReasoningAsThinkingPart,  // reasoning_content becomes a first content part of type thinking
@@ -40,9 +39,8 @@ class Adaptations {
   std::uint32_t bits_ = 0;
 };
 
-// Changes the messages in place; they are a request's own. Refusals become text for every template.
-// Fails, with the message's number, for what can't be adapted: a part that is no text, arguments
-// that are no JSON.
+// Changes the messages in place; they belong to the request. Refusals become text for every template. Fails, with the
+// message's number, for what can't be adapted: a part that is not text, or arguments that are not JSON.
 void adapt(Run& run, List& messages, const Adaptations& needed);
 
 }  // namespace bulkhead::jinja

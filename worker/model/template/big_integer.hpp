@@ -1,4 +1,4 @@
-// Integers past 64 bits. Apart from value.hpp, as Boost's header is dear to compile.
+// Integers beyond 64 bits. They are not in value.hpp because Boost's header takes long to compile.
 #pragma once
 
 #include <optional>
@@ -12,18 +12,18 @@ namespace bulkhead::jinja {
 
 using Integer = boost::multiprecision::cpp_int;
 
-// A smaller one is an int64 in Value.
+// Smaller integers are an int64 in Value.
 struct BigInteger : Object {
   Integer value;
 };
 
 constexpr unsigned kMaxIntegerBits = 14'000;  // Python prints no more than 4,300 digits
 
-// An int64 where it fits. Throws TemplateError (kLimit) past kMaxIntegerBits.
+// Makes an int64 if it fits. Throws TemplateError (kLimit) beyond kMaxIntegerBits.
 Value make_integer(Heap& heap, const Integer& value);
-// Of a bool or an integer.
+// Takes a bool or an integer.
 Integer to_integer(const Value& integer);
-// int(text, base); base 0: as a prefix says.
+// int(text, base); with base 0 a prefix gives the base.
 std::optional<Integer> parse_integer(std::string_view text, int base = 10);
 
 }  // namespace bulkhead::jinja

@@ -1,7 +1,7 @@
-// Characters of a Text: counting, cutting, kinds and cases as Python's str methods see them.
+// The characters of a Text: counting, cutting, kinds and cases as in Python's str methods.
 //
-// Kinds and simple cases of characters past ASCII are PCRE2's; of the special cases only that of
-// U+00DF (to "SS") is known.
+// PCRE2 gives the kinds and simple cases of characters beyond ASCII; of the special cases only that of U+00DF (to
+// "SS") is supported.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 namespace bulkhead::jinja {
 
 std::size_t char_count(const Text& text);
-// The byte at which character `index` begins; the text's size where there are fewer.
+// Returns the byte at which character `index` begins, or the text's size if there are fewer characters.
 std::size_t char_offset(const Text& text, std::size_t index);
 // Characters [from, to).
 Text char_slice(const Text& text, std::size_t from, std::size_t to);
@@ -36,7 +36,7 @@ std::string with_case(std::string_view text, Case to);
 Text with_case(const Text& text, Case to);
 
 enum class Side : std::uint8_t { kLeft, kRight, kBoth };
-// Without the characters of `strip` (none: blanks) at its ends.
+// Returns the text without the characters of `strip` (none given: blanks) at its ends.
 Text stripped(const Text& text, Side side);
 Text stripped(const Text& text, Side side, std::string_view strip);
 

@@ -1,4 +1,4 @@
-// A chat template with what it needs: a request's JSON in, the prompt's text out.
+// A chat template with everything that it needs: it turns a request's JSON into the prompt's text.
 #pragma once
 
 #include <ctime>
@@ -12,38 +12,38 @@
 
 namespace bulkhead::jinja {
 
-// What a template can do, as probing it shows.
+// What a template supports, as probing it shows.
 struct Abilities {
   enum class Arguments : std::uint8_t { kNone, kObject, kString, kEither };
 
   bool system_role = false;
   bool developer_role = false;
   bool content_parts = false;
-  bool tools = false;         // offered tools show in the prompt
-  bool tool_calls = false;    // past calls show
-  bool tool_results = false;  // and their results
+  bool tools = false;         // the prompt shows offered tools
+  bool tool_calls = false;    // the prompt shows past calls
+  bool tool_results = false;  // the prompt shows their results
   bool parallel_calls = false;
   bool content_beside_calls = false;
   Arguments arguments = Arguments::kNone;  // of past calls
   bool thinking_on = false;                // enable_thinking: true changes the prompt
-  bool thinking_off = false;               // enable_thinking: false does
+  bool thinking_off = false;               // enable_thinking: false changes the prompt
   Adaptations adaptations;
 };
 
 struct ChatRequest {
-  // An object with `messages`, and if wanted `tools`, `documents`, `add_generation_prompt` (true),
-  // `continue_final_message` (false), `chat_template_kwargs`, `enable_thinking`,
-  // `reasoning_effort`. Other keys are not read.
+  // An object with `messages`, and optionally `tools`, `documents`, `add_generation_prompt` (default true),
+  // `continue_final_message` (default false), `chat_template_kwargs`, `enable_thinking`, `reasoning_effort`. Other
+  // keys are not read.
   std::string_view json;
-  std::tm now = {};  // what the template takes for the present time
-  // As transformers would: nothing adapted, tools and documents none where there are none, lists
-  // can't be changed.
+  std::tm now = {};  // what the template sees as the present time
+  // Renders as transformers does: it adapts nothing, tools and documents are none if they are absent, and lists can't
+  // be changed.
   bool as_is = false;
 };
 
 struct ChatPrompt {
   std::vector<Piece> pieces;
-  // What of the request the template leaves out in silence, in words for the client.
+  // What the template silently omits from the request, in words for the client.
   std::vector<std::string> warnings;
 
   std::string text() const;
@@ -51,11 +51,11 @@ struct ChatPrompt {
 
 class Chat {
  public:
-  // Parses and probes. kInvalidArgument, with the line, for what is no template.
+  // Parses and probes. kInvalidArgument, with the line, if the source is not a template.
   static Result<Chat> load(std::string_view source, std::string_view bos, std::string_view eos);
 
-  // kInvalidArgument: the request is wrong, or the template refuses it (raise_exception; the message
-  // is its own). kUnsupported: an operation of the template fails. kResourceExhausted: a limit.
+  // kInvalidArgument: the request is wrong, or the template refuses it (raise_exception, with its own message).
+  // kUnsupported: an operation of the template fails. kResourceExhausted: a limit.
   Result<ChatPrompt> render(const ChatRequest& request) const;
 
   const Abilities& abilities() const { return abilities_; }

@@ -1,4 +1,4 @@
-// Walks a Program and writes its text.
+// Runs a Program and writes its text.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace bulkhead::jinja {
 
-// The names of a loop, macro or {% with %}. A macro keeps the scope that it was defined in.
+// The names of a loop, a macro or a {% with %}. A macro keeps the scope in which it was defined.
 struct Scope : Object {
   Scope* outer = nullptr;
   bool captured = false;
@@ -35,8 +35,8 @@ struct Scope : Object {
 };
 
 struct Environment {
-  std::tm now = {};  // what strftime_now says
-  // What two templates in use need beyond transformers: changing lists and dicts, from_json.
+  std::tm now = {};  // the time for strftime_now
+  // Enables what two templates in use need beyond transformers: changing lists and dicts, from_json.
   bool extensions = true;
 };
 
@@ -47,7 +47,7 @@ class Interpreter : public Run {
   // Defines a variable of the template.
   void define(std::string_view name, Value value);
   Text render();
-  std::uint32_t line() const { return line_; }  // where it is, or failed
+  std::uint32_t line() const { return line_; }  // where it is, or where it failed
 
   const Environment& environment() const { return environment_; }
   bool allowed(const NativeFunction& function) const {
@@ -55,7 +55,7 @@ class Interpreter : public Run {
   }
 
   Value call(const Value& callee, Arguments& arguments);
-  // value.name and value[index]; undefined, as of `origin`, where there is none.
+  // value.name and value[index]; undefined, with `origin`, if there is none
   Value attribute(const Value& value, std::string_view name, const Expr* origin = nullptr);
   Value item(const Value& value, const Value& index, const Expr* origin = nullptr);
   Value filter(std::string_view name, const Value& self, Arguments& arguments);
@@ -71,7 +71,7 @@ class Interpreter : public Run {
   Flow execute(const Statement& statement);
   Flow if_statement(const Statement& statement);
   Flow for_statement(const Statement& statement);
-  // Runs a loop over items; its `otherwise` where there are none.
+  // Runs a loop over items; runs its `otherwise` if there are none.
   Flow run_loop(const Statement& statement, const Value& items, std::int64_t depth0);
   void set_block(const Statement& statement);
   void call_block(const Statement& statement);
@@ -108,11 +108,11 @@ class Interpreter : public Run {
   const Program& program_;
   const Environment& environment_;
   std::vector<RootName> root_;  // by symbol
-  Symbol loop_symbol_ = 0;      // past the end where the template has no `loop`
+  Symbol loop_symbol_ = 0;      // beyond the end if the template has no `loop`
   Symbol caller_symbol_ = 0;
   Symbol varargs_symbol_ = 0;
   Symbol kwargs_symbol_ = 0;
-  Scope* scope_ = nullptr;  // null: the root
+  Scope* scope_ = nullptr;  // null: the root scope
   std::vector<Scope*> free_scopes_;
   TextBuilder* out_ = nullptr;
   std::uint32_t line_ = 0;
@@ -120,7 +120,7 @@ class Interpreter : public Run {
 
 struct Macro : Callable {
   const MacroNode* node = nullptr;
-  Scope* closure = nullptr;  // null: the root
+  Scope* closure = nullptr;  // null: the root scope
   Value call(Interpreter& interpreter, Arguments& arguments) override;
   std::optional<Value> attribute(Interpreter& interpreter, std::string_view name) override;
   std::string describe() const override { return "macro " + node->name; }

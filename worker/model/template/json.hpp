@@ -1,5 +1,5 @@
-// JSON to values and back, as Python's json module does: keys in their order, numbers of their kind,
-// integers of any size.
+// Converts JSON to values and back, as Python's json module does: it keeps the order of keys and the kinds of
+// numbers, and supports integers of any size.
 #pragma once
 
 #include <optional>
@@ -12,14 +12,13 @@ namespace bulkhead::jinja {
 
 constexpr int kMaxJsonDepth = 150;
 
-// Every string of it, keys too, is of `origin`. Fails with the reason and the byte where it is not
-// JSON.
+// Every string in it, keys included, gets `origin`. Fails, with the reason and the byte, if the text is not JSON.
 Value read_json(Run& run, std::string_view json, Origin origin);
 
 struct JsonStyle {
-  bool ascii = false;     // \u escapes for all but ASCII
+  bool ascii = false;     // \u escapes for everything but ASCII
   bool sorted = false;    // keys
-  bool indented = false;  // on lines of their own, each level by `indent`
+  bool indented = false;  // on separate lines, each level indented by `indent`
   Text indent;
   Text item_separator;  // ", "
   Text key_separator;   // ": "

@@ -1,5 +1,5 @@
-// Cuts a template's source into tokens, with jinja2's rules of whitespace as transformers sets them:
-// trim_blocks, lstrip_blocks, one newline at the very end dropped.
+// Cuts a template's source into tokens, with jinja2's whitespace rules as transformers sets them: trim_blocks,
+// lstrip_blocks, and one newline at the very end dropped.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ enum class TokenKind : std::uint8_t {
   kVariableBegin,  // {{
   kVariableEnd,    // }}
   kName,
-  kString,   // text: after its escapes
+  kString,   // text: after decoding its escapes
   kInteger,  // text: as written, without underscores
   kFloat,
   kOperator,  // text: the operator

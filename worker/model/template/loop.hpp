@@ -1,4 +1,4 @@
-// The `loop` of a {% for %}: where it stands, what came before and what comes next.
+// The `loop` of a {% for %}: its position, the previous item and the next item.
 #pragma once
 
 #include <functional>
@@ -13,16 +13,16 @@ struct Scope;
 
 struct Loop : Object {
   List* source = nullptr;                      // may grow while the loop runs
-  std::function<bool(const Value&)> passes;    // the loop's `if`; empty: all pass
-  std::function<Value(const Value&)> recurse;  // of a recursive loop: runs it over other items
+  std::function<bool(const Value&)> passes;    // the loop's `if`; empty: every item passes
+  std::function<Value(const Value&)> recurse;  // for a recursive loop: runs it over other items
   std::int64_t depth0 = 0;
   std::int64_t index0 = -1;
   std::optional<Value> previous;
   std::optional<Value> current;
-  std::optional<Value> changed;  // what loop.changed() was last told
+  std::optional<Value> changed;  // the last argument of loop.changed()
 
-  // The next item, which becomes the current one. Looks at items no sooner than needed, as the
-  // loop's condition may read what the body sets.
+  // Makes the next item the current one and returns it. It looks at an item only when needed, because the loop's
+  // condition may read what the body sets.
   std::optional<Value> advance() {
     std::optional<Value> item;
     if (!ahead_.empty()) {

@@ -1,8 +1,8 @@
-// Counts the memory that a template's values take, so that a hostile template ends in an error and
-// not in a worker without memory.
+// Counts the memory that a template's values take, so that a hostile template ends with an error instead of
+// exhausting the worker's memory.
 //
-// The count belongs to the thread. Values may outlive a scope or move to another thread: a scope
-// looks only at the difference since its start.
+// Each thread has a count. Values may outlive a scope or move to another thread: a scope only looks at the difference
+// since its start.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,11 @@
 
 namespace bulkhead::jinja {
 
-// Adds to the thread's count; throws TemplateError (kLimit) where the innermost scope's limit is
-// passed.
+// Adds to the thread's count; throws TemplateError (kLimit) if that exceeds the innermost scope's limit.
 void charge_memory(std::size_t bytes);
 void refund_memory(std::size_t bytes) noexcept;
 
-// While it lives, this thread may take `max_bytes` more than it has now. An inner scope can't
-// widen an outer one.
+// While it lives, this thread may take `max_bytes` more than it has now. An inner scope can't extend an outer one.
 class MemoryScope {
  public:
   explicit MemoryScope(std::size_t max_bytes);

@@ -1,4 +1,4 @@
-// Filters, tests, methods and global functions: rows of name and function, found by name.
+// Filters, tests, methods and global functions: rows with a name and a function, found by name.
 #pragma once
 
 #include <initializer_list>
@@ -20,10 +20,10 @@ struct Arguments {
   CountedVector<std::pair<std::string_view, Value>> keyword;  // names outlive the call
 };
 
-// `self`: what the filter, test or method is applied to; none for a global function.
+// `self` is what the filter, test or method is applied to; none for a global function.
 using NativeCall = Value (*)(Interpreter& interpreter, const Value& self, Arguments& arguments);
 
-// Whether transformers has it too. Two templates in use need more than transformers offers.
+// Whether transformers has it, too. Two templates in use need more than transformers offers.
 enum class Standing : bool { kStandard, kExtension };
 
 struct NativeFunction {
@@ -32,14 +32,14 @@ struct NativeFunction {
   Standing standing = Standing::kStandard;
 };
 
-// Null where there is none.
+// Return null if there is none.
 const NativeFunction* find_filter(std::string_view name);
 const NativeFunction* find_test(std::string_view name);
 const NativeFunction* find_global(std::string_view name);
-// A method or computed attribute of such a value.
+// Returns a method or computed attribute of such a value.
 const NativeFunction* find_method(const Value& self, std::string_view name);
 
-// The rows, a file each.
+// The rows; each list is in a file of its own.
 std::span<const NativeFunction> text_filters();
 std::span<const NativeFunction> sequence_filters();
 std::span<const NativeFunction> value_filters();
@@ -63,15 +63,15 @@ struct BoundFunction : Callable {
   std::string describe() const override { return "function " + std::string(function->name); }
 };
 
-// Arguments sorted to parameters. Fails for one too many, an unknown name, a missing required one.
+// Arguments assigned to parameters. Fails for too many arguments, an unknown name, or a missing required argument.
 class Bound {
  public:
-  // `required`: how many of `names`, from the first, must be given.
+  // The first `required` of `names` must be given.
   Bound(std::string_view function, const Arguments& arguments,
         std::initializer_list<std::string_view> names, std::size_t required = 0);
 
   const Value* operator[](std::size_t i) const { return values_[i]; }  // null: not given
-  // With a default for what is not given or, but for at(), none.
+  // Returns `otherwise` for an argument that is not given, or (except in at()) is none.
   Value at(std::size_t i, Value otherwise) const;
   bool flag(std::size_t i, bool otherwise) const;
   std::int64_t integer(std::size_t i, std::int64_t otherwise) const;

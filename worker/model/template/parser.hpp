@@ -1,4 +1,4 @@
-// Tokens to a Program, with jinja2's grammar: what transformers' templates may use, and {% do %}.
+// Parses tokens to a Program, with jinja2's grammar: what transformers' templates may use, and {% do %}.
 #pragma once
 
 #include <string_view>
@@ -7,8 +7,8 @@
 
 namespace bulkhead::jinja {
 
-// Nesting of expressions and of statements. The interpreter walks the tree by recursion, so this
-// bounds the stack too.
+// The greatest nesting of expressions and of statements. The interpreter walks the tree recursively, so this also
+// bounds the stack.
 constexpr std::uint16_t kMaxExpressionDepth = 250;
 constexpr int kMaxStatementDepth = 60;
 constexpr std::size_t kMaxSourceBytes = 4U << 20;

@@ -1,4 +1,4 @@
-// What the two halves of the parser share: the tokens, the names, the checks of depth.
+// What the two halves of the parser share: the tokens, the names, the depth checks.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ class TokenStream {
 
   const Token& current() const { return tokens_[at_]; }
   const Token& next_but_one() const { return tokens_[at_ + 1 < tokens_.size() ? at_ + 1 : at_]; }
-  const Token& take() {  // stays at the end
+  const Token& take() {  // does not go beyond the end
     const Token& token = tokens_[at_];
     if (at_ + 1 < tokens_.size()) ++at_;
     return token;
@@ -67,8 +67,8 @@ class Names {
   std::unordered_map<std::string, Symbol> symbols_;
 };
 
-// A filter or test that there is none of. As in jinja2 it refuses the template, but within an
-// {% if %} or a conditional expression it fails only when it is reached.
+// A filter or test that does not exist. As in jinja2 the template is refused for it, unless it is within an {% if %}
+// or a conditional expression, where it only fails when it is reached.
 struct UnknownName {
   std::uint32_t line = 0;
   std::string message;
@@ -79,13 +79,13 @@ class ExpressionParser {
   ExpressionParser(TokenStream& stream, Names& names) : stream_(stream), names_(names) {}
 
   ExprPtr expression(bool with_conditional = true);
-  // One expression, or several with commas between: a tuple. `explicit_parentheses`: () is one.
+  // Parses one expression, or several with commas between them: a tuple. `explicit_parentheses`: () is a tuple, too.
   ExprPtr tuple(bool with_conditional = true, bool explicit_parentheses = false);
-  // A name, a namespace's attribute, or a tuple of these. `end`: the name that ends a tuple ("in").
+  // Parses a name, a namespace's attribute, or a tuple of these. `end`: the word that ends a tuple ("in").
   Target target(bool with_attributes, std::string_view end = {});
   Target single_target(bool with_attributes);
   ExprPtr postfix_of_primary();
-  // a | b(c), applied to the text of a block: the innermost filter's child is null.
+  // Parses a | b(c), applied to the text of a block: the innermost filter's child is null.
   ExprPtr filters_of_block();
   CallArguments arguments();
 
@@ -116,7 +116,7 @@ class ExpressionParser {
   bool at_tuple_end(std::string_view end) const;
 
   ExprPtr make(ExprKind kind, std::uint32_t line) const;
-  // Sets the depth, and refuses one that is too deep.
+  // Sets the depth, and refuses a node that is too deep.
   ExprPtr finished(ExprPtr node) const;
   ExprPtr binary(ExprKind kind, Operation operation, ExprPtr left, ExprPtr right,
                  std::uint32_t line) const;

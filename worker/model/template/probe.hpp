@@ -1,11 +1,11 @@
-// Finds what a template can do by rendering small conversations with marked words in them.
+// Finds out what a template supports by rendering small conversations that contain marked words.
 #pragma once
 
 #include "worker/model/template/chat.hpp"
 
 namespace bulkhead::jinja {
 
-// A template that fails at everything can do nothing, and needs nothing.
+// A template that always fails supports nothing, and needs nothing.
 Abilities probe(const Chat& chat);
 
 }  // namespace bulkhead::jinja

@@ -6,7 +6,7 @@
 
 namespace bulkhead::jinja {
 
-// Both are numbers. Integers of any size stay integers; fails where Python does.
+// Both must be numbers. Integers of any size stay integers; fails where Python does.
 Value arithmetic(Run& run, Operation operation, const Value& a, const Value& b);
 
 }  // namespace bulkhead::jinja

@@ -1,4 +1,4 @@
-// One rendering's limits and heap: what every operation on values needs.
+// The limits and the heap of one rendering, which every operation on values needs.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,13 @@
 namespace bulkhead::jinja {
 
 struct Limits {
-  std::uint64_t steps = 6'000'000;  // an operation, or some dozens of bytes of text; well under 1 s
-  int depth = 900;                  // nested evaluations: the stack's bound
+  // a step is an operation, or some dozens of bytes of text; these take well under 1 s
+  std::uint64_t steps = 6'000'000;
+  int depth = 900;                  // nested evaluations; bounds the stack
   std::size_t memory_bytes = 24U << 20;
 };
 
-// Steps that work on `bytes` of text costs: copying, and looking at each character.
+// Returns the number of steps for work on `bytes` of text: copying it, and looking at each character.
 constexpr std::uint64_t copy_steps(std::size_t bytes) {
   return bytes / 256;
 }
@@ -47,7 +48,7 @@ class Run {
   int depth_ = 0;
 };
 
-// While it lives, the stack is one level deeper.
+// While it lives, the stack counts as one level deeper.
 class Deeper {
  public:
   explicit Deeper(Run& run) : run_(run) {

@@ -1,4 +1,4 @@
-// The escapes of a string literal, which are Python's.
+// The escapes of a string literal, as in Python.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 
 namespace bulkhead::jinja {
 
-// Nothing where an escape is cut short or names no character (\N{...} is not supported). An unknown
-// escape keeps its backslash.
+// Returns nothing if an escape is incomplete or names no character (\N{...} is not supported). An unknown escape
+// keeps its backslash.
 std::optional<std::string> unescaped(std::string_view literal);
 
 }  // namespace bulkhead::jinja

@@ -1,5 +1,5 @@
-// A parsed template: two kinds of node, Expr and Statement, each a plain struct with a tag. Which
-// fields a tag uses stands beside it.
+// A parsed template: two kinds of node, Expr and Statement, each a plain struct with a tag. The comment at each tag
+// says which fields it uses.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,7 @@ struct Keyword {
   ExprPtr value;
 };
 
-// What follows a called thing in parentheses.
+// The arguments of a call, in parentheses.
 struct CallArguments {
   std::vector<ExprPtr> positional;
   std::vector<Keyword> keyword;
@@ -77,11 +77,11 @@ struct NativeFunction;  // native.hpp
 struct Expr {
   ExprKind kind = ExprKind::kConstant;
   Operation operation = Operation::kAdd;
-  std::uint16_t depth = 1;  // of the tree below, itself included
+  std::uint16_t depth = 1;  // of the tree below, including itself
   std::uint32_t line = 0;
   Symbol symbol = 0;
   std::string name;
-  const NativeFunction* native = nullptr;  // the filter or test; null: there is none of that name
+  const NativeFunction* native = nullptr;  // the filter or test; null: there is none with that name
   Value constant;
   std::vector<ExprPtr> children;
   std::vector<Operation> operations;
@@ -119,7 +119,7 @@ struct Target {
 struct Statement;
 using Body = std::vector<std::unique_ptr<Statement>>;
 
-// The names that mean something in a macro's body, if they occur there.
+// The names that have a meaning in a macro's body, if they occur there.
 struct MacroNames {
   bool varargs = false;
   bool kwargs = false;

@@ -1,4 +1,4 @@
-// A parsed template, ready to render. Immutable and thread-safe; a rendering's state is its own.
+// A parsed template, ready to render. Immutable and thread-safe; each rendering has its own state.
 #pragma once
 
 #include <functional>
@@ -12,25 +12,23 @@
 
 namespace bulkhead::jinja {
 
-// A stretch of rendered text. A special token's name counts as the token only in text that is not
-// from a user.
+// A stretch of rendered text. A special token's name counts as the token only in text that does not come from a user.
 struct Piece {
   std::string text;
   bool from_user = false;
 };
 
-// How a rendering fails, told apart by the Error's code: raise_exception's message is
-// kInvalidArgument and stands alone; a failed operation is kUnsupported and a limit is
-// kResourceExhausted, both with the template's line.
+// How a rendering fails, by the Error's code: the message of raise_exception is kInvalidArgument and stands alone; a
+// failed operation is kUnsupported, and a limit is kResourceExhausted, both with the template's line.
 constexpr ErrorCode kRaisedCode = ErrorCode::kInvalidArgument;
 
 class Template {
  public:
-  // kInvalidArgument with the line for what is no template.
+  // kInvalidArgument, with the line, if the source is not a template.
   static Result<Template> parse(std::string_view source);
 
-  // `define` sets the variables, on the interpreter's own heap. `input_bytes`: the size of what it
-  // reads; memory is allowed for it beyond the limit.
+  // `define` sets the variables, on the interpreter's own heap. `input_bytes` is the size of the input; the rendering
+  // may use that much memory beyond the limit.
   Result<std::vector<Piece>> render(const Environment& environment, std::size_t input_bytes,
                                     const std::function<void(Interpreter&)>& define,
                                     const Limits& limits = {}) const;

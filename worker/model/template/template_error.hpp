@@ -1,5 +1,4 @@
-// How parsing and rendering fail inside this library. It stops at Template's edge, where it becomes
-// an Error.
+// The exception of parsing and rendering inside this library. Template catches it and turns it into an Error.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +11,13 @@ namespace bulkhead::jinja {
 class TemplateError : public std::exception {
  public:
   enum class Kind : std::uint8_t {
-    kSyntax,  // the template is no template
-    kRaised,  // it called raise_exception: the message is its author's
+    kSyntax,  // the source is not a valid template
+    kRaised,  // the template called raise_exception; its author wrote the message
     kFailed,  // an operation failed, as it would in Python
-    kLimit,   // steps, depth, memory
+    kLimit,   // a limit on steps, depth or memory
   };
 
-  // `line` 0: where the interpreter is.
+  // With `line` 0 it gets the interpreter's current line.
   TemplateError(Kind kind, std::string message, std::uint32_t line = 0)
       : kind_(kind), message_(std::move(message)), line_(line) {}
 

@@ -1,10 +1,10 @@
 // Text that remembers which of its bytes came from a user.
 //
-// A special token's name inside user text must stay text, whatever the template does with that
-// text: cuts it, joins it, replaces parts of it, writes it as JSON. So every string of the
-// interpreter is a Text, and every operation carries the marks along.
+// A special token's name inside user text must stay text, whatever the template does with that text: cuts it, joins
+// it, replaces parts of it, writes it as JSON. So every string of the interpreter is a Text, and every operation
+// preserves the marks.
 //
-// A Text is a view of a shared, immutable buffer: cutting copies nothing.
+// A Text is a view of a shared, immutable buffer, so cutting copies nothing.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace bulkhead::jinja {
 
 enum class Origin : bool { kTemplate, kUser };
 
-// Bytes [begin, end) of a buffer that came from a user. Sorted, not empty, not touching.
+// The bytes [begin, end) of a buffer, which came from a user. Sorted, not empty, not adjacent.
 struct UserRange {
   std::uint32_t begin = 0;
   std::uint32_t end = 0;
@@ -48,15 +48,15 @@ class Text {
   }
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  // True only if every byte is ASCII; may be false of ASCII text cut from other text.
-  // What `| safe` and `| escape` give, and what is cut from it: added to other text, it makes that
+  // True only if every byte is ASCII; may be false for ASCII text that was cut from other text.
+  // True for the result of `| safe` and `| escape`, and for what is cut from it: added to other text, it makes that
   // text HTML, as Python's Markup does. Some templates write prompts that have gone through this.
   bool markup() const { return buffer_ != nullptr && buffer_->markup; }
   Text as_markup() const;
   bool ascii() const { return buffer_ == nullptr || buffer_->ascii; }
 
-  // Bytes [begin, begin + count), cut to what there is. Stays valid UTF-8 only at character
-  // borders.
+  // Returns bytes [begin, begin + count), as many as there are. The result is valid UTF-8 only if it begins and ends
+  // between characters.
   Text sub(std::size_t begin, std::size_t count = std::string_view::npos) const;
   bool user_at(std::size_t byte) const;
   bool has_user_bytes() const;
@@ -88,7 +88,7 @@ class Text {
   std::uint32_t size_ = 0;
 };
 
-// Puts a Text together. Throws TemplateError (kLimit) past 4 GiB, long after memory's own limit.
+// Builds a Text. Throws TemplateError (kLimit) beyond 4 GiB, long after the memory's own limit.
 class TextBuilder {
  public:
   TextBuilder() = default;
@@ -101,7 +101,7 @@ class TextBuilder {
   void append(char32_t code, Origin origin);
   void reserve(std::size_t bytes);
   std::size_t size() const { return buffer_ == nullptr ? 0 : buffer_->bytes.size(); }
-  // The builder is empty afterwards.
+  // Afterwards the builder is empty.
   Text take();
 
  private:

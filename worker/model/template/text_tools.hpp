@@ -1,4 +1,4 @@
-// What filters and methods both do with text.
+// Operations on text that both filters and methods use.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace bulkhead::jinja {
 
-// `count` < 0: all.
+// `count` < 0: replaces all.
 Text replaced(Run& run, const Text& text, const Text& old, const Text& replacement,
               std::int64_t count);
 Text escaped_html(Run& run, const Text& text);
@@ -17,9 +17,9 @@ Text capitalized(const Text& text);
 Text padded(Run& run, const Text& text, std::int64_t width, const Text& fill,
             std::size_t left_share);
 Text joined(Run& run, const Text& separator, const List& items);
-// Lines without their ends, as str.splitlines().
+// Returns lines without their ends, as str.splitlines() does.
 List* split_lines(Run& run, const Text& text, bool keep_ends);
-// The first character in capitals where `first`, the rest in small letters.
+// Returns the word with its first character in upper case if `first`, and the rest in lower case.
 Text word_case(const Text& word);
 
 }  // namespace bulkhead::jinja

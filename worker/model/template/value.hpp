@@ -1,8 +1,7 @@
-// The values that a template computes with: Python's, as far as templates meet them.
+// The values that a template computes with: Python's, as far as templates use them.
 //
-// Text is counted by reference; containers live on the Heap of their rendering and are all freed
-// with it, so that neither a cycle nor a deep nesting can leak or overflow the stack. A pointer in a
-// Value is never null.
+// Text is reference-counted. Containers live on the Heap of their rendering and are all freed with it, so that
+// neither a cycle nor deep nesting can leak or overflow the stack. A pointer in a Value is never null.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +25,8 @@ struct Namespace;
 struct Callable;
 struct Loop;
 
-// What a missing name, key or attribute gives. False, prints nothing, has no items; anything else
-// done with it fails, and the message is made from where it came from.
+// The result of a missing name, key or attribute. It is false, prints nothing and has no items; any other use of it
+// fails, with a message that says where it came from.
 struct Undefined {
   const Expr* origin = nullptr;
   bool forbidden = false;  // an attribute that transformers' sandbox refuses
@@ -43,7 +42,7 @@ enum class Kind : std::uint8_t {
   kFloat,
   kText,
   kBigInt,
-  kList,  // lists, tuples, and all else that is a row of items
+  kList,  // lists, tuples, and everything else that is a sequence of items
   kDict,
   kNamespace,
   kCallable,
@@ -71,7 +70,7 @@ class Value {
   bool undefined() const { return kind() == Kind::kUndefined; }
   bool none() const { return kind() == Kind::kNone; }
 
-  // Null, or nothing, where the value is of another kind.
+  // Return null, or nothing, if the value is of another kind.
   const Undefined* as_undefined() const { return std::get_if<Undefined>(&data_); }
   const bool* as_bool() const { return std::get_if<bool>(&data_); }
   const std::int64_t* as_int() const { return std::get_if<std::int64_t>(&data_); }
@@ -105,13 +104,13 @@ enum class Flavour : std::uint8_t {
   kTuple,
   kRange,
   kView,       // dict.items(), keys(), values(): has a length and no subscripts
-  kGenerator,  // what select, map and others give: items once, no length, always true
+  kGenerator,  // the result of select, map and others: gives its items once, has no length, is always true
 };
 
 struct List : Object {
   Flavour flavour = Flavour::kList;
   const char* view_name = "dict_values";  // of a kView
-  bool is_group = false;                  // of groupby: its two items are also .grouper and .list
+  bool is_group = false;                  // from groupby: its two items are also .grouper and .list
   CountedVector<Value> items;
 };
 
@@ -123,7 +122,7 @@ struct Dict : Object {
   };
   CountedVector<Entry> entries;
 
-  // Null without the key. `fail`s for a key that can't be hashed.
+  // Returns null if the key is missing. `fail`s for a key that can't be hashed.
   Value* find(const Value& key);
   Value* get(std::string_view key);
   void set(const Value& key, Value value);
@@ -134,17 +133,17 @@ struct Dict : Object {
   std::size_t position(const Value& key, std::size_t hash) const;
   void index_last();
   void rebuild_index();
-  static constexpr std::size_t kIndexFrom = 9;  // fewer entries are looked through
+  static constexpr std::size_t kIndexFrom = 9;  // with fewer entries, find() goes through all of them
   CountedVector<std::uint32_t> slots_;          // open addressing; entry + 1, 0: free
 };
 
-// namespace(): the one thing that carries values out of a loop.
+// namespace(): the only thing that carries values out of a loop.
 struct Namespace : Object {
   Dict attributes;
 };
 
-// Python's equality: 1 == 1.0 == True, lists item by item. `depth` guards against cycles: past
-// kMaxNesting it fails.
+// Python's equality: 1 == 1.0 == True, lists item by item. `depth` guards against cycles: beyond kMaxNesting it
+// fails.
 bool equal(const Value& a, const Value& b, int depth = 0);
 // Fails for lists, dicts and the like.
 std::size_t hash_of(const Value& key, int depth = 0);
@@ -172,7 +171,7 @@ class Heap {
     made->flavour = flavour;
     return made;
   }
-  // Counts memory that an object takes beyond itself, until the heap goes.
+  // Counts memory that an object takes beyond itself, until the heap is freed.
   void charge(std::size_t bytes) {
     charge_memory(bytes);
     charged_ += bytes;
