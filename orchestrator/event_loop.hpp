@@ -1,6 +1,6 @@
-// The daemon's one thread: timers, descriptors that become readable, deferred calls. Everything in
-// orchestrator/ runs on it, so nothing there needs a lock. Asio stays behind this header (and in
-// http/server.cpp): it costs seconds to compile.
+// The daemon's one thread: timers, descriptors that become readable, deferred calls. Everything in orchestrator/ runs
+// on it, so nothing there needs a lock. Only event_loop.cpp and http/server.cpp include Asio, because it takes
+// seconds to compile.
 #pragma once
 
 #include <chrono>
@@ -22,15 +22,15 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // Runs until stop() or until nothing is left to wait for. An exception that a call lets out is
-  // logged and counted, and ends that call alone.
+  // Runs until stop(), or until nothing is left to wait for. If a call throws an exception, the loop logs and counts
+  // it and ends only that call.
   void run();
   void stop();
-  // Calls `task` later, from run(), never from here.
+  // Calls `task` later from run(), never from here.
   void post(std::function<void()> task);
-  // Calls `task` as soon as the timer's, watch's or posted call that is running has returned, before
-  // anything else; outside of one, as post() does. For what several calls in a row would otherwise
-  // each do.
+  // Calls `task` as soon as the running call (of a timer, a watch or post()) has returned, before anything else.
+  // Outside of such a call it works like post(). It is for work that should be done once after several calls in a
+  // row.
   void after_this(std::function<void()> task);
   // Calls `handler` with the number of each SIGTERM or SIGINT that arrives.
   void on_termination_signal(std::function<void(int signal)> handler);
@@ -39,10 +39,10 @@ class EventLoop {
 
   boost::asio::io_context& context();
 
-  // Makes a call of the loop's thread that comes past this class (Asio's handlers of connections),
-  // timed and guarded as the loop's own are. `doing`: a literal, for the watch.
+  // Runs a call on the loop's thread that does not come through this class (Asio's handlers of connections), with the
+  // same timing and guards as the loop's own calls. `doing` is a literal, for the watch.
   void call(const char* doing, const std::function<void()>& task);
-  // What the call that is running does now.
+  // Says what the running call does now.
   void doing(const char* what);
   LoopWatch::Figures figures() const;
 
@@ -61,7 +61,7 @@ class Timer {
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
-  // Replaces a deadline that was set before.
+  // Replaces an earlier deadline.
   void start(std::chrono::microseconds delay, std::function<void()> expired);
   void cancel();
   bool running() const;
@@ -71,9 +71,8 @@ class Timer {
   std::shared_ptr<Impl> impl_;
 };
 
-// Calls back when a descriptor is readable (or at its end). Does not own the descriptor, which must
-// outlive the watch.
-// A cancelled or destroyed watch never calls back.
+// Calls back when a descriptor is readable (or at its end). Does not own the descriptor, which must outlive the
+// watch. A cancelled or destroyed watch never calls back.
 class ReadableWatch {
  public:
   ReadableWatch(EventLoop& loop, int descriptor);
@@ -81,7 +80,7 @@ class ReadableWatch {
   ReadableWatch(const ReadableWatch&) = delete;
   ReadableWatch& operator=(const ReadableWatch&) = delete;
 
-  // One call back for one wait.
+  // Calls back once for each wait.
   void wait(std::function<void()> readable);
 
  private:

@@ -1,9 +1,9 @@
-// SIGHUP: reads the settings again and does what a running daemon can do about what changed.
+// SIGHUP: reads the settings again and applies the changes that a running daemon can apply.
 //
-// The reading is a thread's: a settings file may be a FIFO that nobody writes, or lie on a network
-// mount that hangs, and so may the models. Nothing changes until it is read, and a later SIGHUP reads
-// it anew. What is read is refused as a whole, with its reason in the log, where it is wrong, looks cut
-// off, or would take away what nobody asked to take away: every model, or the API key.
+// A separate thread reads them, because a settings file may be a FIFO that nobody writes, or be on a network mount
+// that hangs, and so may the models. Nothing changes until they are read; another SIGHUP during that reads them
+// again. The daemon refuses the settings as a whole, and logs the reason, if they are wrong, look truncated, or would
+// silently remove every model or the API key.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@
 
 namespace bulkhead::orchestrator {
 
-// Loads the settings as the daemon uses them, with the key of the environment. Returns an error if other machines
+// Loads the settings as the daemon uses them, with the key from the environment. Returns an error if other machines
 // could reach a daemon without a key. If a model is to be on all devices, a process of `worker_program` lists them.
 Result<config::Loaded> load_settings(const config::Sources& sources,
                                      const std::string& worker_program);
 
 class Reloader {
  public:
-  // All must outlive it. `settings`: as they are in effect.
+  // All must outlive the Reloader. `settings` are those in effect.
   struct Parts {
     EventLoop& loop;
     const config::Sources& sources;
@@ -41,7 +41,7 @@ class Reloader {
   explicit Reloader(Parts parts);
   ~Reloader();
 
-  // Returns at once; what comes of it is in the log.
+  // Returns at once; the log shows the result.
   void reload();
 
  private:
@@ -58,7 +58,7 @@ class Reloader {
   std::uint64_t hanging_ = 0;
 };
 
-// Why a running daemon with `before` would not take what was loaded; empty: it would.
+// Returns why a running daemon with the settings `before` would refuse the loaded ones; empty: it would take them.
 std::string reload_refusal(const config::Settings& before, const config::Loaded& loaded);
 
 }  // namespace bulkhead::orchestrator

@@ -19,10 +19,10 @@ namespace bulkhead::orchestrator {
 
 class ServiceManager {
  public:
-  // Takes these variables out of the environment, because they are not meant for workers.
+  // Removes these variables from the environment, because they are not meant for workers.
   explicit ServiceManager(EventLoop& loop);
 
-  // `status`: a line for whoever looks at the service. From the first call on the watchdog is fed.
+  // `status` is a line for people who look at the service. The watchdog gets messages from the first call on.
   void ready(const std::string& status);
   void ending(const std::string& status);
 
@@ -37,8 +37,8 @@ class ServiceManager {
   std::vector<UniqueFd> passed_;
   Timer timer_;
   UniqueFd socket_;
-  std::string address_;                    // empty: there is nobody to tell
-  std::chrono::microseconds interval_{0};  // of the watchdog's messages; 0: none are asked for
+  std::string address_;                    // empty: nobody wants to be told
+  std::chrono::microseconds interval_{0};  // between the watchdog's messages; 0: none are wanted
 };
 
 }  // namespace bulkhead::orchestrator

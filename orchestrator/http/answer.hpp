@@ -1,7 +1,7 @@
 // What all answers in progress have in common, whether they are streamed, resumable or looked up: the deadline, the
-// figures for the metrics, the line in the log, and the end.
+// figures for the metrics, the log line, and the end.
 //
-// An answer ends once, in one of three ways; what comes after the end changes nothing:
+// An answer ends once, in one of three ways; whatever comes after the end changes nothing:
 //
 //   under way --- the client has all of it: end_with(200, ...) ---> over
 //             --- an error or the deadline: fail() -------------->
@@ -30,12 +30,12 @@ namespace bulkhead::orchestrator {
 
 class Answer;
 
-// What answers need of the daemon.
+// The parts of the daemon that answers need.
 struct AnswerServices {
   EventLoop& loop;
   Router& router;
   Metrics& metrics;
-  std::unordered_set<std::shared_ptr<Answer>> held = {};  // answers that nobody else holds
+  std::unordered_set<std::shared_ptr<Answer>> held = {};  // answers that keep themselves alive
   std::chrono::seconds keep_alive{0};                     // server.stream_keep_alive_s
 };
 
@@ -45,8 +45,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
 
   void on_failed(RequestId, const Failure& failure) override { fail(to_api_error(failure)); }
 
-  // The facts that the log and the lists tell about the answer; all empty if the answer generates
-  // no text.
+  // The facts about the answer for the log and the lists; all are empty if the answer generates no text.
   struct Facts {
     std::string_view id, model;
     bool stream = false;
@@ -56,49 +55,49 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   };
   virtual Facts facts() const { return {}; }
   bool over() const { return over_; }
-  // Returns the router's requests that this answer waits for.
+  // Returns the router's unfinished requests of this answer.
   virtual std::vector<RequestId> unfinished() const = 0;
   const std::string& endpoint() const { return endpoint_; }
   Clock::time_point began() const { return began_; }
-  Clock::time_point first_token() const { return first_token_; }  // 0 until the first token comes
+  Clock::time_point first_token() const { return first_token_; }  // 0 until the first token has come
   std::string_view key_name() const;  // name of the client's key; empty if the client has none
   std::string_view turn_of() const override { return key_name(); }
   std::string request_name() const override { return std::string(facts().id); }
 
  protected:
-  // `endpoint`: the route's label in the metrics and the log.
+  // `endpoint` is the route's label in the metrics and the log.
   Answer(AnswerServices& services, std::string endpoint)
       : services_(services),
         endpoint_(std::move(endpoint)),
         deadline_(services.loop),
         silence_(services.loop) {}
 
-  // Cancels the router's requests that are unfinished.
+  // Cancels the router's unfinished requests of this answer.
   virtual void cancel() = 0;
   // Tells the client that the answer fails.
   virtual void tell(const ApiError& error) = 0;
-  // Is called when the answer has ended. The log and the metrics have it by then.
+  // Called when the answer has ended. The log and the metrics have it by then.
   virtual void ended() = 0;
-  // The client is gone, which ends the answer unless others can read it.
+  // The client is gone. That ends the answer, unless others can read it.
   virtual void lost(Exchange::Lost how);
 
-  // Cancels what is under way, tells the client, and ends.
+  // Cancels what is in progress, tells the client, and ends.
   void fail(const ApiError& error);
-  // Ends the answer, unless it is over: cancels what is under way, calls `tell_client`, counts and logs the answer.
-  // `how`: the finish reason, the error's code, or why the client was lost.
+  // Ends the answer, unless it has ended: cancels what is in progress, calls `tell_client`, counts and logs the
+  // answer. `how` is the finish reason, the error's code, or why the client was lost.
   void end_with(int status, std::string_view how, const std::function<void()>& tell_client);
-  // Says that an earlier daemon ended the answer.
+  // Records that an earlier daemon ended the answer.
   void was_over() { over_ = true; }
-  // Tells the client what of its request is not heeded, in a field of the head: X-Bulkhead-Warning.
+  // Tells the client in a header (X-Bulkhead-Warning) which parts of its request are ignored.
   static void add_warnings(Exchange& exchange, std::span<const std::string> warnings);
 
-  // Keeps this object until release().
+  // Keeps this object alive until release().
   void hold() { services_.held.insert(shared_from_this()); }
   void release() { services_.held.erase(shared_from_this()); }
-  // Arranges that lost() is called, at most once, when the client is gone. Takes the exchange's
-  // ticket, if it has one.
+  // Arranges that lost() is called, at most once, when the client is gone. Takes the exchange's ticket, if it has
+  // one.
   void watch(Exchange& exchange);
-  // The trace that the log tells: of the first exchange that is watched, unless this was called before.
+  // Sets the trace for the log. Without this call it is the trace of the first exchange that is watched.
   void take(TraceContext trace) {
     trace_ = std::move(trace);
     knows_request_ = true;
@@ -106,22 +105,20 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   const TraceContext& trace() const { return trace_; }
   // Takes the ticket of an answer that has no exchange because an earlier daemon began it.
   void take(std::shared_ptr<KeyTicket> ticket) { ticket_ = std::move(ticket); }
-  // fail() with kTimeout after `timeout`, unless it has ended.
+  // Calls fail() with kTimeout after `timeout`, unless the answer has ended.
   void start_deadline(std::chrono::seconds timeout);
 
-  // Calls `send` whenever AnswerServices::keep_alive passes without stream_spoke(), until the
-  // answer ends. Streams need this: a worker may take long to read a prompt, and proxies and
-  // clients give up silent streams.
+  // Calls `send` whenever AnswerServices::keep_alive passes without stream_spoke(), until the answer ends. Streams
+  // need this, because a worker may take long to read a prompt, and proxies and clients give up silent streams.
   void watch_silence(std::function<void()> send);
   void stream_spoke() { spoke_ = true; }
 
-  // Counts tokens against the limits of the client's key, beyond those that tokens_came() and the
-  // end count.
+  // Counts tokens against the limits of the client's key, in addition to those that tokens_came() and the end count.
   void charge(std::uint64_t tokens);
-  // Counts tokens that came. `last`: the time at which the choice's last tokens came.
+  // Counts tokens that came. `last` is when the choice's last tokens came.
   void tokens_came(Clock::time_point& last, std::size_t count);
-  // Tells the metrics how long a request waited for its worker to begin: the time to its first token, less the
-  // time from there that the worker took to read the prompt.
+  // Records how long a request waited for its worker to begin: the time to its first token, minus the time that the
+  // worker took to read the prompt.
   void queue_ended(Clock::time_point first_token, const ipc::Finished& finished);
   // Counts a client that is gone. Returns the words for the log.
   const char* count_lost(Exchange::Lost how);
@@ -133,7 +130,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   bool generates() const { return !facts().id.empty(); }
   void count_end(int status, std::string_view how);
 
-  // The line in the log, as far as all answers have it.
+  // Returns the parts of the log line that all answers have.
   RequestLine line_of(int status) const;
 
   bool over_ = false;
@@ -142,15 +139,15 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   bool knows_request_ = false;         // method_ and trace_ are set
   std::shared_ptr<KeyTicket> ticket_;  // the ticket of the client's key, until the answer ends
   Timer deadline_, silence_;
-  bool spoke_ = false;  // whether the stream spoke since silence_ was started
+  bool spoke_ = false;  // whether the stream has sent anything since silence_ was started
   const Clock::time_point began_ = Clock::now();
   Clock::time_point first_token_;
 };
 
-// An answer that lives as long as its client's connection, and holds itself until it ends.
+// An answer that lives as long as its client's connection, and keeps itself alive until it ends.
 class ConnectedAnswer : public Answer {
  protected:
-  // `refuse`: the form of an error that comes before a stream's head.
+  // `refuse` renders an error that occurs before a stream's head is sent.
   ConnectedAnswer(AnswerServices& services, std::string endpoint, RefusalForm refuse,
                   std::shared_ptr<Exchange> exchange)
       : Answer(services, std::move(endpoint)), exchange_(std::move(exchange)), refuse_(refuse) {}
@@ -160,18 +157,18 @@ class ConnectedAnswer : public Answer {
   // Returns the event that ends a stream that fails.
   virtual std::string failure(const ApiError& error) { return sse_error(error); }
 
-  // Begins: holds this object, watches the client and starts the deadline.
+  // Begins: keeps this object alive, watches the client and starts the deadline.
   void begin(std::chrono::seconds timeout);
-  // The client has or gets the whole answer: sends it, or ends the stream with `last_events`.
+  // Ends an answer that succeeded: sends the whole answer, or ends the stream with `last_events`.
   void finish(std::string_view how, std::string_view last_events = "");
   void tell(const ApiError& error) override;
   void ended() override { release(); }
 
   std::shared_ptr<Exchange> exchange_;
-  bool streaming_ = false;  // the stream's head is out
+  bool streaming_ = false;  // the stream's head has been sent
 
  private:
-  void respond(HttpResponse response);  // with the id under which the log has it
+  void respond(HttpResponse response);  // adds the id that the log has
 
   const RefusalForm refuse_;
 };

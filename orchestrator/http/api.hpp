@@ -1,5 +1,5 @@
-// The API as the HTTP layer sees it: it hands a request to the request's route (routes.hpp) if
-// access.hpp allows its caller that route. Nothing here knows of sockets.
+// The API as the HTTP layer sees it: it passes a request to the request's route (routes.hpp) if access.hpp allows the
+// caller that route. Nothing here knows sockets.
 #pragma once
 
 #include <functional>
@@ -21,15 +21,15 @@ class Api {
   Api(EventLoop& loop, Router& router, Metrics& metrics, ResumableStreams& streams,
       ApiOptions options);
 
-  // Takes over settings for requests that come from now on.
+  // Uses these settings for requests that come from now on.
   void configure(config::ServerSettings server);
 
-  // Returns an answer that needs no body, such as a refusal or a GET's. Empty: read the body and
-  // call handle().
+  // Returns the answer if it needs no body (a refusal, or the answer to a GET). Empty: read the body and call
+  // handle().
   std::optional<HttpResponse> answer_head(const HttpRequest& request);
   void handle(HttpRequest request, std::shared_ptr<Exchange> exchange);
-  // Renders an error of the HTTP layer itself in the form that clients of this path read. The path
-  // is empty while the connection does not know it.
+  // Renders an error of the HTTP layer itself in the form for clients of this path. The path is empty if the
+  // connection does not know it.
   HttpResponse protocol_error(const ErrorKind& kind, const std::string& message,
                               std::string_view path);
 

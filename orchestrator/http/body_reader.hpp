@@ -1,5 +1,6 @@
-// Reads large bodies in a thread: the parser takes 100 ms and more for one of 16 MiB, for which the event loop would
-// serve nobody. The thread reads one body at a time, so that bodies share one core and the memory of one parser.
+// Parses large bodies in a thread, because the parser takes 100 ms and more for a body of 16 MiB, and the event loop
+// would serve nobody meanwhile. The thread parses one body at a time, so that all bodies together use one core and
+// the memory of one parser.
 #pragma once
 
 #include <cstddef>
@@ -15,17 +16,17 @@ namespace bulkhead::orchestrator {
 
 class BodyReader {
  public:
-  // Smaller bodies take the event loop a few milliseconds at most.
+  // The event loop parses smaller bodies in a few milliseconds at most.
   static constexpr std::size_t kLarge = std::size_t{256} << 10;
 
   explicit BodyReader(EventLoop& loop);
-  // Waits for the body that the thread is reading; the rest is dropped.
+  // Waits for the body that the thread is parsing, and drops the others.
   ~BodyReader();
   BodyReader(const BodyReader&) = delete;
   BodyReader& operator=(const BodyReader&) = delete;
 
   // Calls `read` in the thread, then `done` in a turn of the event loop. `read` must not throw. Only the event loop's
-  // thread copies and destroys `done`, so what both use must belong to `done`.
+  // thread copies and destroys `done`, so data that both use must belong to `done`.
   void read(std::function<void()> read, std::function<void()> done);
 
  private:
@@ -34,13 +35,13 @@ class BodyReader {
   std::shared_ptr<TaskThread> thread_ = std::make_shared<TaskThread>();
   void look_again();
 
-  Timer again_;  // while a body waits: the system may have refused the thread
+  Timer again_;  // runs while a body waits, because the system may have refused a thread
   std::unordered_map<std::uint64_t, std::function<void()>> waiting_;
   std::uint64_t last_ = 0;
 };
 
-// Bytes that the parser takes for a body of so many, at most: values of 16 bytes each, in vectors that double, beside
-// the texts.
+// Returns the most bytes of memory that parsing a body takes: values of 16 bytes each, in vectors that double their
+// size, plus the texts.
 std::size_t bytes_of_parser(std::size_t body);
 
 }  // namespace bulkhead::orchestrator

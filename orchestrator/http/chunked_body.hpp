@@ -1,4 +1,4 @@
-// The chunked transfer coding of a request's body, read as strictly as its head (request_head.hpp).
+// Reads the chunked transfer coding of a request's body, as strictly as request_head.hpp reads the head.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,9 @@ namespace bulkhead::orchestrator {
 
 class ChunkedBody {
  public:
-  // Takes what it can of the bytes, appends a chunk's to `body`, and says how many it has taken: what
-  // it leaves is the beginning of a line that is not complete, or, when done(), the next request.
-  // kInvalidArgument with the rule that is broken; kResourceExhausted when the body would have more
-  // than `most_bytes`.
+  // Takes as many of the bytes as it can, appends the chunks' content to `body`, and returns how many bytes it has
+  // taken. It leaves the beginning of a line that is not complete, or, when done(), the next request.
+  // kInvalidArgument names the rule that is broken; kResourceExhausted: the body would have more than `most_bytes`.
   Result<std::size_t> take(std::string_view bytes, std::string& body, std::size_t most_bytes);
   bool done() const { return expects_ == Expects::kNothing; }
 
@@ -24,8 +23,8 @@ class ChunkedBody {
   Status take_size(std::string_view line);
 
   Expects expects_ = Expects::kSize;
-  std::uint64_t left_ = 0;      // of the chunk
-  std::size_t line_bytes_ = 0;  // of all extensions and trailers: nobody needs many
+  std::uint64_t left_ = 0;      // bytes left in the present chunk
+  std::size_t line_bytes_ = 0;  // of all extensions and trailers; a limit bounds them
 };
 
 }  // namespace bulkhead::orchestrator

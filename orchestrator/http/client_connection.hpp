@@ -1,6 +1,5 @@
-// The connection with one client: connection.cpp has the functions that read requests,
-// connection_writing.cpp those that write answers and end the connection. Other sources use
-// connection.hpp.
+// The connection with one client. connection.cpp has the functions that read requests; connection_writing.cpp has
+// those that write answers and end the connection. Other sources use connection.hpp.
 #pragma once
 
 #include <chrono>
@@ -22,8 +21,8 @@
 
 namespace bulkhead::orchestrator {
 
-// A connection that reads one request at a time. While an answer is being made, it only watches for
-// the client's end. All output goes through `unsent_`.
+// A connection that reads one request at a time. While an answer is being made, it only watches whether the client is
+// gone. All output goes through `unsent_`.
 class ClientConnection final : public Connection,
                                public Exchange,
                                public std::enable_shared_from_this<ClientConnection> {
@@ -49,8 +48,8 @@ class ClientConnection final : public Connection,
   std::size_t unfinished_body_bytes() const override {
     return reading_body_ && !closed_ ? request_.body.size() : 0;
   }
-  // Sends the stream's new bytes in one system call. They nearly always fit the socket's buffer;
-  // then the connection copies nothing, starts no timer and waits for no completion.
+  // Sends the stream's new bytes in one system call. They nearly always fit the socket's buffer; the connection then
+  // copies nothing, starts no timer and waits for no completion.
   void send_now() override;
 
   // ---- Exchange ----
@@ -62,8 +61,8 @@ class ClientConnection final : public Connection,
   std::size_t unsent_bytes() const override { return unsent_.size(); }
 
  private:
-  // Runs a handler; every handler goes through here. An exception, such as one for lack of memory,
-  // ends this connection and nothing else.
+  // Runs a handler; every handler goes through here. If it throws an exception (such as for lack of memory), only
+  // this connection ends.
   template <typename Handle>
   void guarded(const char* doing, Handle handle) {
     server_->loop.call(doing, [&] {
@@ -76,14 +75,13 @@ class ClientConnection final : public Connection,
   }
   void ended_by(const std::exception& error);
 
-  // Sets this connection's share of the server's memory budget. Returns false if the budget has no
-  // room.
+  // Sets this connection's share of the server's memory budget. Returns false if the budget has no room.
   bool hold(std::size_t bytes) { return server_->memory.change(held_, bytes, for_operators_); }
 
   // ---- reading ----
 
   // Reads up to `most` bytes behind those in buffer_, then calls handle(error, bytes read), guarded. The handler
-  // commits the bytes. The connection lives until then.
+  // commits the bytes. The connection stays alive until then.
   template <typename Handle>
   void read_some(const char* doing, std::size_t most, Handle handle) {
     socket_.async_read_some(buffer_.prepare(most),
@@ -101,20 +99,20 @@ class ClientConnection final : public Connection,
   void look_for_head();
   void head_read(const RequestHead& head);
   void watch_body_speed();
-  // Takes those buffered bytes that belong to this body.
+  // Takes the buffered bytes that belong to this body.
   void take_body();
-  // Reserves memory for the body's bytes, and for as many again that its string may have reserved.
-  // Returns false if there is no room and this connection has refused the request.
+  // Reserves memory for the body's bytes, and the same amount again for what its string may have reserved. Returns
+  // false if there is no room; this connection has then refused the request.
   bool hold_body(std::size_t bytes);
   void body_read();
-  // Gives up reading the body: only an answer can follow.
+  // Stops reading the body: only an answer can follow.
   void stop_reading_body();
-  // Watches for the client's end while an answer is being made: an end of file or a reset means
-  // that nobody waits for the answer. The connection keeps what a client sends ahead, within
-  // bounds, so that it also sees an end behind those bytes.
+  // Watches whether the client is gone while an answer is being made: an end of file or a reset means that nobody
+  // waits for the answer. The connection keeps a bounded amount of what a client sends ahead, so that it also sees an
+  // end behind those bytes.
   void watch_for_end();
 
-  // Refuses the request in the form of the protocol that its path belongs to.
+  // Refuses the request in the form of the protocol to which its path belongs.
   void refuse(const ErrorKind& kind, const std::string& message);
   // Refuses bytes that can be read in two ways. The connection reads nothing after them.
   void bad_request(const std::string& rule);
@@ -127,8 +125,8 @@ class ClientConnection final : public Connection,
   void finish_answer();
   void pump();
   void answer_out();
-  // Ends the server's side and reads the client's to its end, so that the kernel does not throw the
-  // answer away with a reset.
+  // Shuts down the server's side and reads the client's to its end, so that the kernel does not discard the answer
+  // with a reset.
   void linger();
   void discard();
   // Ends the connection with a client that does not read, and drops the unsent bytes.
@@ -139,20 +137,20 @@ class ClientConnection final : public Connection,
   Timer read_timer_, write_timer_;
   boost::beast::flat_buffer buffer_;
   HttpRequest request_;
-  std::string path_;  // path of the current request; empty while it is not known
+  std::string path_;  // path of the present request; empty while it is unknown
   IncomingBody body_;
   std::chrono::steady_clock::time_point idle_since_;
-  std::size_t held_ = 0;       // bytes that this connection holds of the server's memory budget
-  std::size_t kept_body_ = 0;  // bytes of held_ for the body, until its answer is out
+  std::size_t held_ = 0;       // this connection's share of the server's memory budget
+  std::size_t kept_body_ = 0;  // the part of held_ for the body, until its answer has been sent
 
   std::string unsent_;  // the bytes to send; flight_ holds a copy of the first in_flight_ of them
   std::string flight_;
   std::size_t in_flight_ = 0;
-  std::size_t largest_write_ = 0;  // bytes of this stream's largest write
+  std::size_t largest_write_ = 0;  // the largest write of this stream
   std::size_t discarded_ = 0;
 
   bool operators_only_ = false;
-  bool for_operators_ = false;  // whether the current request is an operator's
+  bool for_operators_ = false;  // whether the present request is an operator's
   bool idle_ = false;           // the connection waits for a request's first byte
   bool reading_body_ = false;
   bool request_http_1_1_ = true;

@@ -1,4 +1,4 @@
-// One client's connection: it reads requests within their limits, hands them to the Api, writes answers and streams,
+// One client's connection: it reads requests within their limits, passes them to the Api, writes answers and streams,
 // and notices a client that is gone or too slow. The server accepts connections and ends them.
 #pragma once
 
@@ -24,10 +24,10 @@ struct ConnectionOwner {
       : loop(the_loop), max_body_bytes(the_max_body_bytes), memory(max_memory) {}
   virtual ~ConnectionOwner() = default;
   virtual void connection_gone(const std::shared_ptr<Connection>& connection) = 0;
-  // Ends the largest body that is not complete, since the budget is spent; that may be the asking
-  // connection's own. Returns false if there is none.
+  // Ends the largest unfinished body, because the budget is spent; that may be the caller's own. Returns false if
+  // there is none.
   virtual bool end_largest_body() = 0;
-  // Calls send_now() once the event loop's turn is over.
+  // Calls send_now() at the end of the event loop's present turn.
   virtual void send_after_this(std::shared_ptr<Connection> connection) = 0;
 
   EventLoop& loop;
@@ -40,15 +40,15 @@ struct ConnectionOwner {
     std::uint64_t slow_senders = 0;  // heads and bodies that took too long
     std::uint64_t exceptions = 0;    // connections that an exception ended
   } figures;
-  bool closing = false;  // the server finishes answers and reads no further request
+  bool closing = false;  // the server finishes answers and reads no further requests
 };
 
 class Connection {
  public:
   virtual ~Connection() = default;
-  // Reads the first request. `operators_only`: other requests have no place left.
+  // Reads the first request. `operators_only`: there is no room for other requests.
   virtual void begin(bool operators_only) = 0;
-  virtual void refuse_for_overload() = 0;  // answers 503 instead of begin()
+  virtual void refuse_for_overload() = 0;  // answers 503; called instead of begin()
   virtual void close_when_idle() = 0;      // ends as soon as nothing is being answered
   virtual void close_now() = 0;
   // Returns since when the connection has been waiting for a request's first byte; empty if it is
@@ -56,7 +56,7 @@ class Connection {
   virtual std::optional<std::chrono::steady_clock::time_point> idle_since() const = 0;
   virtual std::size_t unfinished_body_bytes() const = 0;
   virtual void refuse_for_memory() = 0;  // ends an unfinished body with 503
-  virtual void send_now() = 0;           // sends what a turn has brought for a stream
+  virtual void send_now() = 0;           // sends what the turn has added to a stream
 };
 
 std::shared_ptr<Connection> make_connection(std::shared_ptr<ConnectionOwner> server,

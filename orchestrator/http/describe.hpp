@@ -1,4 +1,4 @@
-// What the API tells about workers, models and the daemon's health, as JSON. Only reads.
+// Describes workers, models and the daemon's health as JSON, for the API. Changes nothing.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,17 +9,17 @@
 
 namespace bulkhead::orchestrator {
 
-// `disk`: null where there is no journal on disk.
+// `disk` is null if there is no journal on disk.
 nlohmann::json describe_worker(const Router& router, const Worker& worker, const DiskJournal* disk);
-// Describes a spare of `worker`: a worker's fields, as far as a spare has them, and `standby_of`.
+// Describes a spare of `worker`: the fields of a worker that a spare has, and `standby_of`.
 nlohmann::json describe_spare(const Router& router, const Worker& worker, const Spare& spare);
 // Describes the workers, then their spares.
 nlohmann::json describe_workers(const Router& router, const DiskJournal* disk);
 nlohmann::json describe_model(const Router& router, const ModelInfo& model);
-// Describes an answer in progress: its request, the workers that have it, and how far it is. The
-// answer's text is left out.
+// Describes an answer in progress: its request, the workers that have it, and its progress. The answer's text is left
+// out.
 nlohmann::json describe_answer(const Router& router, const Answer& answer);
-// Says whether the daemon is ready, and if not, why.
+// Returns whether the daemon is ready, and if not, why.
 nlohmann::json describe_health(const Router& router);
 
 // Describes the last deaths of workers, the oldest first.

@@ -1,5 +1,5 @@
-// Protocols beside OpenAI's chat completions, whose answers are one message made of parts: how each of them
-// writes an answer (Dialect), and the answer itself (DialectAnswer), which is the same for all of them.
+// Protocols besides OpenAI's chat completions, whose answers are one message made of parts: how each of them writes
+// an answer (Dialect), and the answer itself (DialectAnswer), which is the same for all of them.
 #pragma once
 
 #include <chrono>
@@ -13,26 +13,27 @@
 
 namespace bulkhead::orchestrator {
 
-// Writes one answer. The calls come in the order begin, add..., end; each appends the events that it makes
-// to `events`. fail() may come instead of any later one. No sockets, no workers.
+// Writes one answer. The calls come in the order begin, add..., end; each appends the events that it makes to
+// `events`. fail() may take the place of any later call. Knows no sockets and no workers.
 class Dialect {
  public:
   virtual ~Dialect() = default;
 
   virtual std::string new_id() const = 0;
   virtual void begin(const AnswerHead& head, const Usage& usage, std::string& events) = 0;
-  // `text`: of an answer that does not come in parts.
+  // `text` is for an answer that does not come in parts.
   virtual void add(std::string_view text, std::span<const ipc::AnswerPart> parts,
                    std::string& events) = 0;
-  // `stopped_by`: the stop string that ended the answer; empty: none did.
+  // `stopped_by` is the stop string that ended the answer; empty if none did.
   virtual void end(ipc::FinishReason reason, std::string_view stopped_by, const Usage& usage,
                    std::string& events) = 0;
   virtual void fail(const ApiError& error, std::string& events) = 0;
-  // The body of an answer that is not streamed, after end().
+  // Returns the body of an answer that is not streamed. Call it after end().
   virtual std::string whole() const = 0;
   // A stream's Content-Type.
   virtual std::string_view content_type() const { return kEventStream; }
-  // What the server sends on a silent stream after begin(): it shows that the answer goes on, and adds nothing to it.
+  // Returns what the server sends on a silent stream after begin(): it shows that the answer goes on, and adds
+  // nothing to it.
   virtual std::string keep_alive() const { return std::string(kSseComment); }
 };
 
@@ -42,7 +43,8 @@ class DialectAnswer final : public ConnectedAnswer {
                 std::shared_ptr<Exchange> exchange, GenerationRequest request,
                 std::unique_ptr<Dialect> dialect);
 
-  // Admitted to `model` already; one prompt, n = 1. It holds itself until it ends.
+  // Begins. The request must be admitted to `model` and have one prompt and n = 1. The object keeps itself alive
+  // until it ends.
   void start(std::size_t model, std::chrono::seconds timeout);
 
  private:
@@ -64,11 +66,11 @@ class DialectAnswer final : public ConnectedAnswer {
   std::unique_ptr<Dialect> dialect_;
   AnswerHead head_;
   Usage usage_;
-  RequestId id_ = {};  // 0 once it is over
+  RequestId id_ = {};  // 0 once the request is over
   Clock::time_point last_tokens_ = {};
 };
 
-// Answers with the number of a prompt's tokens, as its worker counts them, and generates nothing.
+// Answers with the number of a prompt's tokens, as its worker counts them. Generates nothing.
 class TokenCount final : public ConnectedAnswer {
  public:
   using Render = std::string (*)(std::size_t tokens);
@@ -77,7 +79,7 @@ class TokenCount final : public ConnectedAnswer {
       : ConnectedAnswer(services, std::move(endpoint), refuse, std::move(exchange)),
         render_(render) {}
 
-  // Admitted to `model` already.
+  // Begins. The request must be admitted to `model`.
   void start(std::size_t model, GenerationRequest request, std::chrono::seconds timeout);
 
  private:
@@ -92,19 +94,18 @@ class TokenCount final : public ConnectedAnswer {
   std::size_t tokens_ = 0;
 };
 
-// Says whether a call's arguments are a JSON object; the end of an answer may have cut them. The
-// function only checks the text and parses no values: a worker sent the text, and values could take
-// many times its size. Pure.
+// Returns whether a call's arguments are a JSON object; the end of an answer may have cut them short. It only checks
+// the text and stores no values, because a worker sent the text, and values could take many times its size. Pure.
 bool is_whole_object(std::string_view arguments);
 
-// What a protocol calls a field that the parser of chats knows by `chat`. A name that begins with a dot is a part
-// of a tool's path.
+// A protocol's name for a field, and the name by which the parser of chats knows it (`chat`). A name that begins with
+// a dot is part of a tool's path.
 struct FieldName {
   std::string_view chat;
   std::string_view own;
 };
-// `error` with the names that the client wrote, in `parameter` and in the message that quotes it: the first of
-// `names` that is in the path, and ends where a part of it ends. Pure.
+// Returns `error` with the client's own names in `parameter` and in the message that quotes it. It replaces the first
+// of `names` that occurs in the path and ends where a part of the path ends. Pure.
 ApiError with_own_names(ApiError error, std::span<const FieldName> names);
 
 }  // namespace bulkhead::orchestrator

@@ -28,14 +28,13 @@ struct EmbeddingRequest {
   std::string model;
   std::vector<decltype(ipc::Embed::input)> inputs;
   bool base64 = false;
-  std::uint32_t dimensions = 0;  // 0: as many as the model's have
+  std::uint32_t dimensions = 0;  // 0: as many as the model's embeddings have
 };
 Parsed<EmbeddingRequest> parse_openai_embeddings(std::string_view body);
 Parsed<EmbeddingRequest> parse_ollama_embed(std::string_view body);
 Parsed<EmbeddingRequest> parse_ollama_embeddings(std::string_view body);
 
-// Returns the first `dimensions` values (0: all), divided by their Euclidean norm. If all are zero,
-// they stay zero.
+// Returns the first `dimensions` values (0: all), divided by their Euclidean norm. If all are zero, they stay zero.
 std::vector<float> normalised(std::vector<float> values, std::uint32_t dimensions);
 // Writes the values as base64 of little-endian floats, as OpenAI's clients read them.
 std::string base64_of(std::span<const float> values);
@@ -47,7 +46,7 @@ class EmbeddingAnswer final : public ConnectedAnswer {
       : ConnectedAnswer(services, std::move(endpoint), refuse, std::move(exchange)),
         request_(std::move(request)) {}
 
-  // The router has admitted the request to `model`.
+  // Begins. The router must have admitted the request to `model`.
   void start(std::size_t model, std::chrono::seconds timeout);
 
  private:
@@ -63,9 +62,9 @@ class EmbeddingAnswer final : public ConnectedAnswer {
   EmbeddingRequest request_;
   std::size_t model_ = 0;
   std::string model_name_;
-  std::unordered_map<RequestId, std::size_t> asked_;  // inputs that a worker has
-  std::size_t next_ = 0;                              // input to be asked for
-  std::vector<std::vector<float>> values_;            // of each input
+  std::unordered_map<RequestId, std::size_t> asked_;  // the inputs that workers have
+  std::size_t next_ = 0;                              // the next input to ask for
+  std::vector<std::vector<float>> values_;            // for each input
   std::uint64_t tokens_ = 0;
   const Clock::time_point arrived_ = Clock::now();
 };

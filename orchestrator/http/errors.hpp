@@ -1,4 +1,4 @@
-// From what went wrong to an answer in OpenAI's shape: the one table from failures to HTTP, for all protocols.
+// Turns failures into answers in OpenAI's shape. It has the one table from failures to HTTP, for all protocols.
 #pragma once
 
 #include <string>
@@ -33,7 +33,7 @@ struct ErrorKind {
   int retry_after_s = 0;  // 0: no Retry-After
 };
 
-// What the HTTP side refuses itself.
+// Errors that the HTTP side itself returns.
 // clang-format off
 inline constexpr ErrorKind kBadRequest{400, kRequestError, messages_type::kInvalid, "bad_request"};
 inline constexpr ErrorKind kInvalidLastEventId{400, kRequestError, messages_type::kInvalid, "invalid_last_event_id"};
@@ -61,13 +61,13 @@ inline constexpr ErrorKind kTooManyConnections{503, kServerError, messages_type:
 inline constexpr ErrorKind kOutOfMemory{503, kServerError, messages_type::kBusy, "out_of_memory", 2};
 // clang-format on
 
-// What became of a request that the router took, or refused.
+// Returns the kind of error for a failure of a request in the router.
 const ErrorKind& error_kind(ipc::FailureCode code);
 
 ApiError api_error(const ErrorKind& kind, std::string message, std::string parameter = "");
 ApiError to_api_error(const Failure& failure);
 HttpResponse to_response(const ApiError& error);
-// Renders a refusal in the form of a protocol, as to_response() does in OpenAI's.
+// Renders a refusal in the form of a protocol, as to_response() does in OpenAI's form.
 using RefusalForm = HttpResponse (*)(const ApiError& error);
 inline HttpResponse refusal(const ErrorKind& kind, std::string message) {
   return to_response(api_error(kind, std::move(message)));

@@ -1,5 +1,4 @@
-// One HTTP request and the way to answer it, without a word about sockets: what the server gives
-// the endpoints.
+// One HTTP request and the way to answer it, independent of sockets. The server passes it to the endpoints.
 #pragma once
 
 #include <chrono>
@@ -21,11 +20,11 @@ struct HttpRequest {
   bool http_1_1 = true;
   std::string host, origin, authorization;  // empty: absent; see also `hosts`
   std::string last_event_id, if_none_match;
-  // Access-Control-Request-Method and -Headers, of a browser that asks what a page may send.
+  // Access-Control-Request-Method and -Headers of a browser that asks what a page may send.
   std::string cors_method, cors_headers;
-  TraceContext trace;  // of the field `traceparent`
-  std::chrono::steady_clock::time_point arrived = std::chrono::steady_clock::now();  // its head
-  int hosts = 0;     // Host fields sent
+  TraceContext trace;  // from the field `traceparent`
+  std::chrono::steady_clock::time_point arrived = std::chrono::steady_clock::now();  // when its head arrived
+  int hosts = 0;     // how many Host fields were sent
   std::string body;  // empty while only the head has been read
 };
 
@@ -44,15 +43,13 @@ inline constexpr std::string_view kEventStream = "text/event-stream; charset=utf
 
 class KeyTicket;  // key_limits.hpp
 
-// The client's side of an answer, to which the answer is sent. Calls after the client is gone do
-// nothing. One thread.
+// The client's side of an answer, to which the answer is sent. Calls do nothing once the client is gone. One thread.
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  // Sends the whole answer, once. A stream of events uses begin_stream, write..., end_stream
-  // instead.
+  // Sends the whole answer, once. A stream of events uses begin_stream, write..., end_stream instead.
   virtual void respond(HttpResponse response) = 0;
-  // `request_id`: the value of X-Request-Id; empty: the head has no such field.
+  // `request_id` is the value of X-Request-Id; empty: the head has no such field.
   virtual void begin_stream(std::string_view request_id = {},
                             std::string_view content_type = kEventStream) = 0;
   virtual void write(std::string_view events) = 0;
@@ -60,22 +57,21 @@ class Exchange {
   // Returns how many bytes the client's socket has not taken yet.
   virtual std::size_t unsent_bytes() const = 0;
 
-  // The ticket of a request with a client's key; the answer in progress takes it. The request
-  // counts as in progress as long as an object holds the ticket.
+  // The ticket of a request with a client's key; the answer in progress takes it. The request counts as in progress
+  // as long as an object holds the ticket.
   std::shared_ptr<KeyTicket> ticket;
 
-  // What the log tells of the request (request_line.hpp).
+  // For the request's log line (request_line.hpp).
   std::string method;
   TraceContext trace;
   std::chrono::steady_clock::time_point arrived;
 
-  // Fields for every head that this exchange sends: what a browser must be told (CORS).
+  // Fields for every head that this exchange sends: what browsers need to know (CORS).
   HeaderFields extra_headers;
 
   enum class Lost { kHungUp, kTooSlow };
-  // Called at most once, from the event loop, when the answer can't reach the client any more.
-  // kTooSlow: more than the connection's limit of unsent bytes had gathered. Not called after the
-  // answer's end.
+  // Called at most once, from the event loop, when the answer can't reach the client any more. kTooSlow: more unsent
+  // bytes had gathered than the connection's limit. Not called after the answer's end.
   std::function<void(Lost)> on_lost;
 };
 

@@ -1,6 +1,6 @@
-// One completion or chat answer that lives as long as its client's connection: its choices, each a
-// request of the router's. Collects or streams what the router reports, and cancels everything when
-// the client is gone or the time is up.
+// One completion or chat answer that lives as long as its client's connection: its choices, each of which is a
+// request in the router. It collects or streams what the router reports, and cancels everything when the client is
+// gone or the time is up.
 #pragma once
 
 #include <chrono>
@@ -20,13 +20,13 @@ class Generation final : public ConnectedAnswer {
   Generation(AnswerServices& services, std::string endpoint, RefusalForm refuse,
              std::shared_ptr<Exchange> exchange, GenerationRequest request);
 
-  // Admitted to `model` already. It holds itself until it ends.
+  // Begins. The request must be admitted to `model`. The object keeps itself alive until it ends.
   void start(std::size_t model, std::chrono::seconds timeout);
 
  private:
   struct Running {
     Choice choice;
-    RequestId request = {};  // 0 once it is over
+    RequestId request = {};  // 0 once the request is over
     Clock::time_point first_tokens = {}, last_tokens = {};
   };
 
@@ -40,7 +40,7 @@ class Generation final : public ConnectedAnswer {
   std::string whole() override;
 
   Running* find(RequestId request);
-  std::string echoed(std::size_t prompt) const;  // the prompt's text, if it is one and to be echoed
+  std::string echoed(std::size_t prompt) const;  // the prompt's text, if it is a text and is to be echoed
   Usage usage() const;
   Facts facts() const override;
   std::vector<RequestId> unfinished() const override;
@@ -48,7 +48,7 @@ class Generation final : public ConnectedAnswer {
   GenerationRequest request_;
   AnswerHead head_;
   std::vector<Running> choices_;
-  Choice::Emit emit_;  // held back until the stream's head is out
+  Choice::Emit emit_;  // events are held back until the stream's head is sent
   std::string held_;
 };
 

@@ -1,6 +1,6 @@
-// Clients' keys (server.keys), what each has used, and whether it may begin another request. Each limit a
-// minute is a bucket that holds a minute's worth at most and is filled evenly; so a key that was silent may
-// send a minute's worth at once. One thread; no sockets.
+// Clients' keys (server.keys), what each has used, and whether it may begin another request. Each limit per minute is
+// a bucket that holds at most a minute's worth and is filled evenly; so a key that was silent may send a minute's
+// worth at once. One thread; knows no sockets.
 #pragma once
 
 #include <chrono>
@@ -22,13 +22,12 @@ struct KeyUse {
   config::AccessKey key;  // as it was configured last
   std::uint64_t requests = 0, tokens = 0, refused = 0;
   std::size_t in_progress = 0;
-  // What is left in the buckets. Tokens may go below 0, since an answer's tokens are counted as
-  // they come.
+  // What is left in the buckets. Tokens may fall below 0, because an answer's tokens are counted as they come.
   double requests_left = 0, tokens_left = 0;
   Clock::time_point filled{};
 };
 
-// A request of a key, from its admission to its end.
+// A key's request, from its admission to its end.
 class KeyTicket {
  public:
   explicit KeyTicket(std::shared_ptr<KeyUse> use);
@@ -45,8 +44,7 @@ class KeyTicket {
 
 class KeyLimits {
  public:
-  // Takes over server.keys, which the settings' check has passed. A key that keeps its name keeps
-  // what it has used.
+  // Uses these server.keys, which the settings' check has passed. A key that keeps its name keeps its record of use.
   void configure(const std::vector<std::string>& texts, KeyUse::Clock::time_point now);
 
   // Returns the key with this secret, or null. The search takes the same time for every secret.
@@ -54,10 +52,9 @@ class KeyLimits {
   // Counts a request of the key, or returns the refusal: a 429 that says when to try again.
   std::variant<std::shared_ptr<KeyTicket>, ApiError> begin(KeyUse& use,
                                                            KeyUse::Clock::time_point now);
-  // Goes on with a request that an earlier daemon began for the key of this name. The request is in
-  // progress and its tokens count; it is not another request of the minute. If the settings no
-  // longer have the key, the ticket keeps the key's name and has no limits, just as when a reload
-  // removes the key during a request.
+  // Continues a request that an earlier daemon began for the key with this name. The request is in progress and its
+  // tokens count, but it does not count as another request of the minute. If the settings no longer have the key, the
+  // ticket keeps the key's name and has no limits, just as when a reload removes the key during a request.
   std::shared_ptr<KeyTicket> go_on(std::string_view name) const;
   const std::vector<std::shared_ptr<KeyUse>>& all() const { return keys_; }
 

@@ -1,5 +1,5 @@
-// The part of llama.cpp's own API that its clients read: POST /completion, POST /infill and GET /props. These
-// functions know no sockets and no workers; only the answers read the clock.
+// The parts of llama.cpp's own API that its clients use: POST /completion, POST /infill and GET /props. These
+// functions know no sockets and no workers; only the functions that make answers read the clock.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace bulkhead::orchestrator {
 
-// Parses a completion request; llama.cpp's defaults fill in what the request leaves out.
+// Parses a completion request, with llama.cpp's defaults for what the request leaves out.
 Parsed<GenerationRequest> parse_llama_completion(std::string_view body);
 // Parses a request for the text between `input_prefix` and `input_suffix`, with the same defaults.
 Parsed<GenerationRequest> parse_llama_infill(std::string_view body);

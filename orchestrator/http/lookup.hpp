@@ -1,4 +1,4 @@
-// Handles a request that one message of a worker answers (questions.hpp).
+// Handles a request that a worker answers with one message (questions.hpp).
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace bulkhead::orchestrator {
 
-// Renders the body of a 200.
+// Renders the body of a 200 response.
 using RenderAnswer = std::string (*)(const ipc::FromWorker& answer);
 
 class Lookup final : public ConnectedAnswer {
@@ -21,7 +21,7 @@ class Lookup final : public ConnectedAnswer {
       : ConnectedAnswer(services, std::move(endpoint), refuse, std::move(exchange)),
         render_(render) {}
 
-  // The router has admitted the request to `model`.
+  // Begins. The router must have admitted the request to `model`.
   void start(std::size_t model, Work work, std::chrono::seconds timeout) {
     begin(timeout);
     request_ = services_.router.start(model, std::move(work), *this);
@@ -35,7 +35,7 @@ class Lookup final : public ConnectedAnswer {
   }
   void on_failed(RequestId request, const Failure& failure) override {
     request_ = {};
-    // The channel can never have room for the question or its answer.
+    // The channel will never have room for the question or its answer.
     const bool never_fits = failure.code == ipc::FailureCode::kResourceExhausted ||
                             failure.code == ipc::FailureCode::kContextExceeded;
     if (never_fits) return fail(api_error(kBodyTooLarge, failure.message));

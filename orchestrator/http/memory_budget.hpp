@@ -1,9 +1,8 @@
-// What clients can make the daemon hold: their requests' bodies, and answers that they do not read.
-// One budget for all connections, so that their number times the limit of one is no matter. A part of
-// it is kept for the operator's endpoints, which must answer when nothing else does.
+// The memory that clients can make the daemon hold: their requests' bodies, and answers that they do not read. All
+// connections share one budget, so the number of connections times the limit of one does not matter. A part of it is
+// reserved for the operator's endpoints, which must answer when nothing else does.
 //
-// Bodies count from their first byte to the end of the answer, since what was made of them lives so
-// long. One thread.
+// A body counts from its first byte to the end of the answer, because what was made of it lives as long. One thread.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +15,7 @@ class MemoryBudget {
   explicit MemoryBudget(std::size_t bytes) : total_(bytes) {}
   void resize(std::size_t bytes) { total_ = bytes; }
 
-  // Changes what one holder has from `held` to `wanted`, or leaves it. Shrinking always works.
+  // Changes one holder's share from `held` to `wanted`, or returns false and leaves it. Shrinking always works.
   bool change(std::size_t& held, std::size_t wanted, bool for_operator) {
     const std::size_t reserved = for_operator ? 0 : std::min(total_ / 8, kMostReserved);
     if (wanted > held && used_ - held + wanted > total_ - reserved) return false;
@@ -26,7 +25,7 @@ class MemoryBudget {
     return true;
   }
   std::size_t used() const { return used_; }
-  std::size_t most() const { return most_; }  // so far
+  std::size_t most() const { return most_; }  // the most so far
   std::size_t total() const { return total_; }
 
  private:

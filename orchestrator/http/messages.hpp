@@ -10,12 +10,12 @@
 
 namespace bulkhead::orchestrator {
 
-// POST /v1/messages, and what /v1/messages/count_tokens takes of it.
+// Parses POST /v1/messages, and the same fields for /v1/messages/count_tokens.
 Parsed<GenerationRequest> parse_messages(std::string_view body);
 
 std::unique_ptr<Dialect> messages_dialect(std::string_view body);
 std::string counted_tokens_body(std::size_t tokens);
-// {"type": "error", "error": {"type", "message"}} with the status that the error has.
+// Renders {"type": "error", "error": {"type", "message"}} with the error's status.
 HttpResponse messages_refusal(const ApiError& error);
 
 }  // namespace bulkhead::orchestrator

@@ -1,6 +1,6 @@
-// Ollama's API. These functions parse a request's bytes into a checked chat or completion, render
-// an answer's parts as lines of JSON, and describe models as Ollama's clients list them. They know
-// no sockets and no workers; only the answers read the clock.
+// Ollama's API. These functions parse a request's bytes into a checked chat or completion, render an answer's parts
+// as lines of JSON, and describe models as Ollama's clients list them. They know no sockets and no workers; only the
+// functions that make answers read the clock.
 #pragma once
 
 #include <memory>

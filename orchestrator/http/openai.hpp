@@ -1,9 +1,9 @@
-// The one place that knows OpenAI's wire format: from a request's bytes to a checked
-// GenerationRequest, and from results to JSON and server-sent events. These functions know no
-// sockets and no workers; only those that say so read the clock.
+// The one place that knows OpenAI's wire format: it turns a request's bytes into a checked GenerationRequest, and
+// results into JSON and server-sent events. These functions know no sockets and no workers; only those that say so
+// read the clock.
 //
-// Fields that are unknown are ignored, since clients send many that mean nothing here; fields that
-// would change the answer and are not supported are refused by name. A null counts as absent.
+// Unknown fields are ignored, because clients send many that mean nothing here. Fields that would change the answer
+// and are not supported are refused by name. A null counts as absent.
 #pragma once
 
 #include <cstdint>
@@ -47,41 +47,41 @@ using Prompt = decltype(ipc::Submit::prompt);
 
 struct GenerationRequest {
   bool chat = false;
-  std::string model;            // empty: the only one
-  std::vector<Prompt> prompts;  // one for chat, which lacks the time
-  ipc::Submit parameters;       // all but request, prompt and (without a seed) the seed
+  std::string model;            // empty: the only model
+  std::vector<Prompt> prompts;  // one prompt for a chat, which still lacks the time
+  ipc::Submit parameters;       // all but the request, the prompt and (if no seed was given) the seed
   bool has_seed = false;
   std::uint32_t n = 1;
   bool stream = false;
   bool include_usage = false;
   bool return_token_ids = false;
-  bool resumable = false;       // then `stream`, and one choice
+  bool resumable = false;       // requires `stream` and one choice
   bool hide_reasoning = false;  // the client gets the answer without its reasoning
-  bool echo = false;  // the prompt before the answer, in its text and its log-probabilities
+  bool echo = false;  // the prompt precedes the answer, in its text and its log-probabilities
 };
-// Choice number `index` is the (index % n)-th answer to prompt index / n; its seed is the request's
-// plus index % n.
+// Choice number `index` is the (index % n)-th answer to prompt index / n; its seed is the request's seed plus index %
+// n.
 Parsed<GenerationRequest> parse_completion(std::string_view body);
 Parsed<GenerationRequest> parse_chat(std::string_view body);
-// Draws the seed, and gives the chat the present time, where the client left them open.
+// Draws the seed and sets the chat's present time, if the client left them open.
 void resolve(GenerationRequest& request);
-// Seconds since 1970 by a clock on the wall of the daemon's time zone.
+// Returns the seconds since 1970 by the local time of the daemon's time zone.
 std::uint64_t local_seconds();
 
 // Returns the name in {"model": NAME}; other members are ignored.
 Parsed<std::string> parse_model_name(std::string_view body);
 
-// `text` as a JSON string with quotes; bytes that are not UTF-8 become U+FFFD.
+// Appends `text` as a JSON string with quotes; bytes that are not UTF-8 become U+FFFD.
 void append_json_string(std::string& out, std::string_view text);
 
-// Log-probabilities of a choice in the shape of its endpoint, piece by piece.
+// Builds the log-probabilities of a choice piece by piece, in the shape of its endpoint.
 class LogprobsJson {
  public:
   LogprobsJson(bool chat, std::uint32_t top) : chat_(chat), top_(top) {}
   void add(std::span<const ipc::TokenLogprob> logprobs);
-  // Adds a completion's first token; no token precedes it.
+  // Adds a completion's first token, which no token precedes.
   void add_first(const ipc::TokenLogprob& token);
-  // The object for everything added since the last call.
+  // Returns the object for everything added since the last call.
   std::string take();
 
  private:
@@ -99,10 +99,11 @@ struct AnswerHead {
   std::string id;
   std::int64_t created = 0;
   std::string model;
-  std::string fingerprint = {};  // see system_fingerprint(); empty: not told
+  std::string fingerprint = {};  // see system_fingerprint(); empty: left out
 };
 
-// "fp_...": changes when what an equal request's tokens depend on does (Router::identity).
+// Returns "fp_...". It changes when anything changes on which the tokens of an equal request depend
+// (Router::identity).
 std::string system_fingerprint(std::string_view identity);
 
 struct Usage {
@@ -115,7 +116,7 @@ struct Usage {
   std::uint64_t accepted_drafts = 0, rejected_drafts = 0;
 };
 
-// A tool call, whole or as far as it came.
+// A tool call, whole or as far as it has come.
 struct ToolCall {
   std::string id, name, arguments;
 };
@@ -124,20 +125,20 @@ struct ToolCall {
 struct ChoicePart {
   std::uint32_t index = 0;
   std::string_view text;
-  const ipc::AnswerPart* piece = nullptr;  // of a chunk, instead of text
-  std::string_view reasoning = {};         // of the whole, as are the calls
+  const ipc::AnswerPart* piece = nullptr;  // for a chunk, instead of text
+  std::string_view reasoning = {};         // for the whole choice, like the calls
   std::span<const ToolCall> calls = {};
   const std::vector<ipc::TokenId>* prompt_token_ids = nullptr;
   std::optional<std::span<const ipc::TokenId>> token_ids;
   std::string_view logprobs;       // JSON; empty: null
   std::string_view finish_reason;  // empty: null
-  bool role = false;               // the first of a chat's chunks
+  bool role = false;               // true for the first of a chat's chunks
 };
 
-// "length", "tool_calls" or "stop".
+// Returns "length", "tool_calls" or "stop".
 const char* finish_reason_name(ipc::FinishReason reason, bool calls_tools);
 
-// One `data:` event with its blank line.
+// Returns one `data:` event, including its blank line.
 std::string sse_chunk(const AnswerHead& head, const ChoicePart& part, bool null_usage);
 std::string sse_usage(const AnswerHead& head, const Usage& usage);
 std::string sse_error(const ApiError& error);

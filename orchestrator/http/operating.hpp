@@ -1,5 +1,5 @@
-// Handlers for operators: they show workers, models and requests, and tell workers and models what
-// to do. Rows of routes.cpp name these handlers.
+// Handlers for operators: they show workers, models and requests, and control workers and models. Rows of routes.cpp
+// name these handlers.
 #pragma once
 
 #include <string>
@@ -19,16 +19,15 @@ HttpResponse get_crashes(const ApiContext& context, const std::string&);
 // Shows the settings as YAML and hides keys.
 HttpResponse get_settings(const ApiContext& context, const std::string&);
 
-// These act on the worker that the path names. They answer 202 at once, with the worker's
-// description at that moment.
+// These act on the worker that the path names. They answer 202 at once, with the worker's description at that moment.
 void drain_worker(Call call);
 Parsed<Worker::Start> parse_restart(std::string_view body);
 void restart_worker(Call call, Worker::Start start);
 void profile_worker(Call call);
 void kill_worker(Call call);
 
-// These take {"model": NAME} and answer 202 at once, with the model's description at that moment.
-// The model's state tells how far it is.
+// These take {"model": NAME} and answer 202 at once, with the model's description at that moment. The model's state
+// then shows the progress.
 void load_model(Call call, std::string name);
 void unload_model(Call call, std::string name);
 

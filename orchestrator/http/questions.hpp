@@ -1,5 +1,5 @@
-// Requests that one message of a worker answers and that generate nothing, such as /tokenize. Each has a parser and a
-// function that renders the answer; a row of routes.cpp names both. All functions are pure.
+// Requests such as /tokenize, which a worker answers with one message and which generate nothing. Each has a parser
+// and a function that renders the answer; a row of routes.cpp names both. All functions are pure.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Reading a request's JSON object field by field: bounds before a parser runs, types, ranges, and the first
-// error in OpenAI's words. For the sources that parse requests alone.
+// Reads a request's JSON object field by field: limits before a parser runs, types, ranges, and the first error in
+// OpenAI's words. Only for the sources that parse requests.
 #pragma once
 
 #include <cstdint>
@@ -18,47 +18,47 @@ namespace bulkhead::orchestrator {
 
 ApiError invalid(std::string message, std::string parameter = "", std::string code = "");
 
-// A body that is no JSON object, nests too deeply or has too many values is refused.
+// Refuses a body that is not a JSON object, nests too deeply or has too many values.
 Parsed<nlohmann::json> parse_object(std::string_view body);
 
-// Says whether the value is null, "", [] or {}.
+// Returns whether the value is null, "", [] or {}.
 bool is_empty(const nlohmann::json& value);
 
-// Ordered objects find a member by looking at one after another, so an object's cost is the square of its size. Small
-// objects cost nothing here; one object may have kMaxOrderedMembers members, and several large ones fewer each.
+// Ordered objects search a member one by one, so an object's cost is the square of its size. Small objects cost
+// nothing here. One object may have kMaxOrderedMembers members; several large ones may have fewer each.
 inline constexpr std::size_t kSmallObjectMembers = 512;
 inline constexpr std::size_t kMaxOrderedMembers = 4096;
-// Says whether the objects in the value are too large to keep their members in order.
+// Returns whether objects in the value are too large to keep their members in order.
 bool has_wide_objects(const nlohmann::json& value);
-// "has objects of too many members ..."
+// Returns "has objects of too many members ...".
 std::string too_many_members();
-// Parses the body of a request in another protocol, with its members in their order. Checks it as
-// parse_object() does, and refuses it if has_wide_objects().
+// Parses the body of a request in another protocol and keeps its members in order. Checks it like parse_object(), and
+// refuses it if has_wide_objects().
 Parsed<nlohmann::ordered_json> parse_ordered_object(std::string_view body);
 
-// Copies members of a request in another protocol to the chat `out`, except those in `own`, which
-// the translator reads itself. So the parser of chats honours or refuses each member that would
-// change an answer, and overlooks none.
+// Copies the members of a request in another protocol to the chat `out`, except those in `own`, which the translator
+// reads itself. So the parser of chats honours or refuses every member that would change an answer, and overlooks
+// none.
 void pass_on(const nlohmann::ordered_json& body, std::span<const std::string_view> own,
              nlohmann::ordered_json& out);
 
-// The base of classes that translate a request of another protocol into a chat. It reads members by
-// name, and keeps the first error.
+// The base of classes that translate a request of another protocol into a chat. It reads members by name and keeps
+// the first error.
 class Translating {
  protected:
   using Ordered = nlohmann::ordered_json;
 
   void refuse(const std::string& name, const std::string& what,
               const std::string& code = "invalid_type");
-  // Returns null when the member is absent or null.
+  // Returns null if the member is absent or null.
   static const Ordered* find(const Ordered& object, const char* name);
-  // Returns an empty text when the member is absent or no string.
+  // Returns an empty text if the member is absent or not a string.
   static std::string text_of(const Ordered& object, const char* name);
 
   std::optional<ApiError> error_;
 };
 
-// Reads fields of one object; remembers the first error.
+// Reads the fields of one object and keeps the first error.
 class Fields {
  public:
   using json = nlohmann::json;
@@ -66,21 +66,21 @@ class Fields {
   explicit Fields(const json& object, std::string prefix = "")
       : object_(object), prefix_(std::move(prefix)) {}
 
-  // Returns null when the member is absent or null.
+  // Returns null if the member is absent or null.
   const json* get(const char* name) const;
   bool ok() const { return !error_.has_value(); }
   const ApiError& error() const { return *error_; }
   void refuse(const std::string& name, const std::string& what, const std::string& code = "");
   void wrong_type(const std::string& name, const char* wanted, const json& value);
 
-  // An absent field reads as `fallback`.
+  // Returns `fallback` for an absent field.
   bool boolean(const char* name, bool fallback);
   float number(const char* name, float fallback, double least, double most);
   std::int64_t integer(const char* name, std::int64_t fallback, std::int64_t least,
                        std::int64_t most);
   std::string text(const char* name, std::string fallback = "");
 
-  // 1 and 1.0 alike: some clients write every number as a float.
+  // Accepts 1 and 1.0, because some clients write every number as a float.
   static std::optional<std::int64_t> whole_number(const json& value);
 
  private:
@@ -89,32 +89,32 @@ class Fields {
   std::optional<ApiError> error_;
 };
 
-// Token ids of an array; false after a refusal.
+// Reads the token ids of an array; returns false after a refusal.
 bool read_ids(Fields& fields, const char* name, const nlohmann::json& array,
               std::vector<ipc::TokenId>& ids);
 
-// ---- parts of a generation's request, one source each ----
+// ---- parts of a generation's request, each in its own source ----
 
-// What completions and chats have in common (sampling_request.cpp).
+// Reads what completions and chats have in common (sampling_request.cpp).
 void read_common(Fields& fields, GenerationRequest& request);
-// What the answer must be: `response_format`, `grammar`, `regex`, and the names that llama.cpp and vLLM
-// have for them (constraint_request.cpp). `body` is the text that `fields` were parsed from. Whether a
-// schema, grammar or expression can be enforced is the worker's to say.
+// Reads the required form of the answer: `response_format`, `grammar`, `regex`, and the names that llama.cpp and vLLM
+// have for them (constraint_request.cpp). `body` is the text from which `fields` was parsed. The worker decides
+// whether a schema, grammar or expression can be enforced.
 void read_constraint(Fields& fields, std::string_view body, ipc::Constraint& constraint);
-// A chat: what its template reads, checked, as one JSON object (chat_request.cpp). `body` is what
-// `fields` was parsed from.
+// Reads and checks a chat, and returns what its template reads as one JSON object (chat_request.cpp). `body` is the
+// text from which `fields` was parsed.
 std::string read_chat(Fields& fields, std::string_view body);
 // Reads which tools the answer must call. Call it after read_chat() (chat_request.cpp).
 void read_tool_choice(Fields& fields, ipc::Submit& parameters);
-// Reads other servers' names for what the template is told about reasoning. Returns the members that the chat gets for
-// them, each with a comma before it (reasoning_request.cpp).
+// Reads the names that other servers have for a template's settings about reasoning. Returns the members to add to
+// the chat, each with a comma before it (reasoning_request.cpp).
 std::string reasoning_members(Fields& fields);
-// Says whether the client wants the answer without its reasoning (reasoning_request.cpp).
+// Returns whether the client wants the answer without its reasoning (reasoning_request.cpp).
 bool hides_reasoning(Fields& fields);
-// Reads how many tokens of reasoning the answer may have; -1 is no limit (reasoning_request.cpp).
+// Reads how many reasoning tokens the answer may have; -1: no limit (reasoning_request.cpp).
 void read_reasoning_budget(Fields& fields, ipc::Submit& parameters);
-// Refuses fields that can't be combined with an answer that must be a call. Call it after all other
-// members have been read.
+// Refuses fields that can't be combined with an answer that must be a call. Call it after all other members have been
+// read.
 void refuse_beside_tool_choice(Fields& fields, const ipc::Submit& parameters);
 
 }  // namespace bulkhead::orchestrator

@@ -1,4 +1,4 @@
-// The end of an HTTP request: the line in the log, and the count in the metrics. Every request ends here, once.
+// The end of an HTTP request: the log line, and the count in the metrics. Every request ends here, once.
 #pragma once
 
 #include <chrono>
@@ -13,17 +13,17 @@
 namespace bulkhead::orchestrator {
 
 struct RequestLine {
-  std::string_view method;    // empty: not known, because the head was broken
+  std::string_view method;    // empty: unknown, because the head was broken
   std::string_view endpoint;  // the route's label
   int status = 0;
   std::chrono::steady_clock::duration took{};
   const TraceContext* trace = nullptr;  // null: the client sent none
   std::string_view key = {};            // name of the client's key; empty: none
   std::string_view id = {};             // X-Request-Id; empty: the answer has none
-  std::vector<log::Field> more = {};    // what else this kind of request tells
+  std::vector<log::Field> more = {};    // further fields for this kind of request
 };
 
-// The line begins with `request id=ID endpoint=...`, or `request endpoint=...` if there is no id.
+// The line begins with `request id=ID endpoint=...`, or with `request endpoint=...` if there is no id.
 void end_request(Metrics& metrics, RequestLine line);
 
 }  // namespace bulkhead::orchestrator

@@ -1,4 +1,4 @@
-// The heads of answers, as HTTP/1.1 writes them. Nothing here knows of sockets.
+// Writes the heads of answers in HTTP/1.1. Nothing here knows sockets.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace bulkhead::orchestrator {
 
-// Says whether an answer of this status has a body: 204 and 304 have none.
+// Returns whether an answer with this status has a body: 204 and 304 have none.
 bool may_have_body(int status);
 
-// Returns the head of a whole answer with its empty line. `extra`: more fields. `connection`: the
-// Connection field with its end of line, or nothing.
+// Returns the head of a whole answer, including its empty line. `extra`: more fields. `connection`: the Connection
+// field including its line end, or nothing.
 std::string response_head(const HttpResponse& response, const HeaderFields& extra,
                           std::string_view connection);
 // Returns the head of a stream of events. `request_id`: the value of X-Request-Id; empty: the head

@@ -1,4 +1,4 @@
-// OpenAI's Responses API: from a request's bytes to a checked chat, and from an answer's parts to output items and
+// OpenAI's Responses API: it turns a request's bytes into a checked chat, and an answer's parts into output items and
 // events. The server stores nothing: a client sends the whole conversation with each request. All functions are pure:
 // they know no sockets and no workers.
 #pragma once
@@ -12,7 +12,7 @@ namespace bulkhead::orchestrator {
 
 Parsed<GenerationRequest> parse_responses(std::string_view body);
 
-// `body`: the request, some of which answers repeat.
+// `body` is the request, parts of which the answers repeat.
 std::unique_ptr<Dialect> responses_dialect(std::string_view body);
 HttpResponse responses_refusal(const ApiError& error);
 

@@ -1,12 +1,11 @@
-// Resumable streams: answers that outlive their client's connection and, with a journal on disk,
-// the daemon. A client asks for one with "resumable": true (with "stream": true, one choice). Each
-// server-sent event has its number as `id:`, and GET /v1/requests/ID/events goes on after
-// `Last-Event-ID`, or from the beginning.
+// Resumable streams: answers that outlive their client's connection and, with a journal on disk, the daemon. A client
+// asks for one with "resumable": true (with "stream": true and one choice). Each server-sent event has its number as
+// `id:`, and GET /v1/requests/ID/events continues after `Last-Event-ID`, or from the beginning.
 //
-// The events are kept here, in one string; a connection is a reader with a place in it, and what it
-// may read ends where the journal on disk does: an event is sent when its tokens are durable. One
-// reader at a time: a later one takes the stream over. Without a reader a request goes on for
-// `window`, then it is cancelled; its answer can be read again for the same time after its end.
+// The events are stored here in one string. A connection is a reader with a position in the string. It may read only
+// as far as the journal on disk has come: an event is sent once its tokens are durable. There is one reader at a
+// time; a later reader takes the stream over. Without a reader a request continues for `window` and is then
+// cancelled. Its answer can be read again for the same time after its end.
 #pragma once
 
 #include <chrono>
@@ -27,41 +26,42 @@
 
 namespace bulkhead::orchestrator {
 
-// What is kept of finished streams; the oldest go first.
+// The most bytes of finished streams to keep; the oldest streams are dropped first.
 inline constexpr std::size_t kMaxFinishedBytes = std::size_t{64} << 20;
 
 class ResumableStream;
 
-// Of completions or chats, as metrics and log name it.
+// Returns the name of completions' or chats' endpoint in metrics and log.
 std::string generation_endpoint(bool chat);
 
 class ResumableStreams {
  public:
   struct Options {
     std::chrono::seconds window{300};
-    std::chrono::seconds timeout{600};   // of a request
+    std::chrono::seconds timeout{600};   // per request
     std::chrono::seconds keep_alive{0};  // as in AnswerServices
   };
-  // `disk` may be null: streams then survive connections only.
+  // `disk` may be null: streams then survive only broken connections.
   ResumableStreams(EventLoop& loop, Router& router, Metrics& metrics, DiskJournal* disk,
                    Options options);
   ~ResumableStreams();
 
-  // For ends and beginnings from now on.
+  // Applies to ends and beginnings from now on.
   void configure(Options options) {
     options_ = options;
     services_.keep_alive = options.keep_alive;
   }
 
-  // Goes on with the streams that an earlier daemon left, each for the key that began it. Call it
-  // before the first start().
+  // Continues the streams that an earlier daemon left, each with the key that began it. Call it before the first
+  // start().
   void recover(std::vector<DiskRequest> requests, const KeyLimits& limits);
 
-  // Admitted to `model` already; one prompt, n = 1, streamed. An error when nothing was begun.
+  // Begins a stream. The request must be admitted to `model`, be streamed, and have one prompt and n = 1. If it
+  // returns an error, nothing was begun.
   std::optional<ApiError> start(std::size_t model, GenerationRequest request,
                                 std::shared_ptr<Exchange> exchange);
-  // Makes `exchange` the reader of stream `id`, after event `last_event_id` (empty: from the
-  // first). An error when there is no such stream or event.
+  // Makes `exchange` the reader of stream `id`, after event `last_event_id` (empty: from the first event). Returns an
+  // error if there is no such stream or event.
   std::optional<ApiError> attach(const std::string& id, const std::string& last_event_id,
                                  std::shared_ptr<Exchange> exchange);
 
@@ -78,7 +78,7 @@ class ResumableStreams {
   DiskJournal* disk_;
   Options options_;
   std::unordered_map<std::string, std::shared_ptr<ResumableStream>> streams_;
-  std::deque<std::string> finished_;  // in the order in which they did; some may be gone
+  std::deque<std::string> finished_;  // in the order in which they finished; some may already be gone
   std::size_t finished_bytes_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// One resumable stream: its events, the reader that they are sent to, and its records in the journal
-// on disk. See resumable.hpp for what clients may rely on.
+// One resumable stream: its events, its reader, and its records in the journal on disk. resumable.hpp says what
+// clients may rely on.
 #pragma once
 
 #include <chrono>
@@ -27,16 +27,16 @@ class ResumableStream final : public Answer {
 
   // kResourceExhausted: the request is too large for the journal on disk.
   Status start(std::size_t model, std::shared_ptr<Exchange> exchange);
-  // The state that the records tell, without a word to a worker or the disk.
+  // Restores the state from the records. Tells neither a worker nor the disk.
   void restore(DiskRequest& from);
-  // Hands an unfinished stream to the workers. Without `model` its model is not served any more.
-  // Without `ticket` no client's key began it.
+  // Hands an unfinished stream to the workers. Without `model`, its model is no longer served. Without `ticket`, no
+  // client's key began it.
   void go_on(std::optional<std::size_t> model, DiskRequest& from,
              std::shared_ptr<KeyTicket> ticket);
   void expire_after(std::chrono::seconds time);
   // Makes `exchange` the reader, from that event on.
   void attach(std::shared_ptr<Exchange> exchange, std::size_t first_event);
-  // Gives the reader what is durable and fits.
+  // Sends the reader what is durable and fits.
   void pump();
   void drop();
 
@@ -73,20 +73,20 @@ class ResumableStream final : public Answer {
   Choice::Emit emit_;
   Timer expiry_, full_reader_;
   std::uint64_t key_ = 0;  // in the journal on disk
-  RequestId request_;      // 0 when no worker has or gets it
-  std::string made_by_;    // as the journal has it
+  RequestId request_;      // 0 if no worker has it or will get it
+  std::string made_by_;    // as in the journal
 
   std::string events_;             // all of them
-  std::vector<std::size_t> ends_;  // of each event in it
+  std::vector<std::size_t> ends_;  // the end of each event in events_
   std::size_t durable_ = 0;        // events that may be sent
-  bool announced_ = false;         // durably accepted: a client may know its id
+  bool announced_ = false;         // durably accepted: a client may learn its id
   bool failed_ = false;
   bool given_up_ = false;  // it has no end, so it can't be read again
   bool recovered_ = false;
 
   std::shared_ptr<Exchange> reader_;
-  bool streaming_ = false;      // the reader has its head
-  std::size_t next_event_ = 0;  // of the reader
+  bool streaming_ = false;      // the reader has got the head
+  std::size_t next_event_ = 0;  // the reader's next event
   Clock::time_point last_tokens_;
 };
 

@@ -1,5 +1,5 @@
-// The endpoints, one row each: routes.cpp. A new endpoint is a row there with its handler; one that reads a body has a
-// parser as well, and one that reaches the worker a message.
+// The endpoints; routes.cpp has a row for each. To add an endpoint, add a row with its handler; if it reads a body,
+// add a parser; if it asks a worker, add a message.
 #pragma once
 
 #include <cstddef>
@@ -35,31 +35,31 @@ struct Conversation;
 struct EmbeddingRequest;
 struct OllamaRequest;
 
-// A request that has come whole.
+// A request that has been received completely.
 struct Call {
   ApiContext& context;
   const Route& route;
-  std::string parameter;  // what stood for the path's {...}
+  std::string parameter;  // the text in place of the path's {...}
   HttpRequest request;
   std::shared_ptr<Exchange> exchange;
 
   std::string_view key_name() const;  // name of the client's key; empty if the client has none
   void respond(HttpResponse response);
-  // Counts and logs the request's end, for what is answered in another way than by respond().
+  // Counts and logs the request's end, if it is answered in another way than by respond().
   void ended(int status, std::string_view id = {}) const;
-  // Refuses the request in the form of the route's protocol: Route::refuse.
+  // Refuses the request in the form of the route's protocol (Route::refuse).
   void refuse(const ApiError& error);
 };
 
-// How a route takes a request's body: what reads it, and what handles the result. The body of a request that can't be
-// read is refused.
+// How a route takes a request's body: the function that parses it, and the one that handles the result. A body that
+// can't be parsed is refused.
 template <typename Wanted>
 struct Takes {
   Parsed<Wanted> (*parse)(std::string_view body);
   void (*handle)(Call call, Wanted wanted);
 };
 
-// Takes<> of each question that a worker answers, beside `Others`.
+// Takes<> of each question that a worker answers, plus `Others`.
 template <typename Questions, typename... Others>
 struct WaysOf;
 template <typename... Messages, typename... Others>
@@ -69,9 +69,9 @@ struct WaysOf<std::variant<Messages...>, Others...> {
 
 struct Route {
   enum class Method { kGet, kPost };
-  // Answers at once, from the head; a HEAD gets the same.
+  // Answers at once, from the head; a HEAD request gets the same answer.
   using AtOnce = HttpResponse (*)(const ApiContext& context, const std::string& parameter);
-  // Handles a request once it has come whole, for as long as that takes, and does not read its body.
+  // Handles a request that has been received completely, for as long as that takes; does not read its body.
   using Handle = void (*)(Call call);
   using Way =
       WaysOf<ipc::Question, AtOnce, Handle, Takes<GenerationRequest>, Takes<Conversation>,
@@ -85,7 +85,7 @@ struct Route {
         who(may_call),
         refuse(form),
         way(row_way) {}
-  // A row with the body's parser and the handler, which takes what the parser makes. nullptr instead of a parser: the
+  // A row with the body's parser and the handler, which takes the parser's result. With nullptr as the parser, the
   // body is not read.
   template <typename Wanted>
   constexpr Route(Method row_method, std::string_view row_path, const char* row_label, Who may_call,
@@ -98,8 +98,8 @@ struct Route {
       : Route(row_method, row_path, row_label, may_call, form, Way(handler)) {}
 
   Method method;
-  std::string_view path;  // with at most one {...}, which stands for one character or more
-  const char* label;      // for metrics: bounded, whatever clients send
+  std::string_view path;  // with at most one {...}, which stands for one or more characters
+  const char* label;      // for metrics; there is a fixed number of labels, whatever clients send
   Who who;
   RefusalForm refuse;
   Way way;
@@ -115,21 +115,21 @@ struct Route {
   }
 };
 
-// Hands the call, whose body is there, to its route's handler, or refuses it if its body can't be read.
+// Passes the call, whose body is there, to its route's handler, or refuses it if its body can't be parsed.
 void handle(Call call);
 
 // Renders `error` in the form of the path's route. A path that has no route gets the form of the route whose path has
 // the most parts in common with it.
 HttpResponse refusal_for(std::string_view path, const ApiError& error);
 
-// The route of a path, and what stands for its {...}.
+// The route of a path, and the text in place of its {...}.
 struct RouteMatch {
   const Route* route = nullptr;  // null: there is none
   std::string parameter;
-  std::string allow;  // the methods that the path has
+  std::string allow;  // the methods that the path allows
 };
-// Returns the route with this path and method; if there is none, one with this path. Extra slashes do no harm, and
-// /v1 may be missing or doubled: people easily write base URLs so.
+// Returns the route with this path and method; if there is none, a route with this path. It tolerates extra slashes
+// and a missing or doubled /v1, because people easily write base URLs like that.
 RouteMatch find_route(std::string_view path, std::string_view method);
 
 }  // namespace bulkhead::orchestrator

@@ -1,12 +1,12 @@
 // HTTP/1.1 over TCP: listens, accepts connections (connection.hpp) and ends them. One thread.
 //
-// Limits: 16 KiB of head (431), the configured body (413), 15 s for a head and 60 s for a body, of
-// which each 10 s bring 8 KiB (408), 75 s idle between requests, 1024 connections: one more ends the
-// one that has been idle longest, or gets 503; the last 16 places are for the operator's endpoints.
-// All bodies and unsent answers share one budget (memory_budget.hpp): when it is spent, the largest
-// body that is not complete gets 503. A client that does not read: up to 1 MiB of its stream is kept;
-// beyond that its sequences are cancelled and the connection ends; so it does when nothing at all
-// could be written for 30 s. Other streams never wait for it.
+// Limits: 16 KiB for a head (431); the configured size for a body (413); 15 s for a head and 60 s for a body, of
+// which each 10 s must bring 8 KiB (408); 75 s idle between requests; 1024 connections. One more connection ends the
+// one that has been idle longest, or gets 503; the last 16 places are reserved for the operator's endpoints. All
+// bodies and unsent answers share one budget (memory_budget.hpp): when it is spent, the largest unfinished body gets
+// 503. If a client does not read, up to 1 MiB of its stream is kept; beyond that its sequences are cancelled and the
+// connection ends. The connection also ends when nothing at all could be written for 30 s. Other streams never wait
+// for it.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class Api;
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  std::uint16_t port = 0;  // 0: a free one
+  std::uint16_t port = 0;  // 0: any free port
   std::size_t max_body_bytes = 16U << 20;
   std::size_t max_memory_bytes = std::size_t{512} << 20;
 };
@@ -45,19 +45,18 @@ class Server {
   std::uint16_t port() const;
   void serve(Api& api);
   std::size_t connections() const;
-  // Of requests that come from now on.
+  // Applies to requests that come from now on.
   void set_limits(std::size_t max_body_bytes, std::size_t max_memory_bytes);
 
   struct Figures {
     std::size_t memory_bytes = 0, most_memory_bytes = 0;
     std::uint64_t bad_framing = 0, no_memory = 0, slow_senders = 0, exceptions = 0;
-    std::uint64_t refused = 0;      // connections that found no place
-    std::uint64_t idle_closed = 0;  // idle ones that made place for another
+    std::uint64_t refused = 0;      // connections for which there was no place
+    std::uint64_t idle_closed = 0;  // idle connections that were ended to make place
   };
   Figures figures() const;
 
-  // Ends each connection once its answer is out; `closed` is called when none is left, or after
-  // five seconds.
+  // Ends each connection once its answer has been sent; calls `closed` when none is left, or after five seconds.
   void close(std::function<void()> closed);
 
   struct Impl;

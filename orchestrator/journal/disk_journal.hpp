@@ -1,23 +1,21 @@
-// The journal's file: records are gathered, written and made durable by a thread of its own, and
-// the event loop is told when they are. What one turn of the loop gathers, and what comes while an
-// earlier write is under way, is one write and one fdatasync (group commit), so the file's speed
-// bounds how long a resumable stream's tokens wait and never how many streams there are; streams
-// that are not resumable do not come here.
+// The journal's file. A separate thread writes the gathered records and makes them durable, and tells the event loop
+// when they are. The records of one turn of the loop, and those that come while an earlier write is under way, become
+// one write and one fdatasync (group commit). So the file's speed determines how long a resumable stream's tokens
+// wait, but not how many streams there can be. Streams that are not resumable don't use the journal.
 //
-// The file is readable by its owner alone (0600): it holds prompts and answers as plain text. It is
-// locked against a second daemon. At open() it is read, over what is damaged in it, and written anew
-// with what is still wanted; so it is again when it has grown past `compact_at_bytes` and past twice
-// what was wanted the last time. The new file is written beside it as PATH.new and takes its name when
-// it is durable: a crash at any point leaves one whole journal. A file that was damaged is kept as
-// PATH.damaged.
+// Only the owner can read the file (0600), because it holds prompts and answers as plain text. It is locked against a
+// second daemon. open() reads it, skips damaged parts, and rewrites it with the records that are still wanted. The
+// journal also rewrites it when it exceeds `compact_at_bytes` and twice the wanted bytes of the last rewrite. The new
+// file is written beside it as PATH.new and renamed when it is durable, so a crash at any point leaves one whole
+// journal. A damaged file is kept as PATH.damaged.
 //
-// When the file can't be written (a full disk), problem() says so; callers go on as if it had been
-// written: streams survive their workers then, not the daemon. It is tried again from a second later
-// on, ever more slowly, by writing all that is wanted anew, and then everything is durable again. A file that
-// was deleted, or whose name another one has, is noticed at the next write, or within a few
-// seconds, and written anew as well; the other one is kept as PATH.other.
+// If the file can't be written (a full disk), problem() says so, and callers continue as if it had been written:
+// streams then survive their workers, but not the daemon. After a second, and then at growing intervals, the journal
+// tries again by rewriting everything that is wanted; if that works, everything is durable again. If the file was
+// deleted, or if another file has its name, the journal notices that at the next write, or within a few seconds, and
+// rewrites it as well; it keeps the other file as PATH.other.
 //
-// All calls from the event loop's thread.
+// Call everything from the event loop's thread.
 #pragma once
 
 #include <cstdint>
@@ -41,38 +39,37 @@ class DiskJournal {
   };
   struct Opened {
     std::unique_ptr<DiskJournal> journal;
-    std::vector<DiskRequest> requests;  // what the file had; drop() those that nobody wants
+    std::vector<DiskRequest> requests;  // the file's requests; call drop() for those that nobody wants
   };
-  // Creates the file if it is not there. kUnavailable when another daemon has it, kUnsupported when
-  // it is something else.
+  // Creates the file if it does not exist. kUnavailable: another daemon uses it. kUnsupported: it is not a journal.
   static Result<Opened> open(EventLoop& loop, Options options);
-  // Writes what has been gathered, but waits no longer than some seconds for a disk that hangs.
-  // Callbacks that are still due are not called.
+  // Writes what has been gathered, but waits only some seconds for a disk that hangs. Callbacks that are still due
+  // are not called.
   ~DiskJournal();
 
-  // A request that nothing else in the file has.
+  // Returns a key that no other request in the file has.
   std::uint64_t new_key();
-  // `durable` (may be empty) is called in a later turn, in the order of the calls, when this record
+  // Appends a record. `durable` (may be empty) is called in a later turn, in the order of the calls, when this record
   // and all before it are on disk.
   void append(std::uint64_t key, RecordType type, std::string_view payload,
               std::function<void()> durable = nullptr);
-  // Its records are not wanted any more.
+  // Its records are no longer wanted.
   void drop(std::uint64_t key);
 
   bool failed() const { return !problem().empty(); }
   const std::string& problem() const;  // why the file can't be written; empty: it can
 
   struct Figures {
-    std::uint64_t commits = 0;  // writes with an fdatasync each
+    std::uint64_t commits = 0;  // writes, each with an fdatasync
     std::uint64_t records = 0;
     std::uint64_t file_bytes = 0;
     std::uint64_t compactions = 0;
-    std::uint64_t commit_microseconds = 0;  // spent in them
-    std::uint64_t recovered_requests = 0;   // left unfinished by an earlier daemon
-    std::uint64_t torn_bytes = 0;           // at the file's end when it was opened, and cut off
-    std::uint64_t damaged_bytes = 0;        // in its middle then, and left out
+    std::uint64_t commit_microseconds = 0;  // time spent in commits
+    std::uint64_t recovered_requests = 0;   // requests that an earlier daemon left unfinished
+    std::uint64_t torn_bytes = 0;           // bytes cut off at the file's end when it was opened
+    std::uint64_t damaged_bytes = 0;        // bytes skipped in its middle at that time
     std::uint64_t failures = 0;             // writes that failed
-    std::uint64_t recoveries = 0;           // times it could be written again
+    std::uint64_t recoveries = 0;           // times that it could be written again
 
     double average_commit_seconds() const {
       return commits == 0

@@ -1,5 +1,5 @@
-// What a request's records say: from a request to payloads, and from a file's records back to
-// requests. No files; the messages are ipc's own encodings, whose decoder trusts nothing.
+// The content of a request's records: turns a request into payloads, and a file's records back into requests. Knows
+// no files. The messages use ipc's own encodings, whose decoder trusts nothing.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,23 @@
 
 namespace bulkhead::orchestrator {
 
-// What was asked, and all that answers repeat of it.
+// What was asked, and everything of it that answers repeat.
 struct BegunRequest {
   std::string id;     // the client's name for it
-  std::string model;  // as answers name it
-  std::string file;   // as the configuration names it
+  std::string model;  // the model's name in answers
+  std::string file;   // the model's file as in the configuration
   std::int64_t created = 0;
   bool chat = false;
   bool include_usage = false;
   bool return_token_ids = false;
-  ipc::Submit submit;  // accepted_tokens empty
+  ipc::Submit submit;  // accepted_tokens is empty
   std::string key_name =
       {};  // name of the client's key (server.keys), never the key itself; empty: no key
-  std::string trace = {};  // its place in a client's trace (TraceContext::record()); empty: none
+  std::string trace = {};  // the request's place in a client's trace (TraceContext::record()); empty: none
   bool operator==(const BegunRequest&) const = default;
 };
 
-// A request as a file had it.
+// A request as it was in a file.
 struct DiskRequest {
   std::uint64_t key = 0;
   BegunRequest begun;
@@ -41,12 +41,12 @@ struct DiskRequest {
   std::vector<ipc::SequenceTokens> tokens;  // in order, without gaps
   std::optional<ipc::Finished> finished;
   std::string failed;              // empty: it did not fail
-  std::uint32_t last_seconds = 0;  // of its last record
-  std::string records;             // all of them, as a file has them
+  std::uint32_t last_seconds = 0;  // the time of its last record
+  std::string records;             // all of them, in the file's format
   bool over() const { return finished.has_value() || !failed.empty(); }
 };
 
-// Payloads. kResourceExhausted for what no record can hold.
+// Encode payloads. kResourceExhausted if a record can't hold it.
 Result<std::string> encode_begun(const BegunRequest& request);
 Result<BegunRequest> decode_begun(std::string_view payload);
 Result<std::string> encode_message(const ipc::FromWorker& message);
@@ -55,12 +55,12 @@ Result<std::string> encode_tokens(const ipc::TokenBatch& batch);
 // Takes a file's records one after the other.
 class DiskRequests {
  public:
-  // `salt`: of the file that DiskRequest::records are for.
+  // `salt` is the salt of the file for which DiskRequest::records are.
   explicit DiskRequests(std::uint32_t salt = 0) : salt_(salt) {}
-  // A record that contradicts those before it takes its request out, and `problems` says why.
+  // If a record contradicts those before it, its request is removed, and `problems` says why.
   void add(const JournalRecord& record);
-  // In the order in which they began. Those that no worker had accepted are left out: no client has
-  // heard of them.
+  // Returns the requests in the order in which they began. Those that no worker had accepted are left out, because no
+  // client knows of them.
   std::vector<DiskRequest> take();
 
   std::vector<std::string> problems;

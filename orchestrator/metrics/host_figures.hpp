@@ -1,6 +1,6 @@
-// What the machine says of itself: its memory and the pressure on it, temperature, throttling and memory of devices, and
-// Xid errors of NVIDIA's driver. All of it comes from files of /proc, /sys and from the kernel's log; no device is
-// opened. A system that lacks a file lacks the figure: docs/operation.md says what each system tells.
+// Figures of the machine: its memory and the pressure on it; temperature, throttling and memory of devices; and Xid
+// errors of NVIDIA's driver. All come from files in /proc and /sys and from the kernel's log; no device is opened. If
+// a system lacks a file, the figure is missing: docs/operation.md lists what each system provides.
 #pragma once
 
 #include <memory>
@@ -11,16 +11,16 @@
 
 namespace bulkhead::orchestrator {
 
-// A thread of its own reads the files, since a device's driver may take its time.
+// A separate thread reads the files, because a device's driver may be slow.
 class HostWatch {
  public:
-  // `root`: a folder that stands for "/"; tests fill one. Looks once before it returns.
+  // `root` is a folder that stands for "/"; tests fill one. The constructor reads the files once.
   explicit HostWatch(std::string root = "");
   ~HostWatch();
   HostWatch(const HostWatch&) = delete;
   HostWatch& operator=(const HostWatch&) = delete;
 
-  // Returns what the last look saw, and has the thread look again if that was a second ago.
+  // Returns the figures of the last look, and starts another look if that was a second ago.
   std::vector<DaemonFigure> figures();
 
  private:
@@ -28,15 +28,15 @@ class HostWatch {
   std::shared_ptr<State> state_;
 };
 
-// Reads the files once, but for the kernel's log.
+// Reads the files once, but not the kernel's log.
 std::vector<DaemonFigure> look_at_host(const std::string& root);
 
-// Counts the Xid errors in the kernel's log, of each device and number, from the time of its making on.
+// Counts the Xid errors in the kernel's log by device and number, from its construction on.
 class XidCounter {
  public:
   explicit XidCounter(const std::string& root);
   ~XidCounter();
-  // Reads on in the log, then returns the counts. None at all if the log can't be read.
+  // Reads the new part of the log, then returns the counts. Returns nothing if the log can't be read.
   std::vector<DaemonFigure> read_on();
   // Takes a line such as "6,1234,5678,-;NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus."
   void take(const std::string& line);

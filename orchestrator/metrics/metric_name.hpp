@@ -1,4 +1,4 @@
-// Names of workers' figures among the metrics.
+// The metric names of workers' figures.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace bulkhead::orchestrator {
 
-// The name under which a figure stands in /metrics, and what its value is multiplied with. Prometheus wants seconds, and
-// counters that end in "_total" (https://prometheus.io/docs/practices/naming/).
+// A figure's name in /metrics, and the factor for its value. Prometheus wants seconds, and counters that end in
+// "_total" (https://prometheus.io/docs/practices/naming/).
 struct MetricName {
   std::string name;
   double scale = 1;

@@ -1,5 +1,5 @@
 // The text of /metrics, in Prometheus's format. Rows here declare the events that the daemon counts and times; the
-// figures of workers and channels come from the router when a client asks for the text. One thread.
+// router provides the figures of workers and channels when a client asks for the text. One thread.
 #pragma once
 
 #include <array>
@@ -16,8 +16,7 @@
 
 namespace bulkhead::orchestrator {
 
-// A kind of event that the daemon counts. A new one needs a row here, and Metrics::count() where it
-// happens.
+// A kind of event that the daemon counts. To add one, add a row here, and call Metrics::count() where it happens.
 struct EventCounter {
   const char* name;
   const char* help;
@@ -26,7 +25,8 @@ struct EventCounter {
   std::array<const char*, 2> shown = {};
 };
 
-// A kind of time that the daemon measures. A new one needs a row here, and Metrics::time() behind the measurement.
+// A kind of time that the daemon measures. To add one, add a row here, and call Metrics::time() after the
+// measurement.
 struct EventTimes {
   const char* name;
   const char* help;
@@ -81,26 +81,26 @@ inline constexpr const EventTimes* kTimes[] = {&kFirstToken, &kQueue, &kPrefill,
 
 }  // namespace events
 
-// A figure of a part that the router knows nothing of: the event loop, the log, the server.
+// A figure of a part that the router does not know: the event loop, the log, the server.
 struct DaemonFigure {
   const char* name;
   const char* help;
   double value = 0;
-  bool counts = true;                        // a counter; else a gauge
+  bool counts = true;                        // a counter; otherwise a gauge
   std::string label = {}, label_value = {};  // empty: none
   std::string more_label = {}, more_label_value = {};
 };
 
 class Metrics {
  public:
-  // `disk` may be null: there is no journal on disk.
+  // `disk` is null if there is no journal on disk.
   Metrics(const Router& router, const DiskJournal* disk);
   ~Metrics();
 
-  // Counts `by` events. `labels`: the values of the row's labels, in its order.
+  // Counts `by` events. `labels` are the values of the row's labels, in order.
   void count(const EventCounter& what, std::initializer_list<std::string> labels,
              std::uint64_t by = 1);
-  // Counts a measured time, `times` times.
+  // Counts a measured time `times` times.
   void time(const EventTimes& what, std::chrono::duration<double> took, std::size_t times = 1);
 
   // text() calls `figures` each time.

@@ -1,5 +1,5 @@
 // Keeps the last deaths of workers for an operator who looks for their causes: the time, the cause, and what the
-// process was doing. The log holds no prompt and no text of an answer. One thread.
+// process was doing. It contains no prompts and no text of answers. One thread.
 #pragma once
 
 #include <sys/types.h>
@@ -21,19 +21,19 @@ struct Crash {
   std::string worker, model;
   pid_t pid = -1;
   DeathCause cause = DeathCause::kExit;
-  // How the process ended, and what it said last. If its device failed, the words name the step, its columns and
-  // sequences; a kernel only if it could not be made: no driver says which one of a step's kernels ran at the failure.
+  // How the process ended, and its last message. If its device failed, the words name the step, its columns and its
+  // sequences. They name a kernel only if that kernel could not be made, because no driver says which of a step's
+  // kernels ran at the failure.
   std::string words;
-  std::optional<std::uint64_t> step;  // the process's last step; empty: its channel counts no steps
-  std::vector<std::string> requests;  // clients' names of requests that it may have seen
+  std::optional<std::uint64_t> step;  // the process's last step; empty: its channel does not count steps
+  std::vector<std::string> requests;  // clients' names of the requests that it may have seen
 };
 
 class CrashLog {
  public:
   static constexpr std::size_t kKept = 50;
 
-  // Adds a death. The router may add a process twice: when it takes the requests back, and at the
-  // process's exit.
+  // Adds a death. The router may add a process twice: when it takes the requests back, and at the process's exit.
   void add(Crash crash) {
     if (!crashes_.empty() && crash.pid > 0 && crashes_.back().pid == crash.pid &&
         crashes_.back().worker == crash.worker) {

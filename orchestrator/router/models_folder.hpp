@@ -1,9 +1,9 @@
-// Makes models of the GGUF files in server.models_folder, each of which is loaded at its first use.
+// Makes models from the GGUF files in server.models_folder. Each is loaded at its first use.
 //
-// The files of subfolders count, down to kMostDepth. A split model counts by its first part. A
-// model has its file's name, without the number of the part, or its path in the folder if another
-// model has that name. Projectors (mmproj*) and hidden files are left out. Looking at the files may
-// take for ever if the folder is on a network mount that hangs.
+// It includes the files of subfolders, down to kMostDepth. A split model is represented by its first part. A model
+// has its file's name, without the number of the part; if another model has that name, it has its path in the folder.
+// Projectors (mmproj*) and hidden files are left out. Reading the folder may hang for ever if it is on a network
+// mount that hangs.
 #pragma once
 
 #include <set>
@@ -14,17 +14,15 @@
 
 namespace bulkhead::orchestrator {
 
-// Adds the folder's models to `settings.models`, each with its name and its path in normal form,
-// except files that are there already. kNotFound: the folder can't be read.
+// Adds the folder's models to `settings.models`, each with its name and its normalised path, except for files that
+// are there already. kNotFound: the folder can't be read.
 Status add_models_of_folder(config::Settings& settings);
 
-// Returns the path, in normal form, of the file that `name` means: `name` is its path, or its path
-// in the folder. Does not look whether the file exists. kNotFound: `name` can be no model of the
-// folder, or there is no folder.
+// Returns the normalised path of the file that `name` names: `name` is its path, or its path in the folder. Does not
+// check whether the file exists. kNotFound: `name` can't be a model in the folder, or there is no folder.
 Result<std::string> file_in_folder(const std::string& folder, const std::string& name);
 
-// Makes a model of a file of the folder; `file` is its path in normal form. `taken`: names of other
-// models.
+// Makes a model from a file of the folder; `file` is its normalised path. `taken` has the names of other models.
 config::ModelSettings model_of_file(const std::string& folder, const std::string& file,
                                     const std::set<std::string>& taken);
 

@@ -14,7 +14,7 @@ inline std::vector<std::string> named_devices(const config::ModelSettings& setti
   return settings.devices.empty() ? std::vector{settings.device} : settings.devices;
 }
 
-// Returns the devices as the settings name them, for each share of the model. A device that is named twice has two
+// Returns the devices, as named in the settings, for each share of the model. A device that is named twice has two
 // shares. A split model has one share, which is on all devices: "0,1".
 inline std::vector<std::string> replica_devices(const config::ModelSettings& settings) {
   if (settings.split == config::Split::kNo) return named_devices(settings);
@@ -34,8 +34,8 @@ inline bool is_on(const std::string& device, const std::vector<std::string>& dev
   return std::ranges::find(devices, device) != devices.end();
 }
 
-// Returns what `bytes` of a worker that is on `devices` come to on one of them. A split model's layers are shared out
-// by the devices' memory; the router, which does not know it, counts equal parts.
+// Returns how many of a worker's `bytes` on `devices` are on one of them. A split model's layers are distributed by
+// the devices' memory; the router does not know it and assumes equal parts.
 inline std::uint64_t part_on(const std::string& device, const std::vector<std::string>& devices,
                              std::uint64_t bytes) {
   const auto parts = static_cast<std::uint64_t>(std::ranges::count(devices, device));
@@ -53,8 +53,8 @@ inline std::size_t replica_count(const config::ModelSettings& settings, const st
          static_cast<std::size_t>(std::ranges::count(devices, device));
 }
 
-// Returns the device for one more worker, where `taken` names the devices of the workers that exist. It is the
-// device that has the fewest workers for its shares; of equal devices it is the first.
+// Returns the device for one more worker; `taken` has the devices of the present workers. It is the device with the
+// fewest workers relative to its shares; of equal devices it is the first.
 inline std::string next_device(const config::ModelSettings& settings,
                                const std::vector<std::string>& taken) {
   const std::vector<std::string> devices = replica_devices(settings);

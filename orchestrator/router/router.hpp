@@ -1,15 +1,14 @@
-// The router: admission, the choice of a worker, and the life of a request across the deaths of
-// workers. It keeps each unfinished request in the journal; when a worker dies its requests go to a
-// successor (or a peer) with the tokens accepted so far, and the observer sees nothing but a pause.
+// The router: admits requests, chooses workers, and keeps a request alive when workers die. It keeps each unfinished
+// request in the journal. When a worker dies, its requests go to a successor (or to another worker of the model) with
+// the tokens accepted so far, and the observer only sees a pause.
 //
-// A request that was with a worker when it died, and had made no progress since it went there, is a
-// suspect: it is replayed with no other request beside it that has no token yet, so that a poisoned
-// request takes no other down with it. Each further death of the same kind without a token since the
-// one before is a strike; at `max_strikes` the request fails with its own error. What counts, and
-// how: blame.hpp.
+// If a request was with a worker when it died, and had made no progress since it went there, the request is a
+// suspect: it is replayed with no other request beside it that has no token yet, so that a poisoned request can't
+// harm others. Each further death of the same kind without a token in between is a strike; at `max_strikes` the
+// request fails with an error of its own. blame.hpp defines what counts, and how.
 //
-// Knows nothing of HTTP. One thread. Observers are called from the event loop, never from within a
-// call of theirs, and may call back in.
+// Knows nothing of HTTP. One thread. Observers are called from the event loop, never from within one of their own
+// calls, and may call the router.
 #pragma once
 
 #include <array>
@@ -41,11 +40,10 @@ namespace bulkhead::orchestrator {
 struct Failure {
   ipc::FailureCode code = ipc::FailureCode::kInternal;
   std::string message;
-  std::string parameter;  // the request's field, where one is to blame
+  std::string parameter;  // the request's field that is at fault, if there is one
 };
 
-// The client of one request. After on_finished, on_failed or on_answer the router calls nothing
-// more for the request.
+// The client of one request. After on_finished, on_failed or on_answer the router calls nothing more for the request.
 class RequestObserver {
  public:
   virtual ~RequestObserver() = default;
@@ -55,9 +53,9 @@ class RequestObserver {
   // The router calls this for a Submit with tell_prompt, between on_accepted and on_tokens, with
   // the prompt's next tokens.
   virtual void on_prompt_tokens(RequestId, std::span<const ipc::TokenLogprob>) {}
-  // `view.request` is the request. The journal already holds all that `view` has.
+  // `view.request` is the request. The journal already holds everything in `view`.
   virtual void on_tokens(const ipc::SequenceTokensView&) {}
-  // `finished.text`: text that the worker had held back. `finished.cached_tokens`: at most the
+  // `finished.text` is the text that the worker had held back. `finished.cached_tokens` is at most the number of the
   // prompt's tokens, and 0 if a worker died while it had the request.
   virtual void on_finished(RequestId, const ipc::Finished&) {}
   virtual void on_failed(RequestId request, const Failure& failure) = 0;
@@ -65,8 +63,7 @@ class RequestObserver {
   virtual void on_answer(RequestId, const ipc::FromWorker&) {}
   // Returns the name by which the client knows the request; empty if it has none.
   virtual std::string request_name() const { return ""; }
-  // Returns the name of the client's key; the key's requests wait for their turn. Empty if it has
-  // none.
+  // Returns the name of the client's key, because the router takes keys in turns. Empty if the client has none.
   virtual std::string_view turn_of() const { return {}; }
 };
 
@@ -81,7 +78,7 @@ struct ModelInfo {
   using Clock = std::chrono::steady_clock;
 
   std::string id;
-  std::string file_name;   // also accepted as a name
+  std::string file_name;   // also accepted as the model's name
   std::string file_mark;   // mark_of()
   std::string draft_mark;  // draft_mark_of()
   std::int64_t created = 0;
@@ -89,24 +86,24 @@ struct ModelInfo {
   std::vector<Worker*> workers;
   bool ever_served = false;
 
-  // The model's workers have processes, or are to get some. Only loading.cpp uses this flag.
+  // The model's workers have processes, or will get some. Only loading.cpp uses this flag.
   bool loaded = false;
-  // The model is loaded only when a request needs it; requests wait until then. The router sets
-  // this flag when it first finds the model unloaded, or unloads it.
+  // The model is loaded only when a request needs it; requests wait until then. The router sets this flag when it
+  // first finds the model unloaded, or unloads it.
   bool on_demand = false;
   bool load_asked = false, unload_asked = false;
-  // The model has had its turn, and another model needs the memory: new requests wait until the
-  // router has served that other model.
+  // The model has had its turn, and another model needs the memory: new requests wait until the router has served
+  // that other model.
   bool yields = false;
   std::uint64_t file_bytes = 0;
-  std::uint64_t memory_bytes = 0;  // bytes that each worker takes on its device; 0: not known
+  std::uint64_t memory_bytes = 0;  // bytes that each worker takes on its device; 0: unknown
   Clock::time_point last_used{}, load_began{}, turn_began{};
   Clock::duration load_took{};
 
-  bool has_alias(std::string_view name) const;  // without regard to case
+  bool has_alias(std::string_view name) const;  // ignores case
 
-  // A reload took the entry out of the configuration, or replaced it by the `successor` entry. The
-  // entry takes no new requests, and its workers end as soon as no request needs them.
+  // A reload removed the entry from the configuration, or replaced it by the `successor` entry. The entry takes no
+  // new requests, and its workers end as soon as no request needs them.
   bool retired = false;
   std::optional<std::size_t> successor;
 };
@@ -116,20 +113,21 @@ struct ReloadReport {
   std::vector<std::string> added, removed, replaced, resized;
 };
 
-// Returns the models of the settings; if there are none, the built-in one.
+// Returns the models of the settings; if there are none, the built-in model.
 std::vector<config::ModelSettings> models_of(const config::Settings& settings);
 
 // Returns the mark of a model's file and of its chat template.
 std::string mark_of(const config::ModelSettings& settings);
-// Returns the mark of a model's draft model; empty: it has none. No part of mark_of(), because no token depends on it.
+// Returns the mark of a model's draft model; empty: it has none. It is not part of mark_of(), because no token
+// depends on it.
 std::string draft_mark_of(const config::ModelSettings& settings);
 
-// What a look at a model's file, at its chat template's and at its draft model's has found. A look may take for ever
-// (a network mount that hangs).
+// The result of examining a model's file, its chat template's and its draft model's. That may hang for ever (a
+// network mount that hangs).
 struct ModelFile {
   std::string mark;        // mark_of()
   std::string draft_mark;  // draft_mark_of()
-  std::string problem;     // the file that can't be read, and why; empty: all can
+  std::string problem;     // the file that can't be read, and why; empty: all can be read
 };
 using ModelFiles = std::map<std::array<std::string, 3>, ModelFile>;  // by path, template and draft
 ModelFiles look_at_models(const config::Settings& settings);
@@ -140,23 +138,23 @@ class Router : private WorkerEvents {
   ~Router() override;
 
   void start();
-  // Called once, when every model has a worker that is ready or has been given up, and one is ready.
+  // Called once, when every model has a worker that is ready or has been given up, and at least one is ready.
   std::function<void()> on_ready;
-  // Called instead, when no model can be served at all: this ends the daemon.
+  // Called instead if no model can be served at all: this ends the daemon.
   std::function<void(const std::string& reason)> on_failed_start;
   // Called at every change of a worker's state or loading progress.
   std::function<void()> on_change;
   // Called for each death of a worker's or a spare's process.
   std::function<void(const std::string& name, DeathCause cause)> on_death;
 
-  // Admits `count` requests to a model (empty: the only one); an error if it can't now. Gives the
-  // model's index. `key`: as RequestObserver::turn_of() of these requests.
+  // Admits `count` requests to a model (empty: the only one) and returns the model's index, or returns an error if it
+  // can't now. `key` is RequestObserver::turn_of() of these requests.
   Result<std::size_t> admit(std::string_view model, std::size_t count, Failure& failure,
                             std::string_view key = {});
   // Starts a request that was admitted. The observer must live until its last call or cancel().
   RequestId start(std::size_t model, Work work, RequestObserver& observer);
-  // Goes on with an accepted request of an earlier daemon's, before new ones. It is not given to a
-  // worker whose identity differs from `entry.made_by`: it fails then.
+  // Continues an accepted request of an earlier daemon, before new ones. A worker whose identity differs from
+  // `entry.made_by` does not get the request: it fails then.
   RequestId resume(std::size_t model, JournalEntry entry, RequestObserver& observer);
   // Returns where an unfinished request is; empty if the request is over.
   struct Place {
@@ -165,50 +163,50 @@ class Router : private WorkerEvents {
     std::uint32_t resubmissions = 0;  // after deaths of workers
   };
   std::optional<Place> place_of(RequestId request) const;
-  // Returns what the tokens of a request that is with a worker depend on, besides the request: the
-  // model's file (name, size, time) and how the worker computes.
+  // Returns what the tokens of a request that is with a worker depend on, apart from the request: the model's file
+  // (name, size, time) and how the worker computes.
   std::string identity(RequestId request) const;
   void cancel(RequestId request);
   const JournalEntry* entry(RequestId request) { return journal_.find(request); }
 
-  // Refuses new requests from now on; `idle` is called when the last one is over.
+  // Refuses new requests from now on; calls `idle` when the last one is over.
   void begin_drain(std::function<void()> idle);
-  // Ends all workers; `stopped` is called when the last process is gone.
+  // Ends all workers; calls `stopped` when the last process is gone.
   void stop(std::function<void()> stopped);
   // Kills all workers at once, without asking them to end.
   void kill_workers();
 
-  // Takes over new settings while everything runs. Models that are new are started; those that are
-  // gone end when their sequences have; those that changed (their file, device or context, or
-  // anything when `replace_workers`) get new workers one after the other, each when its last
-  // sequence is over. A stream is never moved between an old and a new worker. An error, with
-  // nothing changed, when a new or changed model has no readable file. `files`: of these settings.
+  // Applies new settings while everything runs. New models are started. Removed models end when their sequences have
+  // ended. Changed models (their file, device or context, or anything with `replace_workers`) get new workers one
+  // after the other, each when its last sequence is over. A stream never moves between an old and a new worker.
+  // Returns an error, with nothing changed, if a new or changed model has no readable file. `files` must be for these
+  // settings.
   Result<ReloadReport> reload(const config::Settings& settings, bool replace_workers,
                               const ModelFiles& files);
 
-  // load() loads a model as soon as its device has the memory. unload() unloads a model when its
-  // last request is over; requests that come until then wait, and load it again. `name`: as
-  // find_model() takes it. Both return the model's index, and do nothing if there is nothing to do.
+  // load() loads a model as soon as its device has the memory. unload() unloads a model when its last request is
+  // over; requests that come until then wait, and load it again. `name` is as for find_model(). Both return the
+  // model's index, and do nothing if there is nothing to do.
   Result<std::size_t> load(const std::string& name);
   Result<std::size_t> unload(const std::string& name);
-  // Adds a GGUF file of server.models_folder as a model that is not loaded, unless it is a model
-  // already. `name`: the file's path, or its path in the folder. `done` gets the model's index, or
-  // kNotFound, or kUnavailable if earlier looks into the folder hang. Looking may take for ever.
+  // Adds a GGUF file of server.models_folder as a model that is not loaded, unless it is a model already. `name` is
+  // the file's path, or its path in the folder. `done` gets the model's index, or kNotFound, or kUnavailable if
+  // earlier looks into the folder hang. It may hang for ever.
   void add_from_folder(const std::string& name, std::function<void(Result<std::size_t>)> done);
-  // Restarts the worker, as Worker::restart() does. A failed worker whose model is not loaded starts
-  // once the device has memory for the model.
+  // Restarts the worker as Worker::restart() does. A failed worker whose model is not loaded starts once the device
+  // has memory for the model.
   void restart(Worker& worker, Worker::Start start);
   // Returns the model's state: loaded, loading, waiting (for memory, or until it is unloaded),
   // unloading, unloaded, drained or failed.
   const char* state_of(const ModelInfo& model) const;
-  // Bytes that each of the model's workers takes on its device, as far as is known.
+  // Returns the bytes that each of the model's workers takes on its device, as far as known.
   std::uint64_t memory_of(const ModelInfo& model) const;
   std::uint64_t loads() const { return loads_; }      // of models that were not loaded
-  std::uint64_t unloads() const { return unloads_; }  // asked for, and to make room
+  std::uint64_t unloads() const { return unloads_; }  // on request, and to make room
 
   bool draining() const { return draining_; }
   bool was_ready() const { return was_ready_; }
-  // Says whether every model has a worker that serves.
+  // Returns whether every model has a worker that serves.
   bool ready() const;
   std::size_t outstanding() const { return active_.size(); }
   std::size_t waiting() const;  // unfinished requests that no worker has now
@@ -222,14 +220,14 @@ class Router : private WorkerEvents {
   // Returns the entry whose workers take new requests for the model. That is the model's own entry or, while the
   // model has no worker yet, the entry of the model that it replaces.
   const ModelInfo& serving(const ModelInfo& model) const;
-  // If the daemon has given up all workers of the model, returns why; otherwise empty.
+  // Returns why the daemon has given up all workers of the model; empty if it has not.
   std::string given_up(const ModelInfo& model) const;
-  // Says whether nobody serves the model because operators have drained all of its workers.
+  // Returns whether nobody serves the model because operators have drained all of its workers.
   bool drained(const ModelInfo& model) const;
   static constexpr const char* kDrainedText =
       "All workers of this model are drained; restart one to go on.";
-  // Finds a model by its name or its file's name, without regard to case unless another name fits better. Null if the
-  // name is unknown.
+  // Finds a model by its name or its file's name. Ignores case unless another name fits better. Null if the name is
+  // unknown.
   const ModelInfo* find_model(std::string_view name) const;
   const std::vector<std::unique_ptr<Worker>>& workers() const { return workers_; }
   Worker* find_worker(std::string_view name);
@@ -240,9 +238,9 @@ class Router : private WorkerEvents {
     std::size_t model = 0;
     RequestObserver* observer = nullptr;
     std::string key = {};      // RequestObserver::turn_of()
-    Worker* worker = nullptr;  // null: waiting
-    bool progressed = false;   // a token, or its end, since it went to this worker
-    bool recovering = false;   // resubmitted, and no sign of it yet
+    Worker* worker = nullptr;  // null: the request waits
+    bool progressed = false;   // a token or its end has come since it went to this worker
+    bool recovering = false;   // resubmitted, and nothing has come for it yet
     Blame blame = {};
   };
   struct Waiting {
@@ -308,7 +306,7 @@ class Router : private WorkerEvents {
   std::string why_too_large(std::size_t model) const;
   void learn_memory();
   std::uint64_t memory_budget() const;
-  std::uint64_t memory_of(const Worker& worker) const;  // and its spares
+  std::uint64_t memory_of(const Worker& worker) const;  // includes its spares
   bool fits(const Worker& worker) const;
   std::uint64_t memory_taken(const std::string& device, std::optional<std::size_t> of = {}) const;
   std::uint64_t memory_missing(std::size_t model, const std::string& device) const;
@@ -350,7 +348,7 @@ class Router : private WorkerEvents {
   void send(RequestId request, Worker& worker);
   void take_back(Worker& worker, const Death& death, const std::vector<Orphan>& orphans);
   std::string identity(const Worker& worker) const;
-  // Takes the request out of everything; the observer is the caller's to tell.
+  // Removes the request from everything; the caller tells the observer.
   void forget(RequestId request, bool tell_worker);
   void fail(RequestId request, Failure failure);
 
@@ -361,17 +359,17 @@ class Router : private WorkerEvents {
   std::vector<ModelInfo> models_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Waiting> waiting_;                        // by model
-  std::unordered_map<const Worker*, RequestId> alone_;  // workers given over to one suspect
+  std::unordered_map<const Worker*, RequestId> alone_;  // workers that have only one suspect and nothing else
   std::map<RequestId, Active> active_;
   std::unordered_map<RequestId, RequestObserver*> failing_;  // to be told in the next turn
-  std::set<Worker*> leaving_;                                // of a model that goes on with fewer
-  std::set<Worker*> ending_;  // to be forgotten when their processes are gone
+  std::set<Worker*> leaving_;                                // of a model that continues with fewer workers
+  std::set<Worker*> ending_;  // removed when their processes are gone
   bool reloading_later_ = false;
   bool loading_later_ = false;
-  std::shared_ptr<Looks> looks_;  // where threads leave what they saw
-  std::map<std::uint64_t, std::function<void(Result<std::size_t>)>> looking_;  // who waits for it
+  std::shared_ptr<Looks> looks_;  // where threads leave what they found
+  std::map<std::uint64_t, std::function<void(Result<std::size_t>)>> looking_;  // who waits for a look
   std::uint64_t last_look_ = 0;
-  Timer turn_timer_;  // until the next turn ends that somebody waits for
+  Timer turn_timer_;  // fires when the next turn ends that somebody waits for
   std::optional<ModelInfo::Clock::time_point> next_turn_;
   std::uint64_t loads_ = 0, unloads_ = 0;
   CrashLog crashes_;
@@ -379,7 +377,7 @@ class Router : private WorkerEvents {
   Journal journal_;
   std::uint64_t next_id_ = 1;
   bool was_ready_ = false;
-  std::string start_failure_;  // of the first model that could not be served, before that
+  std::string start_failure_;  // of the first model that could not be served, before on_ready
   bool draining_ = false;
   bool stopping_ = false;
   std::function<void()> idle_, stopped_;

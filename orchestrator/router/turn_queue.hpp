@@ -1,7 +1,7 @@
 // The requests that wait for a worker of one model. The router takes them in turns between the clients' keys: one
 // request of a key, then one of the next key that has any. So a key that sends many requests delays each other key by
-// one request a turn, and no key starves. Within a key the oldest comes first. Requests that a worker had already
-// come before all others.
+// only one request per turn, and no key starves. Within a key the oldest request comes first. Requests that a worker
+// had already come before all others.
 //
 // The algorithm is round robin over queues, as in J. Nagle, "On packet switches with infinite storage" (RFC 970,
 // 1985). One thread.
@@ -23,7 +23,7 @@ namespace bulkhead::orchestrator {
 
 class TurnQueue {
  public:
-  // Adds a new request at the end of its key's line. A key that had no request waiting gets the last turn.
+  // Adds a new request at the end of its key's line. A key without waiting requests gets the last turn.
   void push(RequestId request, std::string_view key) {
     const auto line = std::ranges::find(lines_, key, &Line::key);
     if (line == lines_.end()) {
@@ -32,8 +32,7 @@ class TurnQueue {
       line->requests.push_back(request);
     }
   }
-  // Adds a request that a worker had already: behind the others of that kind (push_begun), or
-  // before them (put_back).
+  // Adds a request that a worker had already: behind the others of that kind (push_begun), or before them (put_back).
   void push_begun(RequestId request) { begun_.push_back(request); }
   void put_back(RequestId request) { begun_.push_front(request); }
 
@@ -45,8 +44,7 @@ class TurnQueue {
     return count;
   }
 
-  // Takes the next request for which `may` returns true, and ends its key's turn. Empty if there is
-  // none.
+  // Takes the next request for which `may` returns true, and ends its key's turn. Empty if there is none.
   template <std::predicate<RequestId> May>
   std::optional<RequestId> take(const May& may) {
     if (const auto request = take_from(begun_, may)) return request;

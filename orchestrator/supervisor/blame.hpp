@@ -1,11 +1,11 @@
-// Counts deaths in a row: what they say against a request that got no token of its own in between,
-// or against a worker (restart_policy.hpp). Knows no request and no process.
+// Counts deaths in a row: how far they incriminate a request that got no token of its own in between, or a worker
+// (restart_policy.hpp). Knows no request and no process.
 //
-// A poisonous request ends each worker in the same way. An innocent request that meets a bad hour
-// sees deaths of many kinds. So only the most frequent kind counts, and the first death of that
-// kind is nobody's fault. A SIGKILL that is not the OOM killer's, and a SIGSTOP, come from outside
-// and say almost nothing about the request. But it must not be tried for ever, because whatever
-// kills the workers may do so because of the request: four such deaths count as one.
+// A poisonous request ends each worker in the same way. An innocent request that happens to meet a bad hour sees
+// deaths of many kinds. So only the most frequent kind counts, and the first death of that kind is nobody's fault. A
+// SIGKILL that does not come from the OOM killer, and a SIGSTOP, come from outside and say almost nothing about the
+// request. But the request must not be tried for ever, because whoever kills the workers may do so because of the
+// request: four such deaths count as one.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class Blame {
     return std::accumulate(by_kind_.begin(), by_kind_.end(), from_outside_,
                            [](std::uint32_t sum, const auto& kind) { return sum + kind.second; });
   }
-  // Try it alone, where no other request could be blamed for what it does.
+  // Returns whether the request must be tried alone, so that no other request gets the blame.
   bool suspect() const { return !by_kind_.empty(); }
   std::uint32_t most_of_a_kind() const {
     std::uint32_t most = from_outside_ / kFromOutsideThatCountAsOne;
@@ -39,7 +39,7 @@ class Blame {
       most = std::max(most, count);
     return most;
   }
-  // Deaths of all kinds; four from outside count as one.
+  // Returns the number of deaths of all kinds; four from outside count as one.
   std::uint32_t of_all_kinds() const {
     return deaths() - from_outside_ + from_outside_ / kFromOutsideThatCountAsOne;
   }

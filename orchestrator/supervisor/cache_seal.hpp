@@ -3,19 +3,18 @@
 // runs the code that it finds in the folder. So before a process gets the folder, the daemon deletes every file that
 // the seal does not vouch for.
 //
-// The daemon makes the seal when a process has loaded the model and compiled its kernels, before it sends the process a
-// request. The seal leaves out files that change at that moment or later. It goes by a file's time of change (ctime),
-// which the kernel sets and a worker can't. A worker waits for the next tick of that clock before it says that it is
-// ready, so the seal takes nothing that the worker has written by then for later.
+// The daemon makes the seal when a process has loaded the model and compiled its kernels, before it sends the process
+// a request. The seal leaves out files that change at that moment or later. It decides that by a file's time of
+// change (ctime), which the kernel sets and a worker can't. A worker waits for the next tick of that clock before it
+// reports that it is ready, so that the files it has written by then do not look newer.
 //
-// These files lie beside the worker's folder, where no worker can write and no sandboxed worker can
-// read:
+// These files lie beside the worker's folder, where no worker can write and no sandboxed worker can read:
 //
 //     %key       32 random bytes, mode 0600; made when it is not there
 //     NAME%seal  a line for each file: the HMAC in hexadecimal digits, the size in bytes, the time of its last change
 //                in nanoseconds since 1970, the name within the folder
 //
-// All functions wait for the disk, so only threads beside the event loop call them.
+// All functions wait for the disk, so only threads other than the event loop's call them.
 #pragma once
 
 #include <time.h>
@@ -35,25 +34,26 @@ class CacheSeal {
   CacheSeal(std::string home, std::string name);
 
   struct Check {
-    std::uint64_t kept = 0, deleted = 0;  // files
-    // Why the daemon must take the whole folder away: the check could not go through it. Empty: the seal vouches
-    // for every file that is left.
+    std::uint64_t kept = 0, deleted = 0;  // numbers of files
+    // Why the daemon must move the whole folder away: the check could not be completed. Empty: the seal vouches for
+    // every file that is left.
     std::string doubt;
-    // The daemon or the machine lacked descriptors or memory, which says nothing about the files. The check ended early
-    // and deleted no file that it could not read; files that it did not reach are neither kept nor deleted.
+    // The daemon or the machine lacked descriptors or memory, which says nothing about the files. The check ended
+    // early; it deleted no file that it could not read, and files that it did not reach are neither kept nor deleted.
     bool ran_short = false;
   };
-  // Deletes each file that the seal does not vouch for.
+  // Deletes each file for which the seal does not vouch.
   Check check() const;
   // Makes a new seal of the files that have not changed since `before` (CLOCK_REALTIME), of at most kMostSealedBytes
-  // together. If a file's size and time are those in the old seal, takes over the old HMAC and does not read the file;
-  // if that file has changed after all, its HMAC is wrong and the next check deletes it. Returns the number of files
-  // that the seal vouches for. If it fails, the old seal stays; kResourceExhausted: for want of descriptors or memory.
+  // together. If a file's size and time are those in the old seal, it takes over the old HMAC and does not read the
+  // file; if that file has changed nevertheless, its HMAC is wrong and the next check deletes it. Returns the number
+  // of files for which the seal vouches. If it fails, the old seal stays; kResourceExhausted: it lacked descriptors
+  // or memory.
   Result<std::uint64_t> make(timespec before) const;
 
   struct Size {
-    std::uint64_t bytes = 0;  // of the disk, that all files with a name take
-    std::string doubt;        // why the folder could not be measured whole; empty: it was
+    std::uint64_t bytes = 0;  // disk space of all files that have a name
+    std::string doubt;        // why the folder could not be measured completely; empty: it was
   };
   Size size() const;
 
@@ -67,7 +67,7 @@ class CacheSeal {
   };
   using Key = std::vector<char>;
   std::string folder() const { return home_ + "/" + name_; }
-  // Both fail only for want of descriptors or memory (kResourceExhausted).
+  // Both fail only if descriptors or memory are lacking (kResourceExhausted).
   Result<Key> key() const;                              // empty: there is no key
   Result<std::map<std::string, Vouched>> read() const;  // by name; empty: there is no seal
 

@@ -1,4 +1,4 @@
-// Why a worker process ended: the kinds that metrics count, and the kernel's word on memory.
+// Why a worker process ended: the causes that metrics count, and the kernel's information about memory.
 #pragma once
 
 #include <array>
@@ -10,20 +10,21 @@
 namespace bulkhead::orchestrator {
 
 enum class DeathCause {
-  kSignal,             // killed by somebody else, or by its own crash
+  kSignal,             // somebody else killed it, or it crashed
   kExit,               // it ended itself while it served
-  kDeviceLost,         // it said so: the device failed or stood still
+  kDeviceLost,         // it reported that the device failed or hung
   kOutOfMemory,        // the kernel's OOM killer
   kProtocolViolation,  // it broke a rule, and was killed
-  kHang,               // no sign of life, and was killed
+  kHang,               // no sign of life, so it was killed
   kFailedStart,        // it ended itself before it could serve
-  kAsked,              // killed because somebody wanted it gone, or it would not go when asked
+  kAsked,              // killed because somebody wanted it to end, or because it did not end when asked
 };
 inline constexpr std::size_t kDeathCauses = static_cast<std::size_t>(DeathCause::kAsked) + 1;
-// As metrics and /v1/workers have it: "signal", "out_of_memory".
+// Returns the name in metrics and /v1/workers: "signal", "out_of_memory".
 const char* to_string(DeathCause cause);
 
-// Successors of processes, by the cause for which each predecessor ended. kAsked: somebody wanted a new process.
+// Counts successors of processes, by the cause for which each predecessor ended. kAsked: somebody wanted a new
+// process.
 class Restarts {
  public:
   void add(DeathCause cause) { ++by_cause_[static_cast<std::size_t>(cause)]; }
@@ -39,20 +40,19 @@ class Restarts {
   std::array<std::uint64_t, kDeathCauses> by_cause_{};
 };
 
-// Tells a process that the OOM killer ended from one that somebody killed by hand. Both look the same
-// to the parent, but the kernel counts the former. The memory cgroup's counter sees only this daemon's
-// own processes; if it can't be read, the machine's counter (/proc/vmstat) serves instead.
+// Distinguishes a process that the OOM killer ended from one that somebody killed by hand. Both look the same to the
+// parent, but the kernel counts the former. The memory cgroup's counter includes only this daemon's own processes; if
+// it can't be read, the machine's counter (/proc/vmstat) is used.
 class OomKills {
  public:
-  // Lines "oom_kill N" are looked for in each file; the first that has one is used.
+  // Looks for a line "oom_kill N" in each file; the first file that has one is used.
   explicit OomKills(std::vector<std::string> files);
-  // The files for this process.
+  // Returns the files for this process.
   static std::vector<std::string> files();
-  // The one object for all workers; it counts from the first call on. Only the event loop's thread
-  // may use it.
+  // The one object for all workers; it counts from the first call on. Only the event loop's thread may use it.
   static OomKills& of_workers();
 
-  // Whether the counter has grown since the last call (or since the start).
+  // Returns whether the counter has grown since the last call (or since the start).
   bool grew();
 
  private:

@@ -14,12 +14,12 @@ namespace bulkhead::orchestrator {
 
 // Returns the numbers of the GPUs that `listing` calls usable; if there are none, the numbers of the usable CPU
 // devices. `listing` is what `bulkhead-worker --list-devices` prints: a line "NUMBER KIND usable" or "NUMBER KIND
-// unusable" for each device. The function skips other lines, which drivers print. kNotFound: no device is usable.
+// unusable" for each device. Skips other lines, which drivers print. kNotFound: no device is usable.
 Result<std::vector<std::string>> usable_devices(std::string_view listing);
 
-// Replaces `all` in settings.models[].devices by the devices' numbers. If a model says `all`, starts `worker_program`
-// and waits at most `patience` for it. kInvalidArgument: a model would have more than config::kMostWorkersOfModel
-// workers. Any thread.
+// Replaces `all` in settings.models[].devices with the devices' numbers. If a model says `all`, it starts
+// `worker_program` and waits at most `patience` for it. kInvalidArgument: a model would have more than
+// config::kMostWorkersOfModel workers. Any thread.
 Status resolve_all_devices(config::Settings& settings, const std::string& worker_program,
                            std::chrono::milliseconds patience = std::chrono::seconds(30));
 

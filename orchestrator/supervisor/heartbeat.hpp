@@ -1,14 +1,14 @@
-// Judges whether a worker process still lives: its step counter moves, it brings requests forward, or
-// it answers pings. Has no timers, no channel and no process of its own.
+// Decides whether a worker process is alive: its step counter moves, its messages bring requests forward, or it
+// answers pings. Has no timers, no channel and no process of its own.
 //
 // Loading:  a beat or a message is a sign of life; a step of loading may take ten timeouts.
-// Busy:     the step counter or a message that brings a request forward is one; over a transport
-//           without a counter (stdio) the answer to a ping is, too.
-// Idle:     there is no step to count, so the daemon pings now and then; otherwise the next request
-//           would be the first to notice a process that can't answer, and would wait for it.
+// Busy:     the step counter, or a message that brings a request forward, is a sign of life; over a transport without a
+//           counter (stdio) the answer to a ping is, too.
+// Idle:     there are no steps to count, so the daemon pings now and then; otherwise the next request would be the
+//           first to notice a process that can't answer, and would wait for it.
 //
-// Time during which the daemon did not look does not count as silence. Otherwise a daemon that was
-// stopped or starved would find all its workers hung, with their signs of life still unread.
+// Time during which the daemon did not look does not count as silence. Otherwise a daemon that was stopped or starved
+// would declare all its workers hung while their signs of life were still unread.
 #pragma once
 
 #include <chrono>
@@ -34,7 +34,7 @@ class Heartbeat {
   }
   void answered(std::uint64_t nonce, Clock::time_point now) {
     answered_ = nonce;
-    // With a step counter, a pong alone proves no progress.
+    // With a step counter, a pong alone does not prove progress.
     if (!beat_.has_value()) sign_of_life(now);
   }
   // It was pinged a while ago; an idle process that works would have answered long before.
@@ -42,7 +42,7 @@ class Heartbeat {
     return answered_ != pinged_ && now - pinged_at_ > kPromptAnswer;
   }
   static constexpr std::chrono::milliseconds kPromptAnswer{500};
-  // Overrules a verdict: gives the process the same time once more. False if it has had that too often
+  // Overrules a verdict: gives the process the same time once more. Returns false if it has had that too often
   // without a sign of life in between.
   bool wait_longer(Clock::time_point now) {
     if (waited_longer_ == kMostWaits) return false;
@@ -53,21 +53,21 @@ class Heartbeat {
   static constexpr int kMostWaits = 4;
 
   struct Verdict {
-    std::string hang;                   // in words; empty: it lives, or has time left
+    std::string hang;                   // in words; empty: it is alive, or has time left
     std::optional<std::uint64_t> ping;  // to be sent now
     bool doubtful = false;              // silent for half of its patience
     bool overdue = false;  // loading, and silent for one timeout of the ten that it has
   };
-  // `can_send`: nothing waits to be sent before a ping.
+  // `can_send`: no message waits to be sent before a ping.
   Verdict look(Clock::time_point now, Phase phase, std::optional<std::uint64_t> beat, bool can_send,
                std::chrono::milliseconds timeout);
 
-  // When to look again. A hang is noticed late by this time, and by twice this time if the last beat
-  // came just after a look.
+  // Returns when to look again. A hang is noticed this much late, or twice this much if the last beat came just after
+  // a look.
   static std::chrono::milliseconds next_look(Phase phase, std::chrono::milliseconds timeout);
 
  private:
-  // How late this look is; that time is taken off every silence.
+  // Returns how late this look is; that time is subtracted from every silence.
   Clock::duration forgive_own_absence(Clock::time_point now, Phase phase,
                                       std::chrono::milliseconds timeout);
   std::uint64_t ping(Clock::time_point now) {

@@ -1,7 +1,7 @@
-// The times of a worker's last recovery: when its unasked-for death was noticed, and when its successor
-// reached each stage. /v1/workers shows them as last_recovery, and bench-recovery splits its figures by
-// them. Each time is the first of its kind since the death, by CLOCK_MONOTONIC, so that other processes
-// of this machine can compare their own times with it.
+// The times of a worker's last recovery: when its unrequested death was noticed, and when its successor reached each
+// stage. /v1/workers shows them as last_recovery, and bench-recovery splits its figures by them. Each time is the
+// first of its kind since the death, by CLOCK_MONOTONIC, so that other processes of this machine can compare their
+// own times with it.
 #pragma once
 
 #include <chrono>
@@ -14,18 +14,18 @@ class Recovery {
  public:
   using Clock = std::chrono::steady_clock;
   using Time = std::optional<Clock::time_point>;
-  // How the successor came by the weights.
+  // How the successor got the weights.
   enum class Way { kLoaded, kImported, kStandby };
 
-  // The socket's end, the process's end, or the decision to end it: whichever comes first. Of a
-  // process that has been asked to end it means nothing: ended_as_asked() forgets it.
+  // The end of the socket or of the process, or the decision to end it, whichever comes first. For a process that has
+  // been asked to end it means nothing: ended_as_asked() forgets it.
   void noticed() { set(pending_); }
   void ended_as_asked() { pending_.reset(); }
-  // The process is reaped, or known to have stopped, so its successor may begin. `carried`: how many
-  // requests it leaves unfinished.
+  // The process is reaped, or is known to have stopped, so its successor may begin. `carried` is the number of
+  // requests that it leaves unfinished.
   void ended(std::size_t carried) {
     noticed();
-    // A second death during the recovery: requests that wait since the first are still carried.
+    // A second death during the recovery: requests that have waited since the first are still carried.
     const std::size_t waiting = resumed_.has_value() ? 0 : carried_;
     const Time noticed_at = pending_;
     *this = Recovery();
@@ -35,13 +35,13 @@ class Recovery {
   }
   // The process is reaped.
   void gone() { set_after_end(gone_); }
-  // Of the successor: its hello, and that it serves.
+  // For the successor: it has sent its hello, and it serves.
   void greeted() { set_after_end(greeted_); }
   void ready(Way way) {
     if (ended_.has_value() && !ready_.has_value()) way_ = way;
     set_after_end(ready_);
   }
-  // The first news of a carried request came from this worker.
+  // This worker sent the first news of a carried request.
   void resumed() {
     if (ready_.has_value() && carried_ > 0) set(resumed_);
   }
@@ -64,7 +64,7 @@ class Recovery {
     if (ended_.has_value()) set(time);
   }
 
-  Time pending_;  // of a process that has not been reaped yet
+  Time pending_;  // for a process that has not been reaped yet
   Time noticed_, ended_, gone_, greeted_, ready_, resumed_;
   std::size_t carried_ = 0;
   Way way_ = Way::kLoaded;

@@ -1,22 +1,20 @@
-// Decides when a process that died gets its successor, and when the daemon gives up. Only counts:
-// no timers.
+// Decides when a process that died gets its successor, and when the daemon gives up. It only counts; it has no
+// timers.
 //
-// The first death costs no wait. Further deaths of one kind (blame.hpp) without an accepted token
-// in between wait from 250 ms, doubling up to 30 s, because a worker that dies of its own doing
-// dies of the same each time. If somebody kills the worker from outside, its clients should not
-// wait for that: four such deaths count as one here, too.
+// The first death causes no wait. Further deaths of one kind (blame.hpp) without an accepted token in between cause a
+// wait of 250 ms that doubles up to 30 s, because a worker with a fault of its own dies of the same each time. If
+// somebody kills the worker from outside, its clients should not have to wait: four such deaths count as one here,
+// too.
 //
-// A hostile worker can die of something else each time. Its parent can't tell that from a bad hour,
-// in which others kill the worker in many ways soon after it began to serve; and waiting 30 s in a
-// bad hour would mean serving nobody. So deaths of all kinds wait as well if they came early
-// (before the process was ready, or within ten seconds of that): from the fourth in a row on, and
-// two seconds at most. A loop of them keeps no machine busy, and a bad hour costs little. They do
-// not make the daemon give up.
+// A hostile worker can die of something else each time. The parent can't distinguish that from a bad hour, in which
+// others kill the worker in many ways soon after it began to serve; and with waits of 30 s in a bad hour it would
+// serve nobody. So deaths of all kinds also cause a wait if they came early (before the process was ready, or within
+// ten seconds of that): from the fourth in a row on, and at most two seconds. So a loop of them does not keep the
+// machine busy, and a bad hour costs little. They do not make the daemon give up.
 //
-// A death with no request to blame for it (while the worker loaded, or idle) also counts against
-// the crash budget, by the same rule. A death that a request can be blamed for counts against that
-// request (the router's strikes). Any accepted token shows that the worker works and resets both;
-// so does having been ready for a minute.
+// A death for which no request can be blamed (while the worker loaded, or was idle) also counts against the crash
+// budget, by the same rule. A death for which a request can be blamed counts against that request (the router's
+// strikes). Any accepted token shows that the worker works and resets both; so does having been ready for a minute.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +30,7 @@ class RestartPolicy {
   static constexpr std::chrono::seconds kSettled{60};
   static constexpr std::chrono::seconds kSoon{10};
 
-  // `ready_for`: how long it had been ready.
+  // `ready_for` is how long it had been ready.
   void died(const Death& death, bool request_to_blame,
             std::chrono::steady_clock::duration ready_for) {
     if (ready_for >= kSettled) reset();
@@ -49,7 +47,7 @@ class RestartPolicy {
   }
 
   std::uint32_t deaths() const { return since_token_.deaths(); }
-  // Deaths in a row of one kind that nobody's request explains.
+  // Returns whether deaths in a row of one kind, for which no request can be blamed, have used up the budget.
   bool spent(std::uint32_t budget) const { return blameless_.most_of_a_kind() >= budget; }
   std::chrono::milliseconds delay() const {
     constexpr std::uint32_t kAlikeAtNoCost = 1, kMixedAtNoCost = 3;
@@ -66,9 +64,9 @@ class RestartPolicy {
     return std::min(kFirst * (1 << doublings), longest);
   }
 
-  Blame since_token_;  // all deaths without a token in between
-  Blame soon_;         // of these, those in a row that came soon
-  Blame blameless_;    // of these, those with no request at hand
+  Blame since_token_;  // all deaths since the last token
+  Blame soon_;         // those of them in a row that came early
+  Blame blameless_;    // those of them without a request to blame
 };
 
 }  // namespace bulkhead::orchestrator

@@ -20,8 +20,8 @@ struct FileActions {
   ~FileActions() { posix_spawn_file_actions_destroy(&value); }
 };
 
-// Starts the file `program` with `words` as its argv. The child has the descriptors that `actions` leave it and the
-// daemon's environment; it inherits nothing else: neither the signal mask, nor BULKHEAD_API_KEY, nor the process
+// Starts the file `program` with `words` as its argv. The child has the descriptors that `actions` leave it, and the
+// daemon's environment. It inherits nothing else: neither the signal mask, nor BULKHEAD_API_KEY, nor the process
 // group (a Ctrl-C on the daemon's terminal must not reach the child). The caller reaps the child. kNotFound: the
 // program can't be started; the message calls the program words[0]. Any thread.
 Result<pid_t> spawn(const std::string& program, std::vector<std::string> words,

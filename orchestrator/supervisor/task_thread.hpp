@@ -1,5 +1,5 @@
-// Runs tasks that wait for a disk one after another, in a thread beside the event loop. The thread exists only while
-// there are tasks. If a task throws because memory is short, the next task runs. Thread-safe.
+// Runs tasks that wait for a disk one after another, in a thread beside the event loop's. The thread exists only
+// while there are tasks. If a task throws because memory is short, the next task still runs. Thread-safe.
 #pragma once
 
 #include <deque>
@@ -22,7 +22,7 @@ class TaskThread : public std::enable_shared_from_this<TaskThread> {
     start();
   }
 
-  // Tries again to get a thread if the system refused one to add(). Callers that wait for a task call this.
+  // Tries again to start a thread if the system refused one to add(). Callers that wait for a task call this.
   void go_on() {
     const std::lock_guard lock(mutex_);
     if (!waiting_.empty()) start();
@@ -33,7 +33,7 @@ class TaskThread : public std::enable_shared_from_this<TaskThread> {
     if (std::exchange(running_, true)) return;
     try {
       quiet_thread([self = shared_from_this()] { self->run(); }).detach();
-    } catch (const std::exception&) {  // the system has no thread, or the daemon no memory for one
+    } catch (const std::exception&) {  // the system has no thread, or the daemon has no memory for one
       running_ = false;
     }
   }

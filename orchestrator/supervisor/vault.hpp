@@ -1,8 +1,7 @@
-// The daemon's side of the vault: it holds the descriptors of what outlives a worker's process (memory
-// on the device, the model's files, and a directory that says what lies where) and hands them to the
-// successor. The daemon never opens, maps or reads them. Of the worker's offer it uses only two bounded
-// counts. A worker that offers rubbish harms only its own successor, which checks what it gets and is
-// confined in the same way.
+// The daemon's side of the vault: it holds the descriptors of what outlives a worker's process (memory on the device,
+// the model's files, and a directory of the memory's content) and passes them to the successor. The daemon never
+// opens, maps or reads them. Of the worker's offer it uses only two bounded counts. A worker that offers rubbish
+// harms only its own successor, which checks what it gets and is confined in the same way.
 #pragma once
 
 #include <cstdint>
@@ -28,25 +27,24 @@ class Vault {
   Vault(const Vault&) = delete;
   Vault& operator=(const Vault&) = delete;
 
-  // Closes what any of the worker's processes sent, descriptors of a vault or not.
+  // Closes whatever any of the worker's processes sent, whether the descriptors belong to a vault or not.
   const std::shared_ptr<ipc::PeerCloser>& closer() const { return closer_; }
 
   bool held() const { return !descriptors_.empty(); }
   std::uint64_t epoch() const { return contents_.epoch; }  // 0: nothing is held
 
-  // Takes the descriptors that came before the offer; what was held until now is dropped. An error
-  // breaks a rule. `file_mark`: of the model file that its weights are of.
+  // Takes the descriptors that came before the offer, and drops what was held until now. An error means that a rule
+  // was broken. `file_mark` is the mark of the model file of its weights.
   Status take(ipc::Channel& channel, const ipc::VaultOffer& offer, std::string file_mark);
   const std::string& file_mark() const { return file_mark_; }
-  // Sends a process the descriptors that are held, and returns the message to send after them. If the
-  // descriptors can't be sent, the message says that there is nothing; unless the process is gone, the
-  // vault is then dropped.
+  // Sends the held descriptors to a process, and returns the message to send after them. If the descriptors can't be
+  // sent, the message says that there is nothing; the vault is then dropped, unless the process is gone.
   ipc::Vault give(ipc::Channel& channel);
-  // Judges by a process's death whether it may have left wrong KV pages, or wrong weights as well.
+  // Decides by a process's death whether it may have left wrong KV pages, or wrong weights as well.
   void ended(DeathCause cause);
-  // It ended as it was asked to; a successor may look for another model file.
+  // It ended as requested; a successor may look for another model file.
   void ended_as_asked();
-  // Not to be used again.
+  // Makes the vault unusable from now on.
   void drop(const std::string& reason);
 
   // A successor may adopt its KV pages.
@@ -56,7 +54,7 @@ class Vault {
   std::uint64_t drops() const { return drops_; }
   std::uint64_t pages_adopted() const { return pages_adopted_; }
   const std::string& last_drop() const { return last_drop_; }
-  // A process says that it serves with what it was given; it has dropped doubtful pages.
+  // A process reports that it serves with what it was given; it has dropped doubtful pages.
   void imported(const ipc::VaultReport& report);
 
  private:

@@ -1,17 +1,16 @@
-// A worker as the daemon sees it: a name that outlives its processes. One process serves; spares may
-// stand by (standby_pool.hpp). When the serving one ends, a spare takes over at once, or a successor
-// is started. What a request is, and what becomes of one whose worker died, is the events'
-// receiver's business (the router).
+// A worker as the daemon sees it: a name that outlives its processes. One process serves; spares may stand by
+// (standby_pool.hpp). When the serving process ends, a spare takes over at once, or a successor is started. The
+// receiver of the events (the router) knows what a request is, and decides what happens to one whose worker died.
 //
 // States:   starting -> loading -> ready <-> draining -> drained
 //               ^---- restarting <----- any of them, when the process ends
-//                     loading    <----- the same, when a spare takes over: ready in a moment
-//           restarting, too: the process that was ready is on its way out
-//           unloaded: it has no process until load(); its vault may be kept. It begins so.
-//           failed: it can't serve (it said so at its first start, or died too often in a row
-//           with no request to blame); restart() tries again. stopped: the daemon is ending.
-// One thread. Of the events only worker_changed is ever called from within a call of the router's
-// (drain, cancel, stop).
+//                     loading    <----- the same, when a spare takes over: it is ready in a moment
+//           restarting, too: the process that was ready is ending
+//           unloaded: it has no process until load(); its vault may be kept. A worker begins in this state.
+//           failed: it can't serve (it said so at its first start, or died too often in a row with no request to
+//           blame); restart() tries again. stopped: the daemon is ending.
+// One thread. Only worker_changed is ever called from within a call of the router's (drain, cancel, stop); the other
+// events are not.
 #pragma once
 
 #include <chrono>
@@ -43,31 +42,30 @@ enum class WorkerState {
   kUnloaded
 };
 const char* to_string(WorkerState state);
-// Says whether a worker in this state has a process that serves its requests.
+// Returns whether a worker in this state has a process that serves its requests.
 bool serves(WorkerState state);
 
 class Worker;
 
-// What a worker reports. A Status that is an error means that the message broke a rule: the worker
-// kills the process for it.
+// What a worker reports. If a function returns an error, the message broke a rule, and the worker kills the process
+// for it.
 class WorkerEvents {
  public:
   virtual ~WorkerEvents() = default;
   virtual void worker_changed(Worker& worker) = 0;  // state, progress, spares
   virtual Status worker_tokens(Worker& worker, const ipc::SequenceTokensView& view) = 0;
-  // Accepted, Finished, Failed, Tokenized or Detokenized, of a request that the worker has.
+  // Accepted, Finished, Failed, Tokenized or Detokenized, for a request that the worker has.
   virtual Status worker_answer(Worker& worker, ipc::FromWorker&& answer) = 0;
-  // The process has ended; its requests are the receiver's again. `sent`: the process can have seen
-  // the request.
+  // The process has ended, and the receiver gets its requests back. `sent`: the process may have seen the request.
   using Orphan = WorkerProcess::Unfinished;
   virtual void worker_died(Worker& worker, const Death& death, std::vector<Orphan> orphans) = 0;
-  // The process is dead or as good as dead, and the kernel has yet to take it back: its requests
-  // are the receiver's again already. worker_died() follows, without them.
+  // The process is dead or certain to die, and the kernel has not reclaimed it yet: the receiver already gets its
+  // requests back. worker_died() follows, without them.
   virtual void worker_lost(Worker& worker, const Death& death, std::vector<Orphan> orphans) = 0;
   virtual void standby_died(const Spare& spare) = 0;
-  // The worker starts no process any more before restart().
+  // The worker starts no more processes until restart().
   virtual void worker_failed(Worker& worker, const std::string& reason) = 0;
-  // A failed worker asks this before it tries again. kByLoad: the receiver has called load() already. kNotNow: the
+  // A failed worker asks this before it tries again. kByLoad: the receiver has already called load(). kNotNow: the
   // receiver has no memory for the worker, which asks again later.
   enum class Retry { kNow, kByLoad, kNotNow };
   virtual Retry worker_may_retry(Worker& worker) = 0;
@@ -80,9 +78,8 @@ class Worker : private ProcessEvents {
 
   void start();
 
-  // Sends work to a worker in state ready (or draining, for requests that it has). The daemon
-  // queues it while the ring is full. kInvalidArgument: the message is larger than the channel can
-  // carry.
+  // Sends work to a worker in state ready (or draining, for requests that it has). The daemon queues it while the
+  // ring is full. kInvalidArgument: the message is larger than the channel can carry.
   Status submit(RequestId request, const ipc::ToWorker& message);
   // Forgets the request, and tells the process if it has seen the request.
   void cancel(RequestId request);
@@ -90,53 +87,51 @@ class Worker : private ProcessEvents {
   void finished(RequestId request);
   std::size_t outstanding() const { return process_ == nullptr ? 0 : process_->outstanding(); }
 
-  bool drain();    // takes nothing new, finishes what it has; false: it is not ready
-  void restart();  // drain, then a successor that is started anew; its spares are replaced as well
-  // kCold: the process loads the model, computes prompts and compiles kernels again, and uses nothing that was
-  // kept of them.
+  bool drain();    // takes no new requests, finishes those that it has; false: it is not ready
+  void restart();  // drains, then starts a new successor; its spares are replaced, too
+  // kCold: the process loads the model, computes prompts and compiles kernels again, and uses nothing that was kept.
   enum class Start : std::uint8_t { kWarm, kCold };
-  void start_cold_next() { next_is_cold_ = true; }  // whenever the next process starts
-  // Takes over new options: spares and limits at once, the rest from the next process on.
+  void start_cold_next() { next_is_cold_ = true; }  // for the next process, whenever it starts
+  // Uses new options: spares and limits at once, the others from the next process on.
   void configure(WorkerOptions options);
-  // Restarts the worker with other options, perhaps of another model. The worker must have no
-  // request.
+  // Restarts the worker with other options, perhaps for another model. The worker must have no request.
   void replace(WorkerOptions options);
-  // Ends the worker's processes once it has no request; it starts none before load(). The state is
-  // then kUnloaded. The vault keeps the device memory until drop_vault().
+  // Ends the worker's processes once it has no request; it starts none before load(). The state is then kUnloaded.
+  // The vault keeps the device memory until drop_vault().
   void unload();
   // Starts a worker that is unloaded or has failed. Its first process counts as a first start.
   void load();
   void drop_vault(const std::string& reason);
-  bool profile();  // asks for the times of a step's kernels, in its stats; false: it is not ready
+  bool profile();  // requests the times of a step's kernels in its stats; false: it is not ready
   void stop();     // ends the processes for good: asks them, then kills them
   void kill(const std::string& words);  // kills all processes at once
   // Sends SIGKILL to the process that serves, as anybody could: the worker notices the death and recovers from it as
   // from a crash. Returns false if no process serves.
   bool kill_process();
-  // Any accepted token shows that the worker works: back-off and crash budget start anew.
+  // Any accepted token shows that the worker works: back-off and crash budget are reset.
   void token_accepted() { policy_.reset(); }
 
   const WorkerOptions& options() const { return options_; }
-  // Returns the device that the worker's next process gets.
+  // Returns the device of the worker's next process.
   const std::string& next_device() const {
     return (next_options_ ? *next_options_ : options_).device;
   }
   const std::string& name() const { return options_.name; }
-  // kReady means that the worker can be given requests: its process is not on its way out.
+  // kReady means that the worker can take requests: its process is not ending.
   WorkerState state() const {
     const bool leaves = process_ != nullptr && process_->is_dying();
     return state_ == WorkerState::kReady && leaves ? WorkerState::kRestarting : state_;
   }
-  // Says whether another worker is to be preferred, though this one is ready.
+  // Returns whether another worker is preferable although this one is ready.
   bool in_doubt() const { return process_ != nullptr && process_->in_doubt(); }
   pid_t pid() const { return process_ == nullptr ? -1 : process_->pid(); }
-  // Says, after stop(), whether all processes are gone.
+  // Returns whether all processes are gone after stop().
   bool gone() const {
     return process_ == nullptr && (leaving_ == nullptr || leaving_->stuck()) && pool_.gone();
   }
   bool ever_ready() const { return ever_ready_; }
-  const Restarts& restarts() const { return restarts_; }  // successors, of either kind
-  std::uint64_t takeovers() const { return takeovers_; }  // those of them that were spares
+  const Restarts& restarts() const { return restarts_; }  // successors of either kind
+  std::uint64_t takeovers() const { return takeovers_; }  // how many of them were spares
   StandbyPool& pool() { return pool_; }
   const StandbyPool& pool() const { return pool_; }
   const Vault& vault() const { return vault_; }
@@ -144,10 +139,9 @@ class Worker : private ProcessEvents {
   bool returning() const { return restart_after_drain_; }
   // unload() was called, and the process is still there.
   bool unloading() const { return unload_after_drain_; }
-  // Says whether the last process ended because it was told to: that is no death.
+  // Returns whether the last process ended because it was told to, which is no death.
   bool ended_as_asked() const { return ended_as_asked_; }
-  // Returns the last death in words; empty if there was none. The cause counts only if there are
-  // words.
+  // Returns the last death in words; empty if there was none. The cause counts only if there are words.
   const std::string& last_death() const { return last_death_; }
   DeathCause last_death_cause() const { return last_death_cause_; }
   // Returns why the next process is, or the last one was, started.
@@ -155,7 +149,7 @@ class Worker : private ProcessEvents {
     return ended_as_asked_ || last_death_.empty() ? DeathCause::kAsked : last_death_cause_;
   }
   const ipc::Ready& ready() const { return ready_; }
-  // Returns what is in force of the control group of the process that serves or loads.
+  // Returns which limits apply to the control group of the process that serves or loads.
   GroupReport control_group() const {
     return process_ == nullptr ? GroupReport{false, "no process runs"} : process_->control_group();
   }
@@ -163,9 +157,9 @@ class Worker : private ProcessEvents {
   const std::string& file_mark() const { return file_mark_; }
   const ipc::Progress& progress() const;
   const ipc::Stats& stats() const;
-  // Returns the figure of that name in stats(); 0 if the worker has not reported it.
+  // Returns the figure with that name from stats(); 0 if the worker has not reported it.
   double reported(std::string_view figure) const;
-  // These sum up over all processes that served.
+  // These are sums over all processes that served.
   ipc::ChannelStats channel_stats() const;
   TokenTraffic token_traffic() const;
   std::uint64_t recovered_requests = 0;  // counted by the router
@@ -174,7 +168,7 @@ class Worker : private ProcessEvents {
 
  private:
   // While a process that has just taken over replays requests, a new spare waits for this time, so that its loading
-  // does not slow the replay.
+  // does not slow down the replay.
   static constexpr std::chrono::milliseconds kSpareAfterTakeover{1000};
 
   void process_changed(WorkerProcess& process) override;
@@ -208,10 +202,9 @@ class Worker : private ProcessEvents {
   void end_after_drain();
   void unloaded();
   void become_next();
-  // Says who tells the receiver of a change: set_state() at once, or its caller, which has more to do or to tell
-  // before that.
+  // Who tells the receiver of a change: set_state() at once, or its caller, which has more to do or to report first.
   enum class Tell { kNow, kByCaller };
-  // Nothing else assigns state_.
+  // No other function assigns state_.
   void set_state(WorkerState state, Tell tell = Tell::kNow);
 
   EventLoop& loop_;
@@ -219,28 +212,28 @@ class Worker : private ProcessEvents {
   WorkerEvents& events_;
   WorkerState state_ = WorkerState::kUnloaded;
 
-  Vault vault_;                             // outlives those that are given from it
-  CacheFolder cache_;                       // outlives those that write to it
+  Vault vault_;                             // must outlive the processes that get memory from it
+  CacheFolder cache_;                       // must outlive the processes that write to it
   CacheFolder::Check cache_check_;          // for the next process; begins when no process runs
   StartFilesLook start_files_;              // begins when that check has passed
   std::uint32_t kills_at_import_ = 0;       // in a row
   std::unique_ptr<WorkerProcess> process_;  // null between two
-  // A process before it that has stopped and whose exit is not over: somebody else serves already.
+  // An earlier process that has stopped but whose exit is not complete; another one already serves.
   std::unique_ptr<WorkerProcess> leaving_;
   bool starts_when_it_is_gone_ = false;
-  // Earlier ones that nobody waits for, spares among them.
+  // Earlier processes for which nobody waits, including spares.
   std::vector<std::unique_ptr<WorkerProcess>> stuck_;
-  // Requests that the process that is dying had, and whether it had seen one.
+  // How many requests the dying process had, and whether it had seen one.
   std::size_t given_back_ = 0;
   bool blame_given_back_ = false;
   StandbyPool pool_;
   Timer restart_timer_;
-  Timer retry_timer_;               // of one that is failed
+  Timer retry_timer_;               // for a failed worker
   Timer cache_timer_;               // fires when the cache folder is to be measured again
-  std::uint32_t failed_tries_ = 0;  // since it was ready
+  std::uint32_t failed_tries_ = 0;  // since it was last ready
   RestartPolicy policy_;
-  std::optional<WorkerOptions> next_options_;   // when the process that serves has ended
-  Recovery::Way way_ = Recovery::Way::kLoaded;  // of the process that serves
+  std::optional<WorkerOptions> next_options_;   // used when the process that serves has ended
+  Recovery::Way way_ = Recovery::Way::kLoaded;  // for the process that serves
   std::chrono::steady_clock::time_point ready_since_{};
 
   bool ever_ready_ = false;
@@ -255,7 +248,7 @@ class Worker : private ProcessEvents {
   DeathCause last_death_cause_ = DeathCause::kSignal;
 
   std::string file_mark_;
-  ipc::Ready ready_;                  // of the last process that was
+  ipc::Ready ready_;                  // from the last process that was ready
   ipc::ChannelStats ended_channels_;  // sums over earlier processes
   TokenTraffic ended_traffic_;
 };

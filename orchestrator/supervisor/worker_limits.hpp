@@ -1,5 +1,5 @@
-// How much of anything a worker may say: what the daemon keeps, logs and shows of it is bounded by
-// these, not by the size of a record. Checked before a message counts.
+// Limits on what a worker may say. They bound what the daemon keeps, logs and shows of it; the size of a record does
+// not. They are checked before a message counts.
 #pragma once
 
 #include <chrono>
@@ -11,24 +11,24 @@
 
 namespace bulkhead::orchestrator {
 
-// A worker has as many threads as a driver makes for each CPU, a few for compiling and some of its own. The
-// kernel bounds threads for all processes of a user together, and none of the superuser's.
+// A worker has as many threads as a driver makes for each CPU, a few for compiling, and some of its own. The kernel's
+// limit counts threads of all processes of a user together, and does not apply to the superuser.
 inline constexpr std::size_t kMostThreads = 1024;
 inline constexpr std::chrono::milliseconds kBetweenThreadCounts{500};
 
-// kCorrupt when a text or list is longer than it can be.
+// kCorrupt if a text or list is longer than it can be.
 Status check_limits(const ipc::FromWorker& message);
 
-// Makes texts fit for one line of a log or terminal: control characters become spaces, and a last
-// word may be any length, so it is cut.
+// Makes texts fit for one line of a log or terminal: control characters become spaces, and a last message, whose
+// length is free, is cut.
 void tidy(ipc::FromWorker& message);
 
-// Messages that bring no request forward (statistics, pongs, tokens of cancelled requests, empty
-// batches). An honest worker sends a few each second; more are meant to keep the daemon busy.
+// Counts messages that bring no request forward (statistics, pongs, tokens of cancelled requests, empty batches). An
+// honest worker sends a few each second; more are meant to keep the daemon busy.
 class ChatterLimit {
  public:
   static constexpr std::uint32_t kPerSecond = 10000;
-  // Counts one. False: too many within a second.
+  // Counts one. Returns false if there were too many within a second.
   bool allow(std::chrono::steady_clock::time_point now) {
     if (now - begun_ >= std::chrono::seconds(1)) {
       begun_ = now;

@@ -1,10 +1,10 @@
-// What workers write to their stderr (and stdout, which is the same to them): each has a pipe, which a
-// thread of the daemon reads and passes on to the log, line by line.
+// What workers write to their stderr (and to stdout, which is the same pipe). Each worker has a pipe; a thread of the
+// daemon reads it and passes it on to the log, line by line.
 //
-// A worker is not trusted with the log. Each line begins with the worker's name, holds no control
-// characters, and ends after kMaxLineBytes whether or not it has an end; who writes more than
-// kLinesPerSecond or kBytesPerSecond for longer than a moment loses lines, which are counted and
-// told; who writes much more waits at its own pipe. None of this is the event loop's work.
+// A worker is not trusted with the log. Each line begins with the worker's name, contains no control characters, and
+// ends after kMaxLineBytes in any case. A worker that writes more than kLinesPerSecond or kBytesPerSecond for longer
+// than a moment loses lines, which are counted and reported; one that writes much more waits at its own pipe. The
+// event loop does none of this work.
 #pragma once
 
 #include <cstddef>
@@ -24,15 +24,15 @@ class WorkerLogs {
   static constexpr std::uint64_t kLinesPerSecond = 100, kLinesAtOnce = 5000;
   static constexpr std::uint64_t kBytesPerSecond = 32 << 10, kBytesAtOnce = 1 << 20;
 
-  // The one of this process. Its thread starts with the first pipe, and lasts as long as the process.
+  // The one object of this process. Its thread starts with the first pipe, and lasts as long as the process.
   static WorkerLogs& instance();
 
-  // A new pipe: the end that the worker of this name gets. It is read until all who have that end
-  // are gone.
+  // Makes a new pipe and returns the end for the worker with this name. The thread reads it until all processes that
+  // have that end are gone.
   Result<UniqueFd> open(std::string name);
 
-  // Returns the last lines of workers of this name and the daemon's log lines about them, at most
-  // kKeptBytesPerName of text. Any thread.
+  // Returns the last lines of workers with this name and the daemon's log lines about them, at most kKeptBytesPerName
+  // of text. Any thread.
   static constexpr std::size_t kKeptBytesPerName = 64 << 10, kKeptNames = 256;
   struct Line {
     std::uint64_t number = 0;  // counts upwards, over all names
@@ -51,15 +51,15 @@ class WorkerLogs {
  private:
   WorkerLogs();
   struct Shared;
-  Shared* shared_;  // never given up: the thread has it
+  Shared* shared_;  // never freed, because the thread uses it
 };
 
-// Makes WorkerLogs keep what the daemon's log says of a worker: the lines "worker NAME: ...". Call
-// it after log::write_in_background() and before other threads log.
+// Makes WorkerLogs keep the daemon's log lines about a worker: those that begin with "worker NAME: ". Call it after
+// log::write_in_background() and before other threads log.
 void keep_lines_about_workers();
 
-// How a worker's line stands in the log: "NAME| LINE", or a JSON object of the log's shape with the
-// worker's name. A worker's own JSON line gives its level and message to it.
+// Returns a worker's line in the form of the log: "NAME| LINE", or a JSON object in the log's shape with the worker's
+// name. If the worker's line is JSON, the object gets its level and message.
 std::string worker_log_line(const std::string& worker, std::string_view line, bool json);
 
 }  // namespace bulkhead::orchestrator

@@ -1,10 +1,10 @@
-// One process of a worker with its channel, from its start to its end: handshake, messages in and
-// out, heartbeat, the reason of its death. Checks everything it says; what follows from it is the
-// receiver's business: the Worker's while it serves, the standby pool's while it waits.
+// One process of a worker with its channel, from its start to its end: handshake, messages, heartbeat, and the reason
+// of its death. It checks everything that the process says. The receiver decides what follows: the Worker while the
+// process serves, the standby pool while it waits.
 //
 // Stages:   starting -hello-> loading -ready-> serving
 //                                     -ready-> standby -promote()-> loading -ready-> serving
-// One object, one process: a successor is another object.
+// One object stands for one process; a successor is another object.
 #pragma once
 
 #include <chrono>
@@ -33,14 +33,14 @@
 namespace bulkhead::orchestrator {
 
 struct WorkerOptions {
-  std::string name;       // unique, fit for a URL
-  std::size_t model = 0;  // index among the router's models
+  std::string name;       // unique, and valid in a URL
+  std::size_t model = 0;  // index in the router's list of models
   std::string model_file;
-  std::string chat_template;         // as the settings have it
-  std::string device;                // as the settings name it; of a split model all of them: "0,1"
+  std::string chat_template;         // as in the settings
+  std::string device;                // as in the settings; for a split model all of its devices: "0,1"
   std::vector<std::string> devices;  // each of them
   std::string program;
-  std::vector<std::string> arguments;   // all but the channel's and the cache folder's
+  std::vector<std::string> arguments;   // all but those for the channel and the cache folder
   std::string cache_home;               // workers' cache folders are here; empty: there are none
   std::uint64_t most_cache_bytes = 0;   // limit on the worker's cache folder; 0: none
   ControlGroups* groups = nullptr;      // make a group for each process; null: there are none
@@ -51,8 +51,8 @@ struct WorkerOptions {
   bool vault = false;              // isolation.vault
   bool fallback = true;            // gpu_optimizations.graceful_fallback
   std::uint32_t standby = 0;       // spare processes
-  std::uint32_t crash_budget = 8;  // deaths in a row, with no request to blame, until it is failed
-  std::chrono::seconds retry_failed{60};  // then it is tried again; 0: never
+  std::uint32_t crash_budget = 8;  // deaths in a row without a request to blame, until the worker counts as failed
+  std::chrono::seconds retry_failed{60};  // then a failed worker is tried again; 0: never
 };
 
 class WorkerProcess;
@@ -63,56 +63,52 @@ struct Death {
   int signal = 0;               // the signal that ended the process; 0: none did
   bool as_asked = false;        // the process was told to end, and did; that is no death
   std::string last_word = {};   // the process's own reason why it can't serve; empty: it gave none
-  bool from_outside = false;    // somebody's SIGKILL or SIGTERM, or a SIGSTOP that made it hang
+  bool from_outside = false;    // somebody sent SIGKILL or SIGTERM, or a SIGSTOP that made it hang
   std::uint64_t vault = 0;      // the number of the vault that the process was given; 0: none
   bool importing = false;       // the process was given a vault, and had not served yet
   bool vault_unusable = false;  // the process ended because it could not use the vault
   pid_t pid = -1;
-  std::optional<std::uint64_t> step = {};  // the last step it counted; empty: not known
+  std::optional<std::uint64_t> step = {};  // the last step that it counted; empty: unknown
 
-  // Says whether somebody else ended the process. Such an end says nothing about what the process
-  // was doing.
+  // Returns whether somebody else ended the process. Such an end says nothing about what the process was doing.
   bool by_others() const {
     return from_outside || cause == DeathCause::kAsked || cause == DeathCause::kOutOfMemory;
   }
 };
 
-// What a process reports. A Status that is an error means that the message broke a rule: the process
-// is killed for it.
+// What a process reports. If a function returns an error, the message broke a rule, and the process is killed for it.
 class ProcessEvents {
  public:
   virtual ~ProcessEvents() = default;
   virtual void process_changed(WorkerProcess& process) = 0;  // its stage, or its progress
-  // The process serves, and the vault that its Ready was waiting to offer has come: ready()
-  // describes the vault.
+  // The process serves, and the vault that its Ready had announced has come: ready() describes the vault.
   virtual void process_offered(WorkerProcess& process) = 0;
   virtual Status process_tokens(const ipc::SequenceTokensView& view) = 0;
-  // Accepted, Finished, Failed, Tokenized or Detokenized, of a request that the process has.
+  // Accepted, Finished, Failed, Tokenized or Detokenized, for a request that the process has.
   virtual Status process_answer(ipc::FromWorker&& answer) = 0;
-  // This is the first sign of the end: the end of the channel or of the process, or the decision to
-  // end the process.
+  // The first sign of the end: the end of the channel or of the process, or the decision to end the process.
   virtual void process_dying(WorkerProcess& process) = 0;
-  // This follows process_dying() in a turn of its own: the daemon heeds the process no more, and knows how it ends.
-  // The receiver can take its requests back (take_unfinished()), perhaps long before the kernel has taken back its
+  // Follows process_dying() in a separate turn: the daemon no longer listens to the process, and knows how it ends.
+  // The receiver can take its requests back (take_unfinished()), perhaps long before the kernel has reclaimed its
   // memory.
   virtual void process_lost(WorkerProcess& process, const Death& death) = 0;
-  // Somebody killed the process while it served: none of its threads runs any more, and the daemon has received all
-  // that it had sent. The device may still compute for the process; process_ended() follows when the kernel has taken
-  // everything back.
+  // Somebody killed the process while it served: none of its threads runs any more, and the daemon has received
+  // everything that it had sent. The device may still compute for the process; process_ended() follows when the
+  // kernel has reclaimed everything.
   virtual void process_stopped(WorkerProcess& process) = 0;
-  // The process's end was seen or decided options.exit_timeout ago, and the kernel has not taken the process back: it
-  // counts as dead. The device may use its memory for as long as the process is there; its channel is closed.
-  // process_ended() follows if the process goes after all.
+  // The process's end was seen or decided options.exit_timeout ago, and the kernel has not reclaimed the process: it
+  // counts as dead. The device may use its memory as long as the process is there; its channel is closed.
+  // process_ended() follows if the process ends after all.
   virtual void process_stuck(WorkerProcess& process, const Death& death) = 0;
-  // The process is gone and reaped; the receiver may destroy the object in a turn of its own.
+  // The process is gone and reaped; the receiver may destroy the object in a separate turn.
   virtual void process_ended(WorkerProcess& process, const Death& death) = 0;
 };
 
-// What a channel brought, over all processes of a worker.
+// What the channels of all processes of a worker have brought.
 struct TokenTraffic {
   std::uint64_t tokens = 0;   // received
   std::uint64_t records = 0;  // records that brought the tokens
-  std::uint64_t wakeups = 0;  // times that this worker's channel woke the daemon
+  std::uint64_t wakeups = 0;  // how often this worker's channel woke the daemon
 
   double tokens_per_record() const { return ratio(tokens, records); }
   double wakeups_per_token() const { return ratio(wakeups, tokens); }
@@ -130,25 +126,25 @@ class WorkerProcess {
  public:
   enum class Stage { kStarting, kLoading, kStandby, kServing };
 
-  // `options`, `vault`, from which the process is given memory and to which it offers some, and
-  // `cache`, which it writes to, must outlive this object; `name` is for the log.
+  // These must outlive this object: `options`; `vault`, from which the process gets memory and to which it offers
+  // some; and `cache`, to which it writes. `name` is for the log.
   WorkerProcess(EventLoop& loop, const WorkerOptions& options, Vault& vault, CacheFolder& cache,
                 std::string name, bool standby, ProcessEvents& events);
   ~WorkerProcess();  // a stuck process is reaped when it ends after all
 
-  // `files`: what was found when a thread looked for this start.
+  // `files` is what a thread found for this start.
   Status start(StartFiles files);
   void set_events(ProcessEvents& events) { events_ = &events; }
-  // Makes a standby serve from now on. `name`: its name in the log from here. `unsettled`: the device may still
+  // Makes a standby serve from now on. `name` is its name in the log from here. `unsettled`: the device may still
   // compute for the process before it, until settle() says that this is over.
   void promote(std::string name, bool unsettled);
   void settle();
-  // Returns how the process ended, once all of its threads have. process_ended() tells the same, or
-  // the truth if that differs.
+  // Returns how the process ended, once all of its threads have ended. process_ended() reports the same, or the truth
+  // if that differs.
   const Death& known_death();
 
-  // Sends work; the daemon queues it while the ring is full. kInvalidArgument: the message is
-  // larger than the channel can carry.
+  // Sends work; the daemon queues it while the ring is full. kInvalidArgument: the message is larger than the channel
+  // can carry.
   Status submit(RequestId request, const ipc::ToWorker& message);
   void send(const ipc::ToWorker& message);  // sends a message that belongs to no request
   // Forgets the request, and tells the worker if it has seen the request.
@@ -158,10 +154,10 @@ class WorkerProcess {
   std::size_t outstanding() const { return outstanding_.size(); }
   struct Unfinished {
     RequestId request;
-    bool sent = false;  // the process can have seen it
+    bool sent = false;  // the process may have seen it
   };
-  std::vector<Unfinished> unfinished() const;  // by id
-  std::vector<Unfinished> take_unfinished();   // the requests are then the caller's
+  std::vector<Unfinished> unfinished() const;  // sorted by id
+  std::vector<Unfinished> take_unfinished();   // the caller gets the requests
 
   void shut_down();  // asks the process to end, then kills it
   bool asked_to_end() const { return asked_to_end_; }
@@ -169,19 +165,18 @@ class WorkerProcess {
   void kill_unannounced() { process_.kill(); }               // the daemon then sees a crash
   bool stuck() const { return stuck_; }                      // process_stuck() was called
   bool has_stopped() const { return stopped_.has_value(); }  // no thread of it runs any more
-  // Says whether process_dying() was called: the process makes no further progress with any
-  // request.
+  // Returns whether process_dying() was called: the process makes no further progress with any request.
   bool is_dying() const { return dying_; }
-  // Says whether the process may be unable to go on: it has been silent for half of its patience, or has left a ping
-  // unanswered for a while.
+  // Returns whether the process may be unable to continue: it has been silent for half of its patience, or has not
+  // answered a ping for a while.
   bool in_doubt() const;
 
   Stage stage() const { return stage_; }
   pid_t pid() const { return process_.pid(); }
   const GroupReport& control_group() const { return group_.report(); }
-  // The mark of the model file that this process serves and of the chat template. The template's
-  // part is from this process's start. The file's part is from the start of the process that opened
-  // the file: this one, or the one that left the file in the vault.
+  // Returns the mark of the model file that this process serves and of the chat template. The template's part is from
+  // this process's start. The file's part is from the start of the process that opened the file: this one, or the one
+  // that left the file in the vault.
   std::string file_mark() const {
     return joined_mark(imported() ? given_file_mark_ : file_mark_, template_mark_);
   }
@@ -223,13 +218,13 @@ class WorkerProcess {
   void ended();
   Death how_it_ended(const Exit& exit) const;
   void violated(const std::string& rule);
-  // Says whether the process may send and offer a vault's descriptors now.
+  // Returns whether the process may send and offer a vault's descriptors now.
   bool may_offer() const;
   bool loading() const { return stage_ == Stage::kStarting || stage_ == Stage::kLoading; }
   void begin_heartbeat();
   void look_again();
   void check_heartbeat();
-  // Ends the process if it has more threads than it may. Says whether it did.
+  // Ends the process if it has too many threads; returns whether it did.
   bool has_too_many_threads();
   bool ended_as_stopped();
   void tell_what_it_did(const std::string& verdict, const Activity& now) const;
@@ -249,35 +244,35 @@ class WorkerProcess {
   bool promoted_ = false;
   Stage stage_ = Stage::kStarting;
 
-  WorkerGroup group_;  // before its process: the group goes after the process
+  WorkerGroup group_;  // declared before its process: the group is removed after the process
   Process process_;
   std::unique_ptr<ipc::Channel> channel_;  // null before start() and after the end
   std::unique_ptr<ReadableWatch> channel_watch_, exit_watch_;
-  std::vector<UniqueFd> thread_exits_;  // before their watches: they go after them
+  std::vector<UniqueFd> thread_exits_;  // declared before their watches, which are removed first
   std::vector<std::unique_ptr<ReadableWatch>> thread_watches_;
   Timer heartbeat_timer_, kill_timer_, stop_timer_, exit_timer_;
-  int looks_ = 0;                // whether it has stopped
-  std::optional<Exit> stopped_;  // it has
+  int looks_ = 0;                // looks whether it has stopped
+  std::optional<Exit> stopped_;  // set when it has stopped
   std::optional<Death> told_;
   bool unsettled_ = false;
   bool dying_ = false;
   bool stuck_ = false;
   Heartbeat heartbeat_;
   std::chrono::steady_clock::time_point threads_counted_{};
-  std::optional<Activity> doubted_;  // as it was when it had been silent for half of its patience
-  std::shared_ptr<bool> alive_;      // deferred calls after the end come to nothing
+  std::optional<Activity> doubted_;  // its activity when it had been silent for half of its patience
+  std::shared_ptr<bool> alive_;      // deferred calls after the end do nothing
 
   std::deque<Outgoing> outbox_;
   std::unordered_set<RequestId> outstanding_;
-  std::unordered_set<RequestId> cancelled_;  // the worker may still speak of them
+  std::unordered_set<RequestId> cancelled_;  // the worker may still send messages about them
   ChatterLimit chatter_;
 
   bool asked_to_end_ = false;
   bool asked_to_drain_ = false;
-  std::string kill_cause_;  // why we ended it, in words; empty: it ended itself
+  std::string kill_cause_;  // why the daemon ended it, in words; empty: it ended itself
   DeathCause kill_kind_ = DeathCause::kAsked;
   bool was_stopped_ = false;  // when it was killed for a hang
-  std::string fatal_;         // its last word
+  std::string fatal_;         // its last message
 
   ipc::Ready ready_;
   ipc::Progress progress_;
