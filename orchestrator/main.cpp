@@ -161,19 +161,20 @@ std::vector<DaemonFigure> figures_of_loop_and_log(const EventLoop& loop) {
   const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
   return {
       {"bulkhead_loop_longest_stall_seconds",
-       "The longest that one call kept the event loop, and what it was doing",
+       "Longest time that one call blocked the event loop, and what it was doing",
        std::chrono::duration<double>(watch.longest).count(), false, "doing", watch.longest_doing},
-      {"bulkhead_loop_stalls_total", "Calls that kept the event loop for 50 ms or longer",
+      {"bulkhead_loop_stalls_total", "Calls that blocked the event loop for 50 ms or longer",
        number(watch.stalls)},
-      {"bulkhead_loop_exceptions_total", "Calls that ended by an exception",
+      {"bulkhead_loop_exceptions_total", "Calls of the event loop that ended with an exception",
        number(watch.exceptions)},
-      {"bulkhead_log_lines_total", "Lines of the log, workers' included", number(log.lines)},
+      {"bulkhead_log_lines_total", "Lines of the log, including workers' lines", number(log.lines)},
       {"bulkhead_log_dropped_lines_total",
-       "Of these, never written: what reads the log was too slow, or gone", number(log.dropped)},
-      {"bulkhead_worker_log_lines_total", "Lines that workers wrote, and that were passed on",
+       "Log lines that were never written because the log's reader was too slow or gone",
+       number(log.dropped)},
+      {"bulkhead_worker_log_lines_total", "Lines of workers that were passed on to the log",
        number(workers.lines)},
-      {"bulkhead_worker_log_dropped_lines_total", "Lines of workers that wrote too much",
-       number(workers.dropped)},
+      {"bulkhead_worker_log_dropped_lines_total",
+       "Lines of workers that were dropped because they wrote too much", number(workers.dropped)},
   };
 }
 
@@ -181,20 +182,22 @@ std::vector<DaemonFigure> figures_of_server(const Server& server) {
   const Server::Figures now = server.figures();
   const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
   return {
-      {"bulkhead_http_memory_bytes", "Of server.max_memory_mb: bodies and unsent answers",
+      {"bulkhead_http_memory_bytes",
+       "Memory of request bodies and unsent answers (limit: server.max_memory_mb)",
        number(now.memory_bytes), false},
-      {"bulkhead_http_memory_most_bytes", "The most of it so far", number(now.most_memory_bytes),
-       false},
-      {"bulkhead_http_no_memory_total", "Requests refused for want of it", number(now.no_memory)},
+      {"bulkhead_http_memory_most_bytes", "Most memory of request bodies and unsent answers so far",
+       number(now.most_memory_bytes), false},
+      {"bulkhead_http_no_memory_total", "Requests refused because server.max_memory_mb was used up",
+       number(now.no_memory)},
       {"bulkhead_http_bad_framing_total", "Requests that broke a rule of HTTP/1.1",
        number(now.bad_framing)},
       {"bulkhead_http_slow_senders_total", "Requests that did not arrive in time",
        number(now.slow_senders)},
       {"bulkhead_http_exceptions_total", "Connections ended by an exception",
        number(now.exceptions)},
-      {"bulkhead_http_refused_connections_total", "Connections that found no place",
-       number(now.refused)},
-      {"bulkhead_http_idle_closed_total", "Idle connections that made place for others",
+      {"bulkhead_http_refused_connections_total",
+       "Connections refused because all places were taken", number(now.refused)},
+      {"bulkhead_http_idle_closed_total", "Idle connections ended to make place for others",
        number(now.idle_closed)},
   };
 }

@@ -139,11 +139,11 @@ std::vector<DaemonFigure> Api::figures() const {
     figures.push_back({name, help, static_cast<double>(value), counts, "key", use.key.name});
   };
   for (const auto& use : context_.limits.all()) {
-    add("bulkhead_key_requests_total", "Requests of a client's key that were taken", *use,
+    add("bulkhead_key_requests_total", "Requests of a client's key that were accepted", *use,
         use->requests, true);
     add("bulkhead_key_refused_total", "Requests of a client's key that were beyond its limits",
         *use, use->refused, true);
-    add("bulkhead_key_tokens_total", "Tokens of a client's key, of prompts and answers", *use,
+    add("bulkhead_key_tokens_total", "Tokens of prompts and answers of a client's key", *use,
         use->tokens, true);
     add("bulkhead_key_requests_in_progress", "Requests of a client's key in progress", *use,
         use->in_progress, false);

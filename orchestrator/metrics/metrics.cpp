@@ -139,39 +139,44 @@ namespace {
 void add_journal(Snapshot& now, const Journal& journal, const DiskJournal* disk) {
   now.gauge("bulkhead_journal_entries", "Unfinished requests in the journal",
             static_cast<double>(journal.size()));
-  now.gauge("bulkhead_journal_bytes", "Their accepted tokens, text and prompts' tokens",
+  now.gauge("bulkhead_journal_bytes",
+            "Bytes of accepted tokens, text and prompts' tokens in the journal",
             static_cast<double>(journal.bytes()));
   if (disk == nullptr) return;
   const DiskJournal::Figures figures = disk->figures();
   now.gauge("bulkhead_journal_disk_written", "1 while the journal on disk can be written",
             disk->failed() ? 0 : 1);
-  now.gauge("bulkhead_journal_disk_file_bytes", "Size of its file",
+  now.gauge("bulkhead_journal_disk_file_bytes", "Size of the journal on disk",
             static_cast<double>(figures.file_bytes));
-  now.counter("bulkhead_journal_disk_records_total", "Records appended to it",
+  now.counter("bulkhead_journal_disk_records_total", "Records appended to the journal on disk",
               static_cast<double>(figures.records));
   now.counter("bulkhead_journal_disk_commits_total",
               "Group commits: one write and one fdatasync of all that was gathered",
               static_cast<double>(figures.commits));
-  now.counter("bulkhead_journal_disk_commit_seconds_total", "Time spent in them",
+  now.counter("bulkhead_journal_disk_commit_seconds_total", "Time spent in group commits",
               static_cast<double>(figures.commit_microseconds) / 1e6);
   now.gauge("bulkhead_journal_disk_commit_average_seconds",
-            "Of all so far; divide rates for lately", figures.average_commit_seconds());
-  now.counter("bulkhead_journal_disk_compactions_total", "Times it was written anew",
+            "Mean time of all group commits so far; for the recent mean, divide the rates",
+            figures.average_commit_seconds());
+  now.counter("bulkhead_journal_disk_compactions_total", "Times the journal on disk was rewritten",
               static_cast<double>(figures.compactions));
   now.counter("bulkhead_journal_disk_recovered_requests_total",
               "Requests that an earlier daemon left unfinished, found at the start",
               static_cast<double>(figures.recovered_requests));
-  now.counter("bulkhead_journal_disk_torn_bytes_total", "Cut off its end at the start",
+  now.counter("bulkhead_journal_disk_torn_bytes_total",
+              "Bytes cut off the end of the journal on disk at the start",
               static_cast<double>(figures.torn_bytes));
-  now.counter("bulkhead_journal_disk_damaged_bytes_total", "Left out of its middle at the start",
+  now.counter("bulkhead_journal_disk_damaged_bytes_total",
+              "Damaged bytes skipped within the journal on disk at the start",
               static_cast<double>(figures.damaged_bytes));
-  now.counter("bulkhead_journal_disk_failures_total", "Writes that failed",
+  now.counter("bulkhead_journal_disk_failures_total", "Failed writes of the journal on disk",
               static_cast<double>(figures.failures));
-  now.counter("bulkhead_journal_disk_recoveries_total", "Times it could be written again",
+  now.counter("bulkhead_journal_disk_recoveries_total",
+              "Times the journal on disk could be written again",
               static_cast<double>(figures.recoveries));
 }
 
-// Adds figures that have one worker's label, and more where there are more.
+// Adds figures that have one worker's label, and further labels if there are any.
 class OfWorker {
  public:
   OfWorker(Snapshot& now, const std::string& worker) : now_(now), labels_{{"worker", worker}} {}
@@ -206,7 +211,7 @@ class OfWorker {
   const Snapshot::Labels labels_;
 };
 
-// Of a worker and of each of its spares.
+// For a worker and for each of its spares.
 void add_state(OfWorker& out, const char* state, const Restarts& restarts) {
   out.gauge_of({"state", state}, "bulkhead_worker_state", "1 for the state that a worker is in", 1);
   for (std::size_t i = 0; i < kDeathCauses; ++i) {
@@ -219,14 +224,14 @@ void add_state(OfWorker& out, const char* state, const Restarts& restarts) {
 void add_supervision(Snapshot& now, const Worker& worker) {
   OfWorker out(now, worker.name());
   add_state(out, to_string(worker.state()), worker.restarts());
-  out.counter("bulkhead_worker_takeovers_total", "Of these, spares that stood by",
+  out.counter("bulkhead_worker_takeovers_total", "Successors that were spares standing by",
               worker.takeovers());
   for (const auto& spare : worker.pool().spares()) {
     if (spare->leaving()) continue;
     OfWorker of_spare(now, spare->name());
     add_state(of_spare, to_string(spare->state()), spare->restarts());
   }
-  out.counter("bulkhead_worker_recovered_requests_total", "Requests carried over a worker's death",
+  out.counter("bulkhead_worker_recovered_requests_total", "Requests that survived a worker's death",
               worker.recovered_requests);
   const Vault& vault = worker.vault();
   out.gauge("bulkhead_worker_vault_held", "1 while memory of the worker would outlive it",
@@ -235,11 +240,10 @@ void add_supervision(Snapshot& now, const Worker& worker) {
               vault.imports());
   out.counter("bulkhead_worker_vault_pages_adopted_total", "KV pages that successors adopted",
               vault.pages_adopted());
-  out.counter("bulkhead_worker_vault_drops_total", "Vaults that were not used after all",
-              vault.drops());
+  out.counter("bulkhead_worker_vault_drops_total", "Vaults that no successor used", vault.drops());
   const ipc::VaultReport& report = worker.ready().vault;
   out.gauge("bulkhead_worker_vault_import_seconds",
-            "Mapping the memory, by the process that serves",
+            "Time that the serving process took to map the vault's memory",
             static_cast<double>(report.import_microseconds) / 1e6);
   out.gauge("bulkhead_worker_vault_adopt_seconds", "Adopting KV pages, by the same",
             static_cast<double>(report.adopt_microseconds) / 1e6);
@@ -258,23 +262,25 @@ void add_channel(Snapshot& now, const Worker& worker) {
               ipc.full_stalls);
   out.counter("bulkhead_ipc_doorbells_sent_total", "Wake-ups of workers", ipc.doorbells_sent);
   out.counter("bulkhead_ipc_sleeps_total", "Times the daemon slept on a channel", ipc.sleeps);
-  out.gauge("bulkhead_ipc_depth_bytes", "Bytes waiting to be received, as of the last look",
+  out.gauge("bulkhead_ipc_depth_bytes", "Bytes that waited to be received at the last look",
             static_cast<double>(ipc.depth_bytes));
   out.gauge("bulkhead_ipc_max_depth_bytes", "Most bytes seen waiting to be received",
             static_cast<double>(ipc.max_depth_bytes));
   const TokenTraffic traffic = worker.token_traffic();
   out.counter("bulkhead_ipc_tokens_received_total", "Tokens from workers", traffic.tokens);
-  out.counter("bulkhead_ipc_token_records_received_total", "Records that brought them",
-              traffic.records);
+  out.counter("bulkhead_ipc_token_records_received_total",
+              "Records that contained tokens from workers", traffic.records);
   out.counter("bulkhead_ipc_wakeups_total", "Times a worker's channel woke the daemon",
               traffic.wakeups);
-  out.gauge("bulkhead_ipc_tokens_per_record", "Of all tokens so far; divide rates for lately",
+  out.gauge("bulkhead_ipc_tokens_per_record",
+            "Mean of all tokens so far; for the recent mean, divide the rates",
             traffic.tokens_per_record());
-  out.gauge("bulkhead_ipc_wakeups_per_token", "Of all tokens so far; divide rates for lately",
+  out.gauge("bulkhead_ipc_wakeups_per_token",
+            "Mean of all tokens so far; for the recent mean, divide the rates",
             traffic.wakeups_per_token());
 }
 
-// What the daemon takes from a worker's messages under names of its own.
+// Figures from a worker's messages to which the daemon gives its own names.
 void add_engine(Snapshot& now, const Worker& worker) {
   OfWorker out(now, worker.name());
   for (const ipc::Optimization& part : worker.ready().optimizations) {
@@ -290,8 +296,7 @@ void add_engine(Snapshot& now, const Worker& worker) {
             stats.waiting_sequences);
   out.gauge("bulkhead_worker_kv_pages_used", "KV pages in use",
             static_cast<double>(stats.kv_pages_used));
-  out.gauge("bulkhead_worker_kv_pages", "KV pages there are",
-            static_cast<double>(stats.kv_pages_total));
+  out.gauge("bulkhead_worker_kv_pages", "All KV pages", static_cast<double>(stats.kv_pages_total));
 }
 
 void add_reported(Snapshot& now, const Worker& worker) {
@@ -314,12 +319,12 @@ std::string Metrics::text(std::size_t connections) const {
   const Router& router = impl_->router;
   now.gauge("bulkhead_requests_outstanding", "Requests accepted and unfinished",
             static_cast<double>(router.outstanding()));
-  now.gauge("bulkhead_requests_waiting", "Of these, not with a worker now",
+  now.gauge("bulkhead_requests_waiting", "Unfinished requests that no worker has now",
             static_cast<double>(router.waiting()));
   now.gauge("bulkhead_connections", "Open HTTP connections", static_cast<double>(connections));
   now.gauge("bulkhead_ready", "1 when every model has a worker that serves",
             router.ready() ? 1 : 0);
-  now.counter("bulkhead_model_loads_total", "Loads begun of models that were not loaded",
+  now.counter("bulkhead_model_loads_total", "Loads of models that were not loaded",
               static_cast<double>(router.loads()));
   now.counter("bulkhead_model_unloads_total",
               "Models unloaded, by request or to make room for others",

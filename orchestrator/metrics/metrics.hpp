@@ -43,13 +43,15 @@ inline constexpr EventCounter kTokens{"bulkhead_tokens_total",
                                       {"kind"},
                                       {"prompt", "completion"}};
 // `cause` is a name that to_string(DeathCause) returns.
-inline constexpr EventCounter kWorkerDeaths{"bulkhead_worker_deaths_total",
-                                            "Worker processes that died unasked, by cause",
-                                            {"worker", "cause"}};
-inline constexpr EventCounter kClientsLost{"bulkhead_clients_lost_total",
-                                           "Answers ended because of their client",
-                                           {"reason"},
-                                           {"slow", "hung_up"}};
+inline constexpr EventCounter kWorkerDeaths{
+    "bulkhead_worker_deaths_total",
+    "Worker processes that died without a request to end, by cause",
+    {"worker", "cause"}};
+inline constexpr EventCounter kClientsLost{
+    "bulkhead_clients_lost_total",
+    "Answers that ended because the client was too slow or gone",
+    {"reason"},
+    {"slow", "hung_up"}};
 inline constexpr const EventCounter* kCounters[] = {&kRequestsDone, &kTokens, &kWorkerDeaths,
                                                     &kClientsLost};
 
@@ -60,13 +62,13 @@ inline constexpr double kInterTokenSeconds[] = {0.0005, 0.001, 0.002, 0.004, 0.0
 inline constexpr double kRequestSeconds[] = {0.01, 0.05, 0.1, 0.5, 1,   2.5, 5,
                                              10,   30,   60,  120, 300, 600};
 inline constexpr EventTimes kFirstToken{"bulkhead_time_to_first_token_seconds",
-                                        "From a request's arrival to its first token",
+                                        "Time from a request's arrival to its first token",
                                         kFirstTokenSeconds};
 inline constexpr double kQueueSeconds[] = {0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1,
                                            2.5,   5,     10,   30,   60,  120, 300};
 inline constexpr EventTimes kQueue{
     "bulkhead_queue_time_seconds",
-    "From a request's arrival until a worker began to read its prompt, of answers that ended well",
+    "Time from a request's arrival until a worker began to read its prompt, for complete answers",
     kQueueSeconds};
 inline constexpr EventTimes kPrefill{
     "bulkhead_prefill_time_seconds",
