@@ -1,5 +1,5 @@
-// Takes the engine's turns without an engine, for bench-decode. The scheduler plans steps, the executor has as
-// many in flight as it takes, and the device hands tokens on. One thread uses a loop.
+// Takes turns like the engine, but without an engine, for bench-decode. The scheduler plans steps, the executor has
+// as many in flight as it allows, and the device passes tokens from step to step. Use a loop from one thread.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@
 
 namespace bulkhead::bench {
 
-// Says what the loop does with finished pages. kForgotten: the loop frees them. kCached: the loop puts them into the
-// prefix cache. kChecked: the loop also computes checksums of the pages and of the weights.
+// What the loop does with finished pages. kForgotten: it frees them. kCached: it puts them into the prefix cache.
+// kChecked: it also computes checksums of the pages and of the weights.
 enum class Pages : std::uint8_t { kForgotten, kCached, kChecked };
 
 class DecodeLoop {
@@ -28,9 +28,9 @@ class DecodeLoop {
              const config::EngineSettings& engine, engine::Speculation speculation, Pages pages);
   ~DecodeLoop();
 
-  // Queues a sequence with a made-up prompt of so many tokens, which may grow to `most`.
+  // Queues a sequence with a made-up prompt of `prompt` tokens, which may grow to `most`.
   void add(std::uint32_t stream, std::uint32_t prompt, std::uint32_t most);
-  // The stream guesses its recorded tokens from now on. Each guess is right with the chance `accuracy`.
+  // From now on the stream guesses its recorded tokens. Each guess is right with probability `accuracy`.
   void guess(std::size_t stream, std::vector<engine::TokenId> recorded, double accuracy);
   // Submits all steps that can be submitted, and ends one. Returns how many tokens that step gave.
   Result<std::uint32_t> turn();
@@ -50,7 +50,7 @@ class DecodeLoop {
   engine::Scheduler scheduler_;
   std::unique_ptr<engine::PageGuard> guard_;
   std::uint64_t submitted_ = 0, ended_ = 0;
-  std::chrono::steady_clock::time_point ended_at_ = std::chrono::steady_clock::now();  // a step
+  std::chrono::steady_clock::time_point ended_at_ = std::chrono::steady_clock::now();  // when a step ended
   std::vector<std::unique_ptr<engine::DraftedSequence>> sequences_;
 };
 

@@ -1,5 +1,5 @@
-// Makes and measures the runs of bench-decode. The sequences of a run have some tokens behind them and get a
-// prompt; then all of them generate side by side.
+// Runs and measures what bench-decode measures. The sequences of a run have some tokens behind them and get a prompt;
+// then all of them generate side by side.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +34,12 @@ struct DecodeRun {
   std::uint32_t streams = 1, depth = 0, prompt = 0;
 };
 
-// The tokens that a run needs room for in each stream.
+// How many tokens a run needs room for in each stream.
 struct DecodeRoom {
   std::uint32_t prompt = 0;  // the prompt and the tokens before it
   std::uint32_t length = 0;  // all of the stream's tokens
 };
-// room_of() cuts a prompt that leaves no room for the answer in the model's context. With guesses one stream may
+// room_of() shortens a prompt that leaves no room for the answer in the model's context. With guesses one stream may
 // run ahead of another, so a run with guesses needs more room.
 DecodeRoom room_of(const DecodePlan& plan, const DecodeRun& run, std::uint32_t context);
 
@@ -55,11 +55,11 @@ class DecodeBench {
   struct Run : DecodeRun {
     Pages pages = Pages::kForgotten;
   };
-  // Prints a line and returns the figures. `recorded` gets the streams' tokens. With `guesses` the run
-  // speculates on the guessed tokens, and it is an error if the streams give other tokens.
+  // Prints a line and returns the figures. `recorded` gets the streams' tokens. With `guesses` the run speculates on
+  // the guessed tokens, and it is an error if the streams then give other tokens.
   Result<nlohmann::json> measure(const Run& run, Recorded& recorded, const Recorded& guesses = {});
-  // Measures plan.check_pairs pairs of runs, one run with checksums and one without, in the order AB
-  // BA AB BA. The ratios in the result are rates with checks over rates without.
+  // Measures plan.check_pairs pairs of runs, one run with checksums and one without, in the order AB BA AB BA. The
+  // ratios in the result are rates with checks divided by rates without.
   Result<nlohmann::json> cost_of_checks(const DecodeRun& run);
 
  private:

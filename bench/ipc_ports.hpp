@@ -1,8 +1,8 @@
-// The ways to carry a message between two processes that bench-ipc-latency compares, and what its
-// parts share: two pinned processes, one clock.
+// The ways of carrying a message between two processes that bench-ipc-latency compares, and what its parts share: two
+// pinned processes and one clock.
 //
-// Ports that sleep do so as the product does: poll on the channel's descriptor, no spinning. The
-// others spin, as the daemon and a worker do within ipc.spin_us.
+// Ports that sleep do so as the product does: they poll the channel's descriptor and do not spin. The others spin, as
+// the daemon and a worker do within ipc.spin_us.
 #pragma once
 
 #include <sys/mman.h>
@@ -73,7 +73,7 @@ inline void must(bool good, const char* what) {
 
 void pin(const std::vector<int>& cpus);
 std::vector<int> allowed_cpus();
-// p50_ns, p99_ns, p999_ns, max_ns of samples, which are sorted.
+// Returns p50_ns, p99_ns, p999_ns and max_ns of the samples, and sorts them.
 nlohmann::json percentiles(std::vector<std::uint64_t>& samples);
 
 // Zeroed memory that a forked child shares.
@@ -104,8 +104,8 @@ inline void join(pid_t child) {
   if (status != 0) fail("the worker process failed");
 }
 
-// ---- the ways: made before the fork; then one process calls parent(), the other child(), and each
-// sends and receives ----
+// ---- the ways: each is made before the fork; then one process calls parent(), the other calls child(), and both
+// send and receive ----
 
 struct CacheLine {
   static constexpr bool kCarriesStamps = false, kSleeps = false;
@@ -177,9 +177,9 @@ struct ChannelPort {
       pause_cpu();
     }
   }
-  // For a consumer that keeps up with its producer: having found nothing it looks again a
-  // microsecond later. One that looks all the time takes the line of the producer's index away from
-  // it for each record, and halts it so.
+  // For a consumer that keeps up with its producer: if it has found nothing, it looks again a microsecond later. A
+  // consumer that looks all the time takes the cache line of the producer's index away from the producer for each
+  // record, which slows the producer down.
   std::span<const std::byte> next_of_many() {
     for (;;) {
       const std::span<const std::byte> record = must(channel->try_receive());
@@ -200,7 +200,7 @@ struct ChannelPort {
   }
 };
 
-// Blocking reads and writes, as a program without an event loop would do it.
+// Blocking reads and writes, as in a program without an event loop.
 struct ByteStream {
   static constexpr bool kCarriesStamps = true, kSleeps = true;
   int down[2], up[2];  // read, write
@@ -244,7 +244,7 @@ struct ByteStream {
 
 struct BoostMessageQueue {
   using Queue = boost::interprocess::message_queue;
-  static constexpr bool kCarriesStamps = true, kSleeps = false;  // it spins, then yields
+  static constexpr bool kCarriesStamps = true, kSleeps = false;  // it spins, and then yields
   std::string name = "bulkhead-bench-" + std::to_string(::getpid());
   Queue down{boost::interprocess::create_only, (name + "-down").c_str(), 1024, sizeof(Message)};
   Queue up{boost::interprocess::create_only, (name + "-up").c_str(), 1024, sizeof(Message)};

@@ -1,4 +1,5 @@
-// Records a second one way over the product's channel, by size, beside what one core copies.
+// Measures records per second in one direction over the product's channel, by size, and the copying speed of one
+// core.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,7 +8,7 @@
 
 namespace bulkhead::bench {
 
-// Prints a table, too.
+// Also prints a table.
 nlohmann::json throughput_by_size(const IpcOptions& options);
 
 }  // namespace bulkhead::bench

@@ -1,8 +1,7 @@
-// Comparing two things on a machine that also does other things. Short turns are taken in pairs,
-// AB BA AB BA: what drifts slowly meets both alike. Of the pairs' ratios the median counts, which a
-// few disturbed turns do not move, with an interval that assumes nothing of how they are distributed.
-// One turn is set against one: a mean of several would be disturbed more often than one, and B look
-// faster than it is.
+// Compares two things on a machine that also does other things. Short turns are taken in pairs, AB BA AB BA, so slow
+// drifts affect both alike. The result is the median of the pairs' ratios, which a few disturbed turns do not change,
+// with an interval that assumes no distribution. Single turns are compared: a mean of several turns would be
+// disturbed more often than a single one, and B would look faster than it is.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +12,23 @@
 namespace bulkhead::bench {
 
 double median(std::vector<double> values);
-// The value below which `part` of them lie; 0 of none.
+// Returns the value below which `part` of the values lie; 0 if there are none.
 double quantile(std::vector<double> values, double part);
 
-// The median, and the narrowest pair of the values themselves between which the median of what they
-// are samples of lies with 95 % confidence (by the binomial distribution). Of fewer than six there
-// is none: then it is the least and the most, and `confident` is false.
+// The median, and the narrowest pair of values that contains the true median with 95 % confidence (by the binomial
+// distribution). With fewer than six values there is no such pair: the interval is then the least and the greatest
+// value, and `confident` is false.
 struct MedianInterval {
   double median = 0, low = 0, high = 0;
   bool confident = false;
 };
 MedianInterval median_interval(std::vector<double> values);
 
-// Whether it is "within" `limit`, "beyond" it, or "open": where the interval contains the limit.
+// Returns "within" `limit`, "beyond" it, or "open" if the interval contains the limit.
 const char* verdict(const MedianInterval& interval, double limit);
 
-// CPU time of the whole machine that was not idle, and what the hypervisor gave to others meanwhile;
-// 0 where /proc/stat can't be read. In ticks of 10 ms.
+// Returns the CPU time of the whole machine that was not idle, and what the hypervisor gave to others meanwhile, in
+// ticks of 10 ms; 0 if /proc/stat can't be read.
 std::uint64_t busy_cpu_ns();
 
 }  // namespace bulkhead::bench

@@ -21,7 +21,7 @@ void add_json_option(ProgramOptions& options, Plan& plan) {
   options.add("--json", plan.json_path, "write the figures there, too");
 }
 
-// Runs it; the program's exit code. Why it failed is told on stderr.
+// Runs it and returns the program's exit code. If it fails, stderr says why.
 template <class Run>
 int run_program(const char* name, Run run) {
   Status status;

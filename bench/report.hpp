@@ -1,4 +1,4 @@
-// What the benchmarks share of their end: the figures as a file.
+// Writes a benchmark's figures to a file.
 #pragma once
 
 #include <fstream>
@@ -10,7 +10,7 @@
 
 namespace bulkhead::bench {
 
-// Writes the report where `--json` says; nothing without it.
+// Writes the report to the file of `--json`; does nothing without it.
 inline Status write_report(const std::string& path, const nlohmann::json& report) {
   if (path.empty()) return {};
   std::ofstream out(path);

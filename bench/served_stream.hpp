@@ -1,7 +1,6 @@
-// The way of a token to a client, for the benchmarks that measure all of it: a bulkheadd process and
-// a client that streams completions over plain sockets. The client only takes down what came when;
-// HTTP and events are taken apart afterwards, so that it costs a measured run two system calls a
-// read.
+// For benchmarks that measure the whole way of a token to a client: a bulkheadd process, and a client that streams
+// completions over plain sockets. The client only records what came when; HTTP and events are parsed afterwards, so
+// that a measured run costs it only two system calls per read.
 #pragma once
 
 #include <sys/types.h>
@@ -21,19 +20,19 @@
 
 namespace bulkhead::bench {
 
-// CLOCK_MONOTONIC, the same for all processes.
+// CLOCK_MONOTONIC, which is the same for all processes.
 std::uint64_t now_ns();
-// CPU time that the process `pid` (0: this one) has used, all its threads; 0 when it is gone.
+// Returns the CPU time that all threads of the process `pid` (0: this one) have used; 0 if it is gone.
 std::uint64_t cpu_ns(pid_t pid);
-// The path of this program, and of another of ours: they stand side by side.
+// Return the paths of this program and of another one; our programs are in the same folder.
 std::string own_program();
 std::string program_beside(const std::string& name);
 
-// A daemon that was started and serves; ended with the object.
+// A daemon that was started and serves. It ends with this object.
 class DaemonProcess {
  public:
-  // Waits until it listens. `environment` is added to ours. What it says on stderr is kept for the
-  // error that tells that it did not.
+  // Starts the daemon and waits until it listens. `environment` is added to this process's. What the daemon writes to
+  // stderr is kept for the error if it does not listen.
   static Result<DaemonProcess> start(const std::vector<std::string>& arguments,
                                      const std::map<std::string, std::string>& environment = {});
   DaemonProcess(DaemonProcess&& other) noexcept;
@@ -42,11 +41,11 @@ class DaemonProcess {
 
   pid_t pid() const { return pid_; }
   std::uint16_t port() const { return port_; }
-  // The body of a GET, which must be answered with 200.
+  // Returns the body of a GET, which must be answered with 200.
   Result<std::string> get(const std::string& path) const;
-  // /v1/workers, each with a pid.
+  // Returns /v1/workers, each with a pid.
   Result<nlohmann::json> workers() const;
-  // Of the first worker.
+  // Returns the pid of the first worker.
   Result<pid_t> worker_pid() const;
 
  private:
@@ -56,17 +55,17 @@ class DaemonProcess {
   UniqueFd output_;
 };
 
-// One server-sent event and when its last byte had been read.
+// One server-sent event, and when its last byte had been read.
 struct Event {
   std::uint64_t at_ns = 0;
   std::string data;  // without "data: "
 };
 struct Stream {
-  std::uint64_t sent_ns = 0;  // when its request began to be written
-  std::vector<Event> events;  // [DONE] is the last
+  std::uint64_t sent_ns = 0;  // when the client began to write its request
+  std::vector<Event> events;  // the last one is [DONE]
 };
 
-// A server that speaks HTTP without TLS. A port without a name means a server of this machine.
+// A server that speaks HTTP without TLS. A port without a name means a server on this machine.
 struct Endpoint {
   std::string host = "127.0.0.1";  // a name or an address
   std::uint16_t port = 0;
@@ -78,14 +77,14 @@ struct Endpoint {
 // Parses "http://HOST:PORT", with or without a slash or "/v1" behind it.
 Result<Endpoint> parse_endpoint(std::string_view url);
 
-// A function that looks on while streams are read. It is called after each read with the stream's number, the
-// number of its events so far, and the time. If the function returns false, all connections are closed.
+// A function that watches while streams are read. It is called after each read with the stream's number, the number
+// of its events so far, and the time. If it returns false, all connections are closed.
 using Watcher = std::function<bool(std::size_t stream, std::size_t events, std::uint64_t at_ns)>;
 
-// Sends each body as POST /v1/completions on a connection of its own, all at once, and reads all
-// streams to their ends. The function makes all connections before it sends the first request, and passes
-// over comments among the events. An answer other than 200 is an error, and so is a stream that breaks off. A
-// stream that the watcher has closed ends where it was, without [DONE].
+// Sends each body as POST /v1/completions on its own connection, all at once, and reads all streams to their ends. It
+// makes all connections before it sends the first request, and skips comments among the events. An answer other than
+// 200 is an error, and so is a stream that breaks off. If the watcher has closed the connections, a stream ends where
+// it was, without [DONE].
 Result<std::vector<Stream>> stream_completions(const Endpoint& server,
                                                const std::vector<std::string>& bodies,
                                                const Watcher& watcher = nullptr);

@@ -1,6 +1,6 @@
-// The ways to decode the same requests that bench-serving-overhead compares: by the engine alone in
-// this process, by a worker through its channel, by a daemon over HTTP. All start with the same
-// prompts and must give the same tokens; what differs is what lies between a token and its taker.
+// The ways of decoding the same requests that bench-serving-overhead compares: by the engine alone in this process,
+// by a worker through its channel, and by a daemon over HTTP. All start with the same prompts and must give the same
+// tokens; they differ only in what lies between a token and its receiver.
 #pragma once
 
 #include <sched.h>
@@ -26,7 +26,7 @@ struct DecodePlan {
 // When the tokens of one request came.
 struct Trace {
   std::uint64_t begin_ns = 0;
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> arrivals;  // when, tokens so far
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> arrivals;  // times, and the tokens so far
   void add(std::uint64_t at_ns, std::size_t tokens) {
     if (!arrivals.empty() && arrivals.back().second >= tokens) return;
     arrivals.emplace_back(at_ns, static_cast<std::uint32_t>(tokens));
@@ -34,7 +34,7 @@ struct Trace {
 };
 using Traces = std::vector<Trace>;
 
-// What a run gave.
+// The result of a run.
 struct Run {
   Traces traces;
   std::vector<std::vector<std::uint32_t>> tokens;
@@ -43,9 +43,9 @@ struct Run {
 class Variant {
  public:
   virtual ~Variant() = default;
-  // `check`: with the tokens themselves, else only timed.
+  // `check`: returns the tokens, too; otherwise the run is only timed.
   virtual Result<Run> run(std::uint32_t streams, bool check) = 0;
-  // The processes whose CPU time is told apart; 0 is this one. The first is what decodes.
+  // The processes whose CPU time is reported separately; 0 is this process. The first one decodes.
   virtual std::vector<std::pair<const char*, pid_t>> processes() const = 0;
 };
 
@@ -54,11 +54,11 @@ class EngineVariant : public Variant {
   virtual std::uint32_t vocabulary() const = 0;
   virtual const std::string& device_name() const = 0;
   virtual const std::string& driver() const = 0;
-  // After a run: bytes of text that the first tokens of each stream have released, token by token.
+  // After a run: how many bytes of text the first tokens of each stream have released, token by token.
   virtual const std::vector<std::vector<std::size_t>>& text_bytes() const = 0;
 };
 
-// Sets in `settings` what room all variants need. `plan` must outlive what is made from it.
+// Sets in `settings` the room that all variants need. `plan` must outlive the results.
 Result<std::unique_ptr<EngineVariant>> load_engine(const DecodePlan& plan,
                                                    config::Settings& settings);
 Result<std::unique_ptr<Variant>> start_worker(const DecodePlan& plan,
@@ -68,8 +68,7 @@ Result<std::unique_ptr<Variant>> start_daemon(const DecodePlan& plan,
                                               const config::Settings& settings,
                                               const EngineVariant& engine);
 
-// All threads that process `pid` (0: this one) has now, but for this one's main thread where
-// `but_main`.
+// Pins all present threads of process `pid` (0: this one). `but_main`: except this process's main thread.
 void pin_threads(pid_t pid, const cpu_set_t& cpus, bool but_main = false);
 
 }  // namespace bulkhead::bench

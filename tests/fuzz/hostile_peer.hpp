@@ -1,13 +1,12 @@
-// A worker that follows a script against the daemon: what it holds of a channel, and everything
-// that it can do with it, one step after another. The script is a fuzzer's input, so every value of
-// every byte means something.
+// A worker that follows a script against the daemon. It has everything that a worker holds of a channel, and can do
+// everything with it, one step after another. The script is a fuzzer's input, so every value of every byte has a
+// meaning.
 //
 //   a script is steps of 12 bytes:
 //     +0 action   +1 choice   +2 uint16 count   +4 uint64 value
 //
-// A HostilePeer never blocks and does a bounded amount of work for any script. It is used in a
-// process of its own, beside the daemon's side that runs meanwhile, or in steps between the daemon's
-// calls, where it does exactly the same every time.
+// A HostilePeer never blocks and does a bounded amount of work for any script. It runs in a separate process beside
+// the daemon's side, or in steps between the daemon's calls, where it does exactly the same every time.
 #pragma once
 
 #include <atomic>
@@ -23,44 +22,44 @@ namespace bulkhead::fuzz {
 
 enum class Action : std::uint8_t {
   // the region
-  kStoreWord,       // a control word: raw, added to, near its value, an extreme
+  kStoreWord,       // a control word: overwritten, added to, set near its value or to an extreme
   kWriteData,       // eight bytes into the ring to the daemon
   kFrame,           // a frame whose header lies about length and kind
   kSample,          // a good message, one byte changed
-  kSampleInPieces,  // the same in pieces, the last one left out at will
+  kSampleInPieces,  // the same in pieces; the last piece may be left out
   kFlood,           // good messages, as fast as there is room
   kScribble,        // bytes all over the region
-  kToggleWord,      // a control word between two values
-  kPretendRead,     // everything the daemon sent is "read"
-  kSleepWords,      // "I sleep", as often as one likes
+  kToggleWord,      // a control word that alternates between two values
+  kPretendRead,     // pretends to have read everything that the daemon sent
+  kSleepWords,      // announces sleep any number of times
   kRewrite,         // a message that changes while it is read
-  kScribbleDown,    // bytes in the ring from the daemon, and its head
-  kPieces,          // pieces without an end
+  kScribbleDown,    // bytes into the ring from the daemon, and into its head
+  kPieces,          // pieces that never end
   // the socket
   kDoorbells,      // many
   kPacket,         // of any size, with and without descriptors
-  kDescriptors,    // as they should be, many
+  kDescriptors,    // valid ones, but many
   kOwnEnds,        // its own ends of the channel as descriptors
-  kLingering,      // sockets whose closing blocks
-  kCredentials,    // another kind of control message
+  kLingering,      // sockets that block when they are closed
+  kCredentials,    // a control message of another kind
   kSocketOptions,  // buffers, credentials
   kEmptyPacket,    // looks like end of file
-  kShutdown,       // half of the socket, or both
+  kShutdown,       // shuts down half of the socket, or both halves
   kCloseSocket,
   // the stream
-  kStreamBytes,        // as they come
+  kStreamBytes,        // arbitrary bytes
   kStreamFloods,       // one byte, many times
-  kStreamDescriptors,  // descriptors where none are looked for
+  kStreamDescriptors,  // descriptors where nobody expects them
   kStreamUrgent,       // out-of-band bytes
-  kStreamShutdown,     // a half
+  kStreamShutdown,     // shuts down one half
   kStreamClose,
-  kStreamRead,  // what the daemon sent, or some of it
+  kStreamRead,  // reads what the daemon sent, or part of it
   // the memory itself
-  kHole,    // pages taken back
+  kHole,    // pages given back to the kernel
   kResize,  // what the seals forbid
   // the rest
   kPause,
-  kDeath,  // everything closed and unmapped
+  kDeath,  // closes and unmaps everything
   kCount,
 };
 
@@ -72,15 +71,15 @@ struct Held {
 
 class HostilePeer {
  public:
-  // `patience`: how often it tries again where there is no room now; 0 where nobody makes any.
+  // `patience` is how often it tries again when there is no room; 0 if nobody makes room.
   HostilePeer(Held held, std::span<const std::uint8_t> script, int patience);
   ~HostilePeer();
-  // Does the next step; false when there is none left.
+  // Does the next step; returns false if there is none left.
   bool step();
 
-  // Encoded once, for all peers of a process.
+  // Encodes messages once, for all peers of a process.
   static void prepare();
-  // Descriptors that peers of this process have left open (the other ends of lingering sockets).
+  // Returns how many descriptors peers of this process have left open (the other ends of lingering sockets).
   static std::size_t left_open();
 
  private:
@@ -95,7 +94,7 @@ class HostilePeer {
   static constexpr std::size_t kMostDescriptors = 253;  // the most that one packet can carry
 
   void act(const Step& step);
-  // One for each kind of step; act() has the table.
+  // One function for each kind of step; act() has the table.
   void do_store_word(const Step& step);
   void do_write_data(const Step& step);
   void do_frame(const Step& step);

@@ -1,10 +1,10 @@
-// The scripted worker's answers in a chat. An answer is the raw text of a model, which the worker cuts into parts
-// as the model's family writes them. The request gives the text in its chat_template_kwargs ("raw", "family"), or
-// the file that FAKE_ANSWERS names gives it:
+// The scripted worker's answers in a chat. An answer is the raw text of a model, which the worker cuts into parts in
+// the format of the model's family. The text comes from the request's chat_template_kwargs ("raw", "family"), or from
+// the file that FAKE_ANSWERS names:
 //   {"family": NAME, "orders": TEXT, "answers": [RAW, ...]}
 // With the file, a chat that offers tools gets the answer whose index is the number of tools' results in the chat, or
-// the last one. A chat without tools gets `{"title": "A title"}`, since agents ask that way for their sessions'
-// titles. Agents' prompts are long, so the worker takes no order from them: it takes only `orders`.
+// the last answer. A chat without tools gets `{"title": "A title"}`, because agents ask in that way for their
+// sessions' titles. Agents' prompts are long, so the worker takes no orders from them: it takes only `orders`.
 #pragma once
 
 #include <algorithm>

@@ -1,24 +1,26 @@
 // The orders that tell the scripted worker what to do: words in the prompt, and FAKE_* in its environment
 // (fake_worker.cpp).
 //
-// Words in the prompt are orders:
-//   warn            is accepted with a warning
+// These words in the prompt are orders:
+//   warn            the worker accepts with a warning
 //   slow            a token every 5 ms (otherwise as fast as the ring takes them)
-//   never           accepts, and never answers
+//   never           the worker accepts, and never answers
 //   big             4 KiB of text for each token
 //   eos@N           ends with "stop" before token N
-//   cached@N        says that N of the prompt's tokens came from its cache; more than it has, unless it was given accepted
-//                   tokens
+//   cached@N        says that N of the prompt's tokens came from its cache; with accepted tokens it says more than the
+//                   prompt has
 //   kill@N exit@N device@N hang@N gap@N garbage@N lie@N
-//                   does so when token N is due, in a process that was not given token N-1 as accepted; device@N exits as one
-//                   that has lost its device, without a word; lie@N leaves garbage and dies at once
-//   halfway@N       dies once it has told N tokens of its prompt, and makes the file FAKE_HOLD; not where there is one
-//   hold@N          waits before token N for as long as there is a file of the name in FAKE_HOLD
-//   poison          crashes the process as soon as it is seen
-//   toolong refused fails with that answer
+//                   does this when token N is due, unless the process was given token N-1 as accepted. device@N exits like
+//                   a worker that has lost its device, without a message; lie@N leaves garbage and dies at once
+//   halfway@N       dies once it has reported N tokens of its prompt, and creates the file FAKE_HOLD; does nothing if
+//                   the file exists
+//   hold@N          waits before token N for as long as the file that FAKE_HOLD names exists
+//   poison          crashes the process as soon as it sees the order
+//   toolong refused fails with that error
 //   fits@N          fails as too long if the prompt has more than N tokens
 //   scribble        writes escape sequences to stderr
-//   flood endless   writes to stderr for ever from then on, lines or one line without an end
+//   flood           from then on writes lines to stderr without end
+//   endless         from then on writes a single line to stderr, which never ends
 //   truncate        ftruncate(2, 0)
 #pragma once
 
@@ -44,8 +46,8 @@ std::string rendered(const ipc::ChatPrompt& chat);
 void misuse_log(const std::string& prompt);
 
 [[noreturn]] void die_by_signal();
-// Ends the process. `start`: how many processes were started before it; with FAKE_DIE_BY_SIGNALS each
-// dies by another signal.
+// Ends the process. `start` is how many processes were started before it; with FAKE_DIE_BY_SIGNALS each one dies by
+// another signal.
 [[noreturn]] void die_while_loading(std::size_t start);
 
 }  // namespace bulkhead::test

@@ -1,5 +1,4 @@
-// A daemon with the real worker and a real model on the CPU's Vulkan device, and what its answers
-// say.
+// A daemon with the real worker and a real model on the CPU's Vulkan device, and functions that compare its answers.
 #pragma once
 
 #include <filesystem>
@@ -29,7 +28,7 @@ inline Serving serve_model(const std::string& model, const std::vector<std::stri
   return serving;
 }
 
-// One choice, whichever way it came.
+// One choice, whether it was streamed or not.
 struct Answer {
   int status = 0;
   std::string text;
@@ -55,7 +54,7 @@ inline void add_choice(Answer& answer, const json& choice) {
     choice.at("finish_reason").get_to(answer.finish_reason);
 }
 
-// How many guesses a worker tried depends on how long its steps took: no part of an answer.
+// Removes the numbers of guesses, because they depend on how long the worker's steps took.
 inline json without_guesses(json usage) {
   if (!usage.contains("completion_tokens_details")) return usage;
   json& details = usage["completion_tokens_details"];
@@ -104,7 +103,7 @@ inline Answer complete(const Serving& serving, const json& request) {
   return answer_of(serving.complete(asking_for_all(request)));
 }
 
-// Reads a stream whose worker is killed once `chunks` of it have come.
+// Reads a stream and kills its worker once `chunks` chunks of it have come.
 inline Answer complete_over_a_kill(const Serving& serving, const json& request, int chunks) {
   HttpClient client(serving.port);
   EXPECT_TRUE(client.send("POST", "/v1/completions", asking_for_all(request).dump()));

@@ -1,4 +1,4 @@
-// A client of resumable streams: keeps the whole events that it got, and where it was.
+// A client of resumable streams: it keeps the complete events that it got, and its position.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@ namespace bulkhead::test {
 
 struct ResumableClient {
   std::string key;                // the API key; empty: the daemon asks for none
-  std::string id;                 // the request's, from X-Request-Id
+  std::string id;                 // the request's id, from X-Request-Id
   std::vector<std::string> data;  // of each event, without its id line
-  std::string rest;               // half an event
-  bool complete = false;          // the last connection ended as HTTP has it
+  std::string rest;               // an incomplete event
+  bool complete = false;          // the last connection ended as HTTP requires
 
-  // Adds what came; each event's id must be the next.
+  // Adds what came; each event's id must be the next one.
   void take(const std::string& bytes) {
     rest += bytes;
     std::size_t end = 0;
@@ -66,7 +66,7 @@ struct ResumableClient {
     if (key.empty()) return {};
     return {"Authorization: Bearer " + key};
   }
-  // As the stream would have come in one piece.
+  // Returns the stream as it would have come over a single connection.
   std::string body() const {
     std::string out;
     for (const std::string& each : data)

@@ -1,4 +1,4 @@
-// A daemon with the scripted worker, and short ways to ask it things.
+// A daemon with the scripted worker, and short functions for requests to it.
 #pragma once
 
 #include <signal.h>
@@ -36,7 +36,7 @@ struct Serving {
     return json::parse(get("/v1/workers").body).at(index);
   }
 
-  // Looks every 10 ms, for `patience`, until `holds` returns true. Returns whether it did.
+  // Asks every 10 ms, for at most `patience`, until `holds` returns true. Returns whether it did.
   static bool eventually(const std::function<bool()>& holds,
                          std::chrono::seconds patience = std::chrono::seconds(30)) {
     const auto end = std::chrono::steady_clock::now() + patience;
@@ -74,7 +74,7 @@ inline std::string url_of(const Serving& serving) {
   return "http://127.0.0.1:" + std::to_string(serving.port);
 }
 
-// The JSON of each event, "[DONE]" excepted; `done` tells whether that came last.
+// The JSON of each event except "[DONE]"; `done` says whether that came last.
 struct Events {
   std::vector<json> chunks;
   bool done = false;
@@ -88,7 +88,7 @@ inline Events events_of(const std::string& body) {
     std::string event = body.substr(at, end - at);
     at = end + 2;
     EXPECT_FALSE(events.done) << "an event after [DONE]";
-    if (event.starts_with(":")) continue;  // silence was long
+    if (event.starts_with(":")) continue;  // a comment that ends a long silence
     EXPECT_TRUE(event.starts_with("data: ")) << event;
     if (event == "data: [DONE]") {
       events.done = true;
@@ -124,8 +124,7 @@ inline std::vector<int> expected_ids(int count) {
   return ids;
 }
 
-// These ask the scripted worker for a stream that has the tokens' ids, too, and check that all of it
-// came.
+// These ask the scripted worker for a stream that also has the tokens' ids, and check that all of it came.
 inline json stream_with_ids(const std::string& prompt, int tokens) {
   return {{"prompt", prompt},
           {"max_tokens", tokens},

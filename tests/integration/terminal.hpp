@@ -1,4 +1,4 @@
-// The tool as somebody uses it at a terminal.
+// Runs the tool as a user does at a terminal.
 #pragma once
 
 #include <poll.h>
@@ -20,10 +20,10 @@
 
 namespace bulkhead::test {
 
-// `bulkhead` with these arguments at a terminal of its own, with a home of its own.
+// `bulkhead` with these arguments, at a terminal and with a home folder of its own.
 class Terminal {
  public:
-  // `more`: variables of the environment, besides those of this process.
+  // `more` has environment variables to add to those of this process.
   Terminal(const std::vector<std::string>& arguments, const std::string& home,
            const std::map<std::string, std::string>& more = {}) {
     std::vector<char*> words = {const_cast<char*>(BULKHEAD_TOOL)};
@@ -52,7 +52,7 @@ class Terminal {
   void type(const std::string& text) const {
     EXPECT_EQ(::write(fd_.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
-  // Reads on until `text` came, behind what was awaited before.
+  // Reads until `text` comes, behind the text that was awaited before.
   bool shows(const std::string& text) {
     for (;;) {
       if (const std::size_t at = shown_.find(text, seen_); at != std::string::npos) {

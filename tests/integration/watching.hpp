@@ -1,4 +1,4 @@
-// Streams of the scripted worker, and what /v1/workers tells meanwhile.
+// Streams of the scripted worker, and what /v1/workers shows meanwhile.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ inline json stream_of(const std::string& prompt, int tokens) {
   return {{"prompt", prompt}, {"max_tokens", tokens}, {"seed", 9}, {"stream", true}};
 }
 
-// The scripted worker's words; of a model that is `other`, its.
+// Expects the scripted worker's words; for the model `other`, that model's words.
 inline void expect_whole(const std::string& body, int tokens, bool other = false) {
   const Events events = events_of(body);
   EXPECT_TRUE(events.done) << body.substr(body.size() > 500 ? body.size() - 500 : 0);
@@ -44,7 +44,7 @@ inline json find(const Serving& serving, const std::string& name) {
   }
   return nullptr;
 }
-// The pid of the named one, once it is in that state.
+// Returns the pid of the worker with this name, once it is in that state.
 inline pid_t pid_in(const Serving& serving, const std::string& name, const std::string& state) {
   pid_t pid = -1;
   EXPECT_TRUE(Serving::eventually([&] {

@@ -1,5 +1,4 @@
-// A bulkheadd process of a test: started with settings and environment, killed at the end if it
-// still runs.
+// A bulkheadd process of a test: started with settings and an environment, and killed at the end if it still runs.
 #pragma once
 
 #include <fcntl.h>
@@ -32,11 +31,11 @@ namespace bulkhead::test {
 class Daemon {
  public:
   struct Options {
-    std::vector<std::string> arguments;  // besides --set server.port=0
-    // Added to ours. Without an XDG_CACHE_HOME the tests' own is taken: kernels that one compiles
-    // serve the next.
+    std::vector<std::string> arguments;  // in addition to --set server.port=0
+    // Added to the test's environment. Without an XDG_CACHE_HOME the tests' shared one is used, so that kernels which
+    // one daemon compiles serve the next.
     std::map<std::string, std::string> environment;
-    // The name of a worker that computes: its cache folder begins with other tests' kernels.
+    // The name of a worker that computes: its cache folder begins with kernels from other tests.
     std::string computing_worker = {};
     int listener = -1;  // a socket that the daemon gets as from a service manager
     int log_fd = -1;  // its stderr, instead of the file that log() reads
@@ -97,7 +96,7 @@ class Daemon {
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
-  // Waits for the line; 0 when the daemon ended without it.
+  // Waits for the line; returns 0 if the daemon ended without it.
   std::uint16_t wait_until_listening(int patience_ms = 60000) {
     auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(patience_ms);
     while (output_.find('\n') == std::string::npos) {
@@ -117,7 +116,7 @@ class Daemon {
     return port_;
   }
 
-  // 0 before wait_until_listening() has seen it.
+  // Returns 0 before wait_until_listening() has seen the port.
   std::uint16_t port() const { return port_; }
   pid_t pid() const { return pid_; }
   const std::string& output() const { return output_; }
@@ -127,7 +126,7 @@ class Daemon {
     text << file.rdbuf();
     return text.str();
   }
-  // Waits for the words: a thread of the daemon writes its log.
+  // Waits for the words, because a thread of the daemon writes its log.
   bool says(const std::string& words, std::size_t from = 0) const {
     for (int i = 0; i < 3000; ++i) {
       const std::string text = log();
@@ -138,7 +137,7 @@ class Daemon {
   }
   void signal(int number) { send_signal(pid_, number); }
 
-  // Exit code, or minus the signal; nothing when it still runs after the patience.
+  // Returns the exit code, or minus the signal; nothing if the daemon still runs after the patience.
   std::optional<int> wait_for_exit(int patience_ms = 30000) {
     for (int waited = 0; waited <= patience_ms; waited += 10) {
       int status = 0;
@@ -152,8 +151,8 @@ class Daemon {
   }
 
  private:
-  // Seals the kernels that the test lends the worker. The daemon would delete unsealed ones, and the
-  // worker would compile them again.
+  // Seals the kernels that the test lends to the worker. The daemon would delete unsealed ones, and the worker would
+  // compile them again.
   void seal_kernels(const std::string& worker) const {
     timespec later{};
     ::clock_gettime(CLOCK_REALTIME, &later);

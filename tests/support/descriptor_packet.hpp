@@ -1,4 +1,4 @@
-// A packet with descriptors, as a process sends it that keeps to no rule.
+// Sends a packet with descriptors, like a process that follows no rules.
 #pragma once
 
 #include <sys/socket.h>
@@ -9,7 +9,7 @@
 
 namespace bulkhead::test {
 
-// sendmsg(2) of so many bytes with these descriptors, which may be none; what it returns.
+// Calls sendmsg(2) with this many bytes and with these descriptors (possibly none), and returns its result.
 inline ssize_t send_packet(int socket, const void* bytes, std::size_t size,
                            std::span<const int> descriptors, int flags = MSG_DONTWAIT) {
   std::vector<char> control(CMSG_SPACE(descriptors.size_bytes()));

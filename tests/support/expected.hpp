@@ -1,4 +1,4 @@
-// What any correct build must generate: the expected tokens that stand beside a model file.
+// The tokens that any correct build must generate: they are stored beside a model file.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace bulkhead::test {
 struct ExpectedStep {
   std::uint32_t token = 0;
   double logprob = 0;
-  bool tie = false;  // implementations may part here; the comparison ends
+  bool tie = false;  // implementations may differ here, so the comparison ends
 };
 
 struct ExpectedCase {

@@ -1,10 +1,10 @@
-// An executor without a device, for tests of the engine. Its "model" is a hash: what a column writes into
-// fake pages depends on its token, its position and what the column before it wrote, as in a model of several
-// layers; its logits are a function of everything it reads back through the page table, from position 0 to
-// its own. So a wrong page, a wrong position, a page of other tokens' past, a page given to two sequences or
-// a column that was never computed changes the tokens, as it would on a device. With ExecutorLimits::window,
-// a column's logits and the values that it writes also depend on what the window's columns wrote to their
-// window pages. Every step is checked against the contract of executor.hpp.
+// An executor without a device, for tests of the engine. Its "model" is a hash: what a column writes into fake pages
+// depends on its token, its position and what the column before it wrote, as in a model of several layers. Its logits
+// are a function of everything that it reads back through the page table, from position 0 to its own. So a wrong
+// page, a wrong position, a page with other tokens before it, a page given to two sequences or a column that was
+// never computed changes the tokens, as it would on a device. With ExecutorLimits::window, a column's logits and the
+// values that it writes also depend on what the window's columns wrote to their window pages. Every step is checked
+// against the contract of executor.hpp.
 #pragma once
 
 #include <cstdint>
@@ -39,11 +39,11 @@ class FakeExecutor : public engine::Executor {
 
   // Overrides the best token after a history (prompt and answer so far); nullopt: the hash decides.
   std::function<std::optional<engine::TokenId>(std::span<const engine::TokenId>)> script;
-  // Called inside wait(), where the device would be computing.
+  // Called inside wait(), while a device would compute.
   std::function<void()> while_waiting;
-  // The n-th submit from now (0: the next) fails as a lost device does.
+  // The n-th submit from now (0: the next) fails like one on a lost device.
   std::optional<std::uint64_t> lose_device_in;
-  // The rows of so many outputs from the next on are full of NaN.
+  // The rows of this many outputs, from the next one on, are full of NaN.
   std::uint32_t poisoned_outputs = 0;
   // Changes a bit in this page.
   void spoil(engine::PageIndex page) { ++slots_[std::size_t{page} * limits_.page_tokens].past; }
@@ -62,12 +62,11 @@ class FakeExecutor : public engine::Executor {
     std::uint32_t columns = 0;
     std::uint32_t outputs = 0;
     std::vector<std::uint32_t> columns_of;  // by sequence of the step
-    std::size_t in_flight = 0;              // with this one
+    std::size_t in_flight = 0;              // including this one
   };
   std::vector<StepRecord> steps;
 
-  // The logits after a history, by the definition above: what the engine's tokens are compared
-  // with.
+  // Returns the logits after a history, by the definition above. The engine's tokens are compared with these.
   std::vector<float> logits_after(std::span<const engine::TokenId> history) const;
   std::vector<float> hidden_after(std::span<const engine::TokenId> history) const;
 
@@ -87,7 +86,7 @@ class FakeExecutor : public engine::Executor {
   std::uint64_t hash_after(std::span<const engine::TokenId> history) const;
 
   struct Slot {
-    engine::TokenId token = 0xDEADBEEF;   // what a page holds before anyone wrote it
+    engine::TokenId token = 0xDEADBEEF;   // the content of a page to which nobody has written
     std::uint64_t past = 0xDEADBEEFDEAD;  // a hash of all tokens up to this one
   };
   struct Pending {
@@ -99,28 +98,26 @@ class FakeExecutor : public engine::Executor {
   };
   Status check(const engine::Step& step) const;
   Status check_windows(const engine::Step& step) const;
-  // A page that a step in flight writes to may be in another step's tables only where it is the same
-  // sequence's.
+  // A page to which a step in flight writes may be in another step's tables only if it belongs to the same sequence.
   Status check_against(const Pending& earlier, const engine::Step& step) const;
 
   engine::PageSum sum_of(engine::PageIndex page) const;
   Slot& slot_in(const std::vector<engine::PageIndex>& table, std::uint32_t position);
-  // Folds what a column at `position` sees of its sequence's windowed layers, without what it
-  // writes itself.
+  // Hashes what a column at `position` sees of its sequence's windowed layers, without what the column itself writes.
   std::uint64_t seen_through_window(const std::vector<engine::PageIndex>& windows,
                                     std::uint32_t position);
 
   engine::ExecutorLimits limits_;
   engine::Sampler sampler_;
   std::vector<Slot> slots_;  // page after page, window pages last
-  // With ExecutorLimits::states, columns go on from these values instead of the page's past, so that a
-  // wrong slot changes the tokens, too.
+  // With ExecutorLimits::states, columns continue from these values instead of from the page before, so that a wrong
+  // slot changes the tokens, too.
   std::vector<std::uint64_t> states_;
-  std::uint32_t reserved_ = 0;  // rows of logits
+  std::uint32_t reserved_ = 0;  // reserved rows of logits
   std::deque<Pending> in_flight_;
   std::deque<std::vector<engine::PageSum>> lots_;
   std::vector<engine::PageSum> sums_;
-  std::vector<engine::Output> outputs_submitted_;  // by the latest step
+  std::vector<engine::Output> outputs_submitted_;  // of the latest step
   // What the outputs of the step that was computed last chose.
   std::vector<engine::TokenId> chosen_;
   std::vector<std::vector<float>> rows_, hidden_;

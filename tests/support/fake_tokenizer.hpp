@@ -1,6 +1,5 @@
-// A tokenizer without a model file: tokens 0 to 255 are the bytes, then BOS, EOS, and the words it
-// is given, longest match first. The text "<eos>" is the special token where special text is
-// allowed.
+// A tokenizer without a model file: tokens 0 to 255 are the bytes, followed by BOS, EOS, and the given words, longest
+// match first. The text "<eos>" is the special token where special text is allowed.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// The models of the fixtures' folder that Bulkhead computes, by name: what every test of all of them
-// goes through.
+// The names of the models in the fixtures' folder that Bulkhead computes, for tests that go through all of them.
 #pragma once
 
 namespace bulkhead::test {
@@ -19,8 +18,8 @@ inline constexpr const char* kFixtureModels[] = {
     "tiny-qwen35-Q4_K_M",    "tiny-qwen35moe-Q8_0",
 };
 
-// One of each family whose attention, cache or feed-forward is of another kind: sinks and biased experts; windows; heads
-// of two sizes, shared keys and an input for each layer; experts; latents; states.
+// One model of each family with a special kind of attention, cache or feed-forward: sinks and biased experts;
+// windows; heads of two sizes, shared keys and an input for each layer; experts; latents; states.
 inline constexpr const char* kFamilies[] = {
     "tiny-gpt-oss-MXFP4", "tiny-gemma3-Q4_K_M",         "tiny-gemma4-Q4_K_M",
     "tiny-qwen3moe-Q8_0", "tiny-deepseek2-yarn-Q4_K_M", "tiny-qwen35-Q4_K_M",

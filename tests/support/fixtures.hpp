@@ -1,5 +1,4 @@
-// Where the model and tokenizer fixtures are: BULKHEAD_FIXTURES, else ../shared/fixtures beside the
-// source.
+// Returns where the model and tokenizer fixtures are: BULKHEAD_FIXTURES, or ../shared/fixtures beside the source.
 #pragma once
 
 #include <cstdlib>

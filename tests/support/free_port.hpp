@@ -1,4 +1,4 @@
-// A port for a daemon that is asked before it tells its own.
+// A port for a daemon to which requests are sent before it has reported its port.
 #pragma once
 
 #include <netinet/in.h>
@@ -12,7 +12,7 @@
 
 namespace bulkhead::test {
 
-// One of 127.0.0.1 that was free a moment ago.
+// Returns a port of 127.0.0.1 that was free a moment ago.
 inline std::uint16_t free_port() {
   const UniqueFd probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

@@ -1,5 +1,5 @@
-// The sweep over failing calls of the device: which call fails, how, in which form of the
-// optimisations. For tests that go through all of a kind one after another.
+// The cases of the tests that make calls of the device fail: which call fails, in which way, and in which form of the
+// optimisations. For tests that go through all of one kind.
 #pragma once
 
 #include <ostream>

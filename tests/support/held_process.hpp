@@ -1,6 +1,6 @@
-// A dead process that can't be reaped yet. It looks like a process whose memory the kernel or a
-// driver takes long to take back. The test traces one of its threads. All of the threads have ended,
-// but the kernel reports the process's end only when the test has waited for the traced thread.
+// A dead process that can't be reaped yet. It looks like a process whose memory the kernel or a driver takes long to
+// reclaim. The test traces one of its threads. All of the threads have ended, but the kernel reports the process's
+// end only when the test has waited for the traced thread.
 #pragma once
 
 #include <sys/ptrace.h>
@@ -14,8 +14,8 @@
 
 namespace bulkhead::test {
 
-// The reason for skipping a test that holds a process, in one line: tools/test prints it behind the
-// test's name.
+// The reason for skipping a test that holds a process, in one line, because tools/test prints it behind the test's
+// name.
 inline constexpr const char* kNoTracing =
     "not checked: what the daemon does while the kernel takes long to take this dead process "
     "back. The test holds the process by tracing it, and this system refuses ptrace. To run the "
@@ -43,7 +43,7 @@ class HeldProcess {
   HeldProcess(const HeldProcess&) = delete;
   HeldProcess& operator=(const HeldProcess&) = delete;
 
-  // Returns false if this system does not let the test trace the process.
+  // Returns false if this system does not allow the test to trace the process.
   bool held() const { return thread_ > 0; }
   // Lets the process go, once it has been killed.
   void release() {

@@ -1,5 +1,4 @@
-// What a process holds, by the kernel's word: a daemon that has seen a worker die must hold no more
-// than before.
+// What a process holds, according to the kernel: a daemon that has seen a worker die must not hold more than before.
 #pragma once
 
 #include <sys/types.h>
@@ -66,8 +65,8 @@ inline void PrintTo(const Holdings& holdings, std::ostream* out) {
     *out << " " << count << " x " << name << ";";
 }
 
-// Mappings of files and memory objects, and anonymous ones: of these malloc and the thread library keep
-// some (arenas, stacks of threads that have ended), so only a trend means something.
+// The mappings of files and memory objects, and the anonymous ones. malloc and the thread library keep some of the
+// latter (arenas, stacks of threads that have ended), so only a trend in them means something.
 struct Mappings {
   int named = 0, anonymous = 0;
 

@@ -1,5 +1,5 @@
-// A small blocking HTTP client on a plain socket, so that tests can send any bytes, stop reading,
-// or hang up when they like.
+// A small blocking HTTP client on a plain socket, so that tests can send any bytes, stop reading, or hang up at any
+// time.
 #pragma once
 
 #include <arpa/inet.h>
@@ -24,12 +24,12 @@ struct HttpReply {
   int status = 0;                              // 0: the connection ended before a status line
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;                            // chunks joined
-  bool complete = false;                       // ended as its headers said
+  bool complete = false;                       // the body ended as its headers said
 };
 
 class HttpClient {
  public:
-  static constexpr int kPatienceMs = 120000;  // a loaded machine may take its time
+  static constexpr int kPatienceMs = 120000;  // a loaded machine may be slow
 
   explicit HttpClient(std::uint16_t port, int receive_buffer = 0) : port_(port) {
     fd_.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -125,7 +125,7 @@ class HttpClient {
     return reply;
   }
 
-  // The next chunk of a chunked body: empty at its end, nothing when the connection ended first.
+  // Returns the next chunk of a chunked body: empty at its end, nothing if the connection ended first.
   std::optional<std::string> receive_chunk() {
     std::size_t end = 0;
     while ((end = buffer_.find("\r\n")) == std::string::npos) {
@@ -140,7 +140,7 @@ class HttpClient {
     return chunk;
   }
 
-  // True when the server has closed, within the patience.
+  // Returns whether the server closed the connection within the patience.
   bool closed_by_server() {
     while (fill()) {
     }

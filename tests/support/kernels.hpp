@@ -1,8 +1,9 @@
-// Compiled kernels, from one test to the next. A worker has a cache folder of its own, by design, and the CPU's driver takes
-// five seconds of a core for what a worker of one model runs, most of which other workers and the tests of kernels have had
-// compiled before. So a worker's folder begins with all that is in the driver's usual cache, where programs without a folder
-// of their own have it, and what it then compiles is put there for others. The files are linked: the driver writes each under
-// another name and renames it, never changes one, and knows a broken one by its checksum.
+// Passes compiled kernels from one test to the next. Each worker has its own cache folder by design, and the CPU's
+// driver takes five seconds of a core to compile what a worker of one model runs. Other workers and the tests of
+// kernels have compiled most of that before. So a worker's folder begins with everything in the driver's usual cache
+// (where programs without a folder of their own keep theirs), and what the worker then compiles is put there for
+// others. The files are linked: the driver writes each file under another name and renames it, never changes a file,
+// and detects a broken one by its checksum.
 #pragma once
 
 #include <cstdlib>
@@ -12,7 +13,7 @@
 
 namespace bulkhead::test {
 
-// Mesa's. Empty: there is none.
+// Returns the folder of Mesa's cache. Empty: there is none.
 inline std::filesystem::path shared_kernels() {
   const char* const xdg = std::getenv("XDG_CACHE_HOME");
   const char* const home = std::getenv("HOME");
@@ -26,7 +27,7 @@ inline void link_kernels(const std::filesystem::path& from, const std::filesyste
   std::error_code none;
   for (fs::directory_iterator folder(from, none), end; !none && folder != end;
        folder.increment(none)) {
-    // "ab/cdef...": what else there is, such as the index, is its owner's.
+    // Files in folders like "ab/cdef..." are kernels; other files, such as the index, are not shared.
     if (folder->path().filename().string().size() != 2) continue;
     const fs::path there = to / folder->path().filename();
     std::error_code inner;
@@ -35,7 +36,7 @@ inline void link_kernels(const std::filesystem::path& from, const std::filesyste
          file.increment(inner)) {
       const fs::path name = file->path().filename();
       std::error_code failed;
-      if (name.has_extension()) continue;  // being written
+      if (name.has_extension()) continue;  // still being written
       fs::create_hard_link(file->path(), there / name, failed);
       if (failed == std::errc::cross_device_link)
         fs::copy_file(file->path(), there / name, fs::copy_options::skip_existing, failed);
@@ -43,11 +44,11 @@ inline void link_kernels(const std::filesystem::path& from, const std::filesyste
   }
 }
 
-// For a worker that will have this cache folder.
+// Call it for a worker that will have this cache folder.
 inline void lend_kernels(const std::filesystem::path& cache) {
   if (!shared_kernels().empty()) link_kernels(shared_kernels(), cache / "mesa_shader_cache");
 }
-// Of workers that are gone.
+// Call it for workers that have ended.
 inline void keep_kernels(const std::filesystem::path& cache) {
   if (!shared_kernels().empty()) link_kernels(cache / "mesa_shader_cache", shared_kernels());
 }

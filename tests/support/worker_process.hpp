@@ -1,5 +1,4 @@
-// A bulkhead-worker as the daemon starts it, for tests that talk to the real program over a real
-// channel.
+// A bulkhead-worker started as the daemon starts it, for tests that talk to the real program over a real channel.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +16,7 @@
 
 namespace bulkhead::test {
 
-// What a worker said about one request, put together.
+// What a worker said about one request, combined.
 struct WorkerAnswer {
   std::optional<ipc::Accepted> accepted;
   std::vector<ipc::TokenId> tokens;
@@ -30,28 +29,27 @@ struct WorkerAnswer {
 
 class WorkerProcess {
  public:
-  // Starts `program` with the arguments and the channel's. Kernels are cached in a folder that
-  // tests share, so that only the first one compiles them.
+  // Starts `program` with the arguments, and with those of the channel. Kernels are cached in a folder that tests
+  // share, so that only the first test compiles them.
   WorkerProcess(const std::string& program, std::vector<std::string> arguments,
                 const config::IpcSettings& settings);
-  ~WorkerProcess();  // kills what still runs
+  ~WorkerProcess();  // kills the process if it still runs
 
   pid_t pid() const { return pid_; }
   ipc::Channel& channel() { return *channel_; }
   void send(const ipc::ToWorker& message);
-  // Receives until `done` or the worker's end; false after `timeout`, with a failed expectation. A
-  // dead worker ends it, too: see ended().
+  // Receives until `done` returns true or the worker has ended (see ended()). After `timeout` it returns false, with
+  // a failed expectation.
   bool receive_until(const std::function<bool()>& done,
                      std::chrono::seconds timeout = std::chrono::seconds(100));
   bool wait_ready() {
     return receive_until([this] { return ready.has_value() || fatal.has_value(); }) && ready;
   }
-  // For messages: its last words, or how it ended.
+  // For messages: the worker's last message, or how it ended.
   std::string why_not_ready();
-  // Receives until the worker has closed its end, and gives its exit code; -signal when one killed
-  // it.
+  // Receives until the worker has closed its end, and returns its exit code, or minus the signal that killed it.
   int wait_exit();
-  // Lets the daemon's end go, as the daemon's death would.
+  // Closes the daemon's end, as the daemon's death would.
   void close_channel() { channel_.reset(); }
 
   WorkerAnswer& answer(std::uint64_t request) { return answers[RequestId{request}]; }
@@ -69,7 +67,7 @@ class WorkerProcess {
 
   std::unique_ptr<ipc::Channel> channel_;
   pid_t pid_ = -1;
-  bool closed_ = false;  // the worker's end is gone
+  bool closed_ = false;  // the worker has closed its end
 };
 
 }  // namespace bulkhead::test

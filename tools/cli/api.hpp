@@ -1,5 +1,4 @@
-// What the subcommands that speak with a daemon share: the address, waiting until it serves, and
-// one streamed answer.
+// What the subcommands that talk to a daemon share: the address, waiting until it serves, and one streamed answer.
 #pragma once
 
 #include <atomic>
@@ -22,16 +21,15 @@ struct Connection {
   std::string api_key;
 };
 
-// Set by Ctrl-C once watch_interrupts() was called; a second Ctrl-C before it is cleared ends the
-// program.
+// Ctrl-C sets this once watch_interrupts() was called; a second Ctrl-C before it is cleared ends the program.
 extern std::atomic<bool> interrupted;
 void watch_interrupts();
 
 Result<HttpClient> make_client(const Connection& connection);
 
-// Waits while the daemon says that the model (empty: any) is loading, with a line of progress on
-// stderr when that is a terminal. What is drained or has been given up is not waited for: the
-// request's own answer tells.
+// Waits while the daemon says that the model (empty: any) is loading; shows a progress line on stderr if that is a
+// terminal. It does not wait for a model that is drained or was given up, because the request's own answer reports
+// that.
 Status wait_until_ready(HttpClient& client, const std::string& model);
 
 // Makes an Error from the "message" of an OpenAI-shaped error body, or from a readable part of
@@ -51,19 +49,18 @@ struct Sampling {
 
 struct Answer {
   std::string text;
-  std::string finish_reason;  // "stop", "length"; empty when it was interrupted
+  std::string finish_reason;  // "stop", "length"; empty if it was interrupted
   bool interrupted = false;
 };
 
-// Posts with "stream": true and hands each piece of text on as it arrives. Ctrl-C ends the answer,
-// not the program.
+// Posts with "stream": true and passes each piece of text on as it arrives. Ctrl-C ends the answer, not the program.
 Result<Answer> stream_answer(HttpClient& client, const std::string& path, nlohmann::json request,
                              const std::function<void(std::string_view)>& on_text);
 
-// Writes to stdout, whole. False: nobody reads any more, or it can't be written; the latter is told
-// on stderr once, and is a failure of the program (output_failed), whatever else it does.
+// Writes all of the text to stdout. Returns false if nobody reads any more or it can't be written; in the latter case
+// stderr says so once, and the program fails (output_failed) whatever else it does.
 bool put(std::string_view text);
-// The same with a value as one line. Bytes that are no UTF-8 are replaced.
+// The same with a value as one line. Bytes that are not UTF-8 are replaced.
 bool put_json(const nlohmann::json& value);
 extern std::atomic<bool> output_failed;
 

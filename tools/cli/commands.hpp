@@ -1,5 +1,5 @@
-// The subcommands of `bulkhead`. Each gets its options filled in by CLI11 (main.cpp) and returns
-// the exit code: 0 success, 1 failure with one message on stderr. (2 is a wrong command line.)
+// The subcommands of `bulkhead`. CLI11 (main.cpp) fills in each one's options. Each returns the exit code: 0 for
+// success, 1 for failure with one message on stderr. (2 is a wrong command line.)
 #pragma once
 
 #include <optional>
@@ -73,10 +73,10 @@ int run_logs(const LogsOptions& options);
 
 struct LoadTestOptions {
   Connection connection;
-  std::string model;  // empty: the first that the server lists
+  std::string model;  // empty: the first one that the server lists
   std::size_t requests = 64;
-  std::size_t concurrency = 8;  // requests at a time, where there is no rate
-  double rate = 0;              // requests that arrive a second, at random times; 0: no rate
+  std::size_t concurrency = 8;  // requests at a time, if there is no rate
+  double rate = 0;              // requests that arrive per second, at random times; 0: no rate
   std::size_t prompt_words = 64;
   std::uint32_t max_tokens = 64;
   std::uint64_t seed = 1;
@@ -122,7 +122,7 @@ struct InspectOptions {
 int run_inspect(const InspectOptions& options);
 
 struct ApplyTemplateOptions {
-  std::string model;  // or template_file
+  std::string model;  // this, or template_file
   std::string template_file;
   std::optional<std::string> bos;
   std::optional<std::string> eos;
@@ -151,17 +151,17 @@ int run_check_schema(const CheckSchemaOptions& options);
 struct DoctorOptions {
   Connection connection;
   std::string bundle;  // the archive to write; empty: print a diagnosis
-  std::string model;   // a model file; says which devices it fits on; empty: none
+  std::string model;   // a model file: says on which devices it fits; empty: none
   bool json = false;
 };
-// Returns 1 if no device can serve, if the model fits on no device, or if the bundle could not be written. A daemon
-// that does not answer is no failure; the bundle says so.
+// Returns 1 if no device can serve, if the model fits on no device, or if the bundle could not be written. If a
+// daemon does not answer, that is no failure; the bundle says so.
 int run_doctor(const DoctorOptions& options);
 
 // What `bulkhead doctor` prints.
 struct Diagnosis {
   std::string text;
-  std::optional<Error> no_devices;  // the reason why the devices can't be listed
+  std::optional<Error> no_devices;  // why the devices can't be listed
   bool usable = false;              // a device can serve
 };
 Diagnosis diagnose();
@@ -174,10 +174,10 @@ struct BenchOptions {
 };
 int run_bench(const BenchOptions& options);
 
-// "bulkhead: MESSAGE" on stderr; returns 1.
+// Prints "bulkhead: MESSAGE" on stderr; returns 1.
 int fail(const Error& error);
 
-// Lines with text of files in them, on their way to a terminal: nothing in it may speak to that.
+// Returns lines that contain text of files, cleaned so that nothing in them controls the terminal.
 std::string cleaned_lines(std::string_view text);
 
 // Reads stdin to its end, or until the user presses Ctrl-C (api.hpp).

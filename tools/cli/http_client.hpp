@@ -1,5 +1,5 @@
-// A small HTTP client for the daemon's API; Boost.Beast stays behind the .cpp. One request at a
-// time, a connection each.
+// A small HTTP client for the daemon's API; only its .cpp includes Boost.Beast. It makes one request at a time, each
+// over its own connection.
 #pragma once
 
 #include <atomic>
@@ -16,20 +16,20 @@ namespace bulkhead::cli {
 struct Url {
   std::string host;  // without the brackets of an IPv6 address
   std::string port;
-  std::string prefix;  // path before the API's own, without a '/' at its end
+  std::string prefix;  // the path before the API's own paths, without a '/' at its end
 };
-// "http://HOST[:PORT][/PREFIX]", or HOST:PORT. https is refused with advice.
+// Parses "http://HOST[:PORT][/PREFIX]" or HOST:PORT. Refuses https, with advice.
 Result<Url> parse_url(const std::string& text);
 
 struct HttpResponse {
   int status = 0;
   std::string content_type;
-  std::string body;  // empty where it was streamed
+  std::string body;  // empty if it was streamed
 };
 
 class HttpClient {
  public:
-  // `stop` is looked at while waiting (every 50 ms), and whenever something came; when it is set, the call ends with
+  // Checks `stop` while it waits (every 50 ms), and whenever something has come; if it is set, the call ends with
   // kUnavailable "stopped".
   HttpClient(std::string url_text, Url url, std::string api_key,
              const std::atomic<bool>* stop = nullptr)
@@ -38,12 +38,12 @@ class HttpClient {
         api_key_(std::move(api_key)),
         stop_(stop) {}
 
-  // kUnavailable: nothing listens there. Any status that the server sends is a success here.
+  // kUnavailable: nothing listens there. Any status that the server sends counts as success here.
   Result<HttpResponse> get(const std::string& path) { return perform("GET", path, "", nullptr); }
   Result<HttpResponse> post(const std::string& path, const std::string& body) {
     return perform("POST", path, body, nullptr);
   }
-  // A body of status 200 goes to on_bytes as it arrives; other bodies come back whole.
+  // A body of status 200 goes to on_bytes as it arrives; other bodies are returned whole.
   using OnBytes = std::function<Status(std::string_view)>;
   Result<HttpResponse> post_streaming(const std::string& path, const std::string& body,
                                       const OnBytes& on_bytes) {

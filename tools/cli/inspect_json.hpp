@@ -8,7 +8,7 @@
 
 namespace bulkhead::cli {
 
-// `tensors`: with a list of all tensors. Sizes are bytes. Returns an error if the file is broken.
+// `tensors`: include a list of all tensors. Sizes are in bytes. Returns an error if the file is broken.
 Result<nlohmann::json> inspect_json(const model::GgufFile& file, bool tensors);
 
 }  // namespace bulkhead::cli

@@ -1,5 +1,5 @@
-// Messages that somebody types, or that a pipe brings one a line. line_reader.cpp alone sees the library
-// (libedit) that edits lines, keeps their history and takes what is pasted as one piece.
+// Reads messages that a user types, or that a pipe delivers one per line. Only line_reader.cpp uses the library
+// (libedit) that edits lines, keeps their history and takes pasted text as one piece.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,12 @@ namespace bulkhead::cli {
 
 class LineReader {
  public:
-  enum class Outcome { kLine, kEnd, kInterrupted, kFailed };  // kFailed: errno says how
+  enum class Outcome { kLine, kEnd, kInterrupted, kFailed };  // kFailed: errno says why
 
   virtual ~LineReader() = default;
-  // The next message, without its line end. At a terminal a message may have several lines: text that is pasted
-  // at once is one message. kInterrupted: Ctrl-C (`interrupted` of api.hpp is set), and the line is dropped.
+  // Reads the next message, without its line end. At a terminal a message may have several lines, because text that
+  // is pasted at once is one message. kInterrupted: Ctrl-C (`interrupted` of api.hpp is set), and the line is
+  // dropped.
   virtual Outcome next(std::string& line) = 0;
 };
 

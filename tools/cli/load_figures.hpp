@@ -13,8 +13,8 @@ namespace bulkhead::cli {
 struct LoadRecord {
   double began = 0, ended = 0;
   std::vector<double> texts;  // when each event with text came
-  std::uint64_t tokens = 0;   // of the answer, as the server counts them; 0: it does not say
-  std::string error;          // empty: it was answered whole
+  std::uint64_t tokens = 0;   // tokens of the answer, as the server counts them; 0: unknown
+  std::string error;          // empty: it was answered completely
 
   std::uint64_t counted_tokens() const { return tokens != 0 ? tokens : texts.size(); }
 };
@@ -31,8 +31,8 @@ struct LoadFigures {
   double seconds = 0;  // from the first request to the last answer's end
   std::uint64_t tokens = 0;
   double requests_per_second = 0, tokens_per_second = 0;
-  // Times in milliseconds: to the first text; between two tokens of an answer (an event of n tokens
-  // counts as n equal gaps); to the answer's end.
+  // Times in milliseconds: to the first text; between two tokens of an answer (an event with n tokens counts as n
+  // equal gaps); to the answer's end.
   Percentiles first_token_ms, inter_token_ms, total_ms;
   std::string first_error;
 };

@@ -1,4 +1,4 @@
-// What a load test asks a server for. Nothing here knows of connections.
+// What a load test requests from a server. Nothing here knows connections.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Server-sent events, as a client reads them: bytes in, the data of whole events out.
+// Reads server-sent events as a client: bytes in, the data of complete events out.
 // https://html.spec.whatwg.org/multipage/server-sent-events.html
 #pragma once
 
@@ -11,12 +11,12 @@ namespace bulkhead::cli {
 
 class SseParser {
  public:
-  // Called with each event's data (its lines joined by '\n'); other fields and comments are passed
-  // over.
+  // Called with each event's data (its lines joined by '
+  // '); other fields and comments are skipped.
   using OnData = std::function<void(std::string_view data)>;
 
-  // Takes the next bytes of the body, cut anywhere. False: an event is larger than kMaxEventBytes,
-  // and the stream should be given up.
+  // Takes the next bytes of the body, cut anywhere. Returns false if an event is larger than kMaxEventBytes; give the
+  // stream up then.
   [[nodiscard]] bool push(std::string_view bytes, const OnData& on_data);
 
   static constexpr std::size_t kMaxEventBytes = 16 << 20;

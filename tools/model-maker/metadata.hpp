@@ -1,5 +1,4 @@
-// GGUF metadata as bytes: written key by key, and the tokenizer's keys, made up or copied from a
-// file.
+// GGUF metadata as bytes: it is written key by key; the tokenizer's keys are made up or copied from a file.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,7 @@ class Metadata {
   void add_string(std::string_view key, std::string_view value);
   void add_strings(std::string_view key, const std::vector<std::string>& values);
   void add_ints(std::string_view key, const std::vector<std::int32_t>& values);
-  // A key with its value as they stand in another file.
+  // Adds a key with its value exactly as they are in another file.
   void add_raw(std::string_view key_and_value);
   void append(const Metadata& other);
 
@@ -33,19 +32,18 @@ class Metadata {
   std::uint64_t count_ = 0;
 };
 
-// Appends an integer or a length-prefixed text as GGUF writes them.
+// Append an integer or a length-prefixed text in GGUF's format.
 void append_u32(std::string& out, std::uint32_t value);
 void append_u64(std::string& out, std::uint64_t value);
 void append_text(std::string& out, std::string_view text);
 
-// The model's own keys.
-// A file of these keys and no tensors.
+// The model's own keys; below, a file with these keys and no tensors.
 std::string header_without_tensors(const Metadata& metadata);
 
 void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metadata);
 
-// A byte-level BPE vocabulary that encodes any text: 256 bytes, syllables built by merges, and at
-// its end ChatML's and the usual special tokens. kInvalidArgument below 270 tokens.
+// Adds a byte-level BPE vocabulary that can encode any text: 256 bytes, syllables built by merges, and at its end
+// ChatML's and the usual special tokens. kInvalidArgument if there are fewer than 270 tokens.
 Status add_made_vocabulary(const Shape& shape, Metadata& metadata);
 
 // Copies every tokenizer.* key of a GGUF file; returns the number of its tokens.

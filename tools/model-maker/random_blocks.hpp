@@ -1,5 +1,5 @@
-// Random weights straight in a tensor type's own format: the quantised ones are random bits with
-// scales that give the wanted deviation, which is as fast as the generator and needs no quantiser.
+// Random weights directly in a tensor type's format: the quantised ones are random bits with scales that give the
+// wanted deviation. That is as fast as the generator, and needs no quantiser.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace bulkhead::model_maker {
 
-// A pure function of (seed, tensor, chunk): which thread makes a chunk never shows.
+// A pure function of (seed, tensor, chunk): the result does not depend on which thread makes a chunk.
 class Random {
  public:
   Random(std::uint64_t seed, std::uint64_t tensor, std::uint64_t chunk);

@@ -1,4 +1,4 @@
-// Streams of a real model that are disturbed while they run, and what their clients hear.
+// Streams of a real model that are disturbed while they run, and what their clients receive.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ inline json request_of(bool sampled, int tokens, const std::string& prompt, int 
   return request;
 }
 
-// All that a client was told, but for how it was cut into events.
+// Everything that a client received, regardless of how it was cut into events.
 struct Heard {
   std::string text, finish_reason;
   std::vector<int> ids;
@@ -96,7 +96,7 @@ inline Timed stream(
   return timed;
 }
 
-// The worker that serves, once there is one.
+// Returns the pid of the worker that serves, once there is one.
 inline pid_t serving_worker(const Serving& serving) {
   pid_t pid = -1;
   EXPECT_TRUE(Serving::eventually([&] {

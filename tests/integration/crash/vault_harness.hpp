@@ -1,4 +1,5 @@
-// A daemon with a worker whose memory outlives it, one undisturbed stream, and ways to kill in the middle of another.
+// A daemon with a worker whose memory outlives it, one undisturbed stream, and ways to kill the worker during
+// another.
 #pragma once
 
 #include <fcntl.h>
@@ -26,10 +27,10 @@
 namespace bulkhead::test {
 
 namespace fs = std::filesystem;
-inline constexpr int kTokens = 30;  // with the prompt more than two pages
+inline constexpr int kTokens = 30;  // with the prompt, this is more than two pages
 
-// A memory file that another process holds, by a part of its name; and, if told, of so many bytes and
-// a driver's header.
+// A memory file that another process holds. It is found by a part of its name and, if given, by its size plus a
+// driver's header.
 class HeldMemory {
  public:
   HeldMemory(pid_t holder, const std::string& name, std::uint64_t bytes = 0) {
@@ -72,7 +73,7 @@ inline std::size_t descriptors_of(pid_t pid) {
       fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd"), fs::directory_iterator()));
 }
 
-// Over shared memory, which is what a daemon takes by itself.
+// Uses shared memory, which is the daemon's default.
 class Vault : public testing::Test {
  protected:
   virtual const char* transport() const { return "shm"; }
@@ -82,7 +83,7 @@ class Vault : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  // A copy of a model that may be deleted and changed; empty: there are no fixtures.
+  // Returns a copy of a model that may be deleted and changed; empty: there are no fixtures.
   std::string copy_of(const std::string& fixture) const {
     const fs::path from = fixtures() / "models" / fixture;
     if (!fs::exists(from)) return {};
@@ -100,7 +101,7 @@ class Vault : public testing::Test {
     ASSERT_EQ(undisturbed_.heard.ids.size(), static_cast<std::size_t>(kTokens));
   }
 
-  // Kills the worker in the middle of a stream, which must not be told.
+  // Kills the worker in the middle of a stream, whose client must not notice.
   void kill_in_stream(const std::function<void()>& before_the_kill = [] {}) {
     const pid_t victim = serving_worker(serving_);
     const Timed killed = stream(serving_.port, request_, kTokens / 2, [&] {
@@ -112,7 +113,7 @@ class Vault : public testing::Test {
     pause_ms_ = killed.longest_pause.count();
   }
 
-  // Returns once no thread of the process runs any more.
+  // Stops the process and returns once none of its threads runs any more.
   static void stop(pid_t pid) {
     send_signal(pid, SIGSTOP);
     EXPECT_TRUE(Serving::eventually([&] {
@@ -150,7 +151,7 @@ class Vault : public testing::Test {
     }));
   }
 
-  // The spare, once it stands by with memory that it has come by so.
+  // Returns the spare, once it stands by with memory that it got in this way.
   json spare_with(const std::string& memory) const {
     json spare;
     EXPECT_TRUE(Serving::eventually([&] {
@@ -162,29 +163,29 @@ class Vault : public testing::Test {
     return spare;
   }
 
-  // False where device memory is no file in memory.
+  // Returns false if device memory is not a file in memory.
   bool flip_a_weight() const {
     const HeldMemory block(serving_.daemon->pid(), "llvmpipe");
-    // Behind the driver's own header.
+    // Skips the driver's own header.
     if (block.valid()) block.bytes()[block.bytes().size() / 3] ^= std::byte{1};
     return block.valid();
   }
 
-  // One bit of every 512 bytes in the KV pages' memory; false where device memory is no file in memory.
+  // Flips one bit of every 512 bytes in the KV pages' memory; returns false if device memory is not a file in memory.
   bool flip_pages() const {
     return change_pages(0, 512, [](std::byte& each) { each ^= std::byte{1}; });
   }
-  // The same in the second half of the memory, which in tiny-qwen35moe is of saved states: the KV pages of its one
+  // The same in the second half of the memory, which in tiny-qwen35moe holds saved states: the KV pages of its one
   // layer with attention come first.
   bool flip_states() const {
     return change_pages(1, 512, [](std::byte& each) { each ^= std::byte{1}; });
   }
-  // All of the KV pages' memory.
+  // Overwrites all of the KV pages' memory.
   bool fill_pages(std::byte with) const {
     return change_pages(0, 1, [with](std::byte& each) { each = with; });
   }
 
-  // Changes every so many bytes, in the second half of each block or all of it (`half` 0).
+  // Changes the memory at regular distances, in the second half of each block, or in all of it (`half` 0).
   template <typename Change>
   bool change_pages(std::size_t half, std::size_t every, Change change) const {
     const HeldMemory directory(serving_.daemon->pid(), "bulkhead vault");
@@ -197,7 +198,7 @@ class Vault : public testing::Test {
     for (std::size_t i = described.weight_blocks; i < described.block_bytes.size(); ++i) {
       const HeldMemory block(serving_.daemon->pid(), "llvmpipe", described.block_bytes[i]);
       if (!block.valid()) return false;
-      // The driver's own header comes first, within what is more than the block.
+      // The driver's own header comes first; it is the part of the file that exceeds the block.
       const std::size_t header = block.bytes().size() - described.block_bytes[i];
       for (std::size_t at = header + half * described.block_bytes[i] / 2; at < block.bytes().size();
            at += every, ++changed)
@@ -206,7 +207,7 @@ class Vault : public testing::Test {
     return changed > 0;
   }
 
-  // Other tests' descriptors may be on the way when it is to be offered.
+  // Waits, because other tests' descriptors may be in flight when the vault is to be offered.
   json vault() const {
     json told;
     Serving::eventually([&] { return (told = vault_now())["state"] != "waiting"; });
@@ -227,7 +228,7 @@ class Vault : public testing::Test {
   long long pause_ms_ = 0;
 };
 
-// What depends on how a daemon hears of a death, or on what descriptors it holds and sends.
+// What depends on how a daemon learns of a death, or on which descriptors it holds and sends.
 class VaultTransports : public Vault, public testing::WithParamInterface<const char*> {
  protected:
   const char* transport() const override { return GetParam(); }

@@ -1,4 +1,4 @@
-// Lists of tokens, which tests of the engine put together, and what these tests ask of a harness.
+// Lists of tokens for tests of the engine, and functions that these tests need of a harness.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ inline Tokens operator+(Tokens left, const Tokens& right) {
   return left;
 }
 
-// Returns the greedy answer, by the definition of the fake model, without any page.
+// Returns the greedy answer by the fake model's definition, without any pages.
 inline Tokens answer_to(const FakeExecutor& executor, Tokens history, std::size_t count) {
   Tokens answer;
   while (answer.size() < count) {
@@ -32,14 +32,14 @@ inline Tokens answer_to(const FakeExecutor& executor, Tokens history, std::size_
   return answer;
 }
 
-// A greedy request whose answer only its length ends.
+// A greedy request whose answer ends only by its length.
 inline ipc::Submit endless(std::uint64_t id, const Tokens& prompt, std::uint32_t max_tokens) {
   ipc::Submit request = greedy_request(id, prompt, max_tokens);
   request.ignore_eos = true;
   return request;
 }
 
-// Returns a counter of the engine; -1, and the test fails, if the engine has none of that name.
+// Returns a counter of the engine; returns -1, and the test fails, if the engine has none with that name.
 inline double figure(const EngineHarness& harness, const std::string& name) {
   const ipc::Stats stats = harness.engine.stats();
   for (const ipc::Counter& counter : stats.counters) {

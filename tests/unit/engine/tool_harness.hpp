@@ -1,4 +1,4 @@
-// An engine whose model may call two tools, and what its answers' calls must be.
+// An engine whose model may call two tools, and functions that check its answers' calls.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ inline std::string tools(const char* more = "") {
           "properties":{},"additionalProperties":false}}}])";
 }
 
-// The words of a vocabulary in which the family's marks are tokens of their own.
+// The words of a vocabulary in which the family's marks are separate tokens.
 inline const std::vector<std::string> kWords = {"<tool_call>", "</tool_call>",  "<think>",
                                                 "</think>",    "{\"name\": \"", "\"arguments\": {",
                                                 "\"}}",        "}}\n",          ">{\"name\""};
@@ -48,7 +48,7 @@ class ToolHarness : public EngineHarness {
         jinja::Chat::load("{{ messages[0].content }}" + std::string(prompt_end), "", "");
     language.family = model::answer::family_named(family);
   }
-  // Says `raw` where what it is held to lets it, then ends.
+  // Makes the model say `raw` wherever its constraint allows that, and then end.
   void says(const std::string& raw, std::size_t prompt_tokens) {
     const std::vector<engine::TokenId> tokens = tokenizer.encode(raw, false, false);
     executor.script = [tokens, prompt_tokens](std::span<const engine::TokenId> history) {

@@ -15,7 +15,7 @@
 
 namespace bulkhead::test {
 
-// Repeats what came eight tokens ago at most places, so that n-grams find something.
+// In most places repeats the token of eight tokens ago, so that n-grams find something.
 inline std::optional<ipc::TokenId> repeats_itself(std::span<const ipc::TokenId> history) {
   std::uint64_t hash = 0;
   for (const ipc::TokenId token : history)
@@ -25,8 +25,8 @@ inline std::optional<ipc::TokenId> repeats_itself(std::span<const ipc::TokenId> 
   return history[history.size() - 8];
 }
 
-// Greedy and drawn by the device or by the host, with penalties, log-probabilities, biases, stop
-// strings and stop tokens.
+// Requests whose tokens are greedy or drawn by the device or the host, with penalties, log-probabilities, biases,
+// stop strings and stop tokens.
 inline std::vector<ipc::Submit> varied_requests(std::uint64_t count) {
   std::vector<ipc::Submit> requests;
   for (std::uint64_t i = 1; i <= count; ++i) {

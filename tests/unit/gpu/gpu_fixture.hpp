@@ -1,5 +1,4 @@
-// What the tests of gpu/ share: one lavapipe device with validation for the whole program, and one
-// small kernel.
+// What the tests of gpu/ share: one lavapipe device with validation for the whole program, and one small kernel.
 #pragma once
 
 #include <cstdint>
@@ -26,25 +25,25 @@ struct AxpbPush {
 inline constexpr std::uint32_t kAxpbGroup = 64;
 KernelSpec axpb_spec();
 
-// The CPU device, so that the tests run anywhere, or what BULKHEAD_TEST_DEVICE selects; validated
-// where the layer is installed.
+// Selects the CPU device, so that the tests run anywhere, or the device in BULKHEAD_TEST_DEVICE; with validation if
+// the layer is installed.
 DeviceOptions test_device_options();
 
-// Takes the log's lines, of every level, for as long as it lives.
+// Captures the log's lines, of every level, for as long as it lives.
 class LogCapture {
  public:
   LogCapture();
   ~LogCapture();
   LogCapture(const LogCapture&) = delete;
   LogCapture& operator=(const LogCapture&) = delete;
-  int count(const std::string& part) const;  // lines that contain it
+  int count(const std::string& part) const;  // returns how many lines contain it
 
  private:
   std::ostringstream lines_;
   std::shared_ptr<spdlog::logger> before_;
 };
 
-// Skips where there is no device. Fails a test that made the validation layer complain.
+// Skips tests if there is no device. Fails a test about which the validation layer complained.
 class GpuTest : public ::testing::Test {
  protected:
   static constexpr std::uint32_t kTimeoutMs = 20000;
@@ -52,17 +51,17 @@ class GpuTest : public ::testing::Test {
   void SetUp() override;
   void TearDown() override;
   static Device& device();
-  // Whether its transfer queue has timestamps that can be read while it works.
+  // Returns whether its transfer queue has timestamps that can be read while it works.
   static bool times_copies() {
     return device().has_host_query_reset() && device().tells_timestamps_at_once() &&
            device().transfer_timestamp_bits() > 0;
   }
 
-  // The kernel over whole slices of floats.
+  // Runs the kernel over whole slices of floats.
   static void axpb(Recorder& recorder, const Kernel& kernel, const BufferSlice& x,
                    const BufferSlice& y, float a, float b);
   static Kernel axpb_kernel();
-  // A host-visible buffer of floats.
+  // Makes a host-visible buffer of floats.
   static Buffer floats(const std::vector<float>& values);
   static std::vector<float> read_floats(const BufferSlice& slice);
 

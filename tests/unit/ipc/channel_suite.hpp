@@ -1,5 +1,5 @@
-// A channel over each transport and region, both ends in this process; the worker's may be handed to
-// a Child instead.
+// A channel over each transport and region, with both ends in this process. The worker's end may be given to a Child
+// instead.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace bulkhead::ipc::test {
 
 class OverEveryTransport : public testing::TestWithParam<Kind> {
  protected:
-  // A small ring, so that everything wraps.
+  // A small ring, so that everything wraps around.
   void open(std::uint32_t ring_kib = 16) {
     settings_ = settings_for(GetParam(), ring_kib);
     pair_ = make_pair(settings_);

@@ -1,7 +1,7 @@
-// What both ends say to each other in death_test: everything that a channel is for, so that each of
-// its steps is passed at both ends, whoever dies. The hello; turns with both asleep; descriptors
-// both ways; a stream each way that fills the channel until its sender sleeps; a record in pieces
-// each way; the goodbye.
+// The conversation of both ends in death_test. It uses everything that a channel offers, so that both ends pass each
+// of the channel's steps, whoever dies: the hello; turns with both ends asleep; descriptors in both directions; a
+// stream in each direction that fills the channel until its sender sleeps; a record in pieces in each direction; the
+// goodbye.
 #pragma once
 
 #include <fcntl.h>
@@ -34,8 +34,8 @@ inline std::uint64_t monotonic_ns() {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// How long this thread has been ready to run while others had the cores, since its start (the kernel's
-// run delay); 0 where the kernel does not tell.
+// Returns how long this thread has been ready to run without a core, since its start (the kernel's run delay); 0 if
+// the kernel does not say.
 inline std::uint64_t waited_for_a_core_ns() {
   std::ifstream file("/proc/thread-self/schedstat");
   std::uint64_t ran = 0, waited = 0;
@@ -46,7 +46,7 @@ class Conversation {
  public:
   Conversation(Channel& channel, End end) : channel_(channel), daemon_(end == End::kDaemon) {}
 
-  // Up to the goodbye, or to the error that ended it.
+  // Runs up to the goodbye, or to the error that ended it.
   Status run() {
     if (!daemon_) BULKHEAD_RETURN_IF_ERROR(say(40));  // the hello
     if (daemon_) BULKHEAD_RETURN_IF_ERROR(hear(40));
@@ -64,7 +64,7 @@ class Conversation {
     return drain();
   }
 
-  // The error that tells of the peer's end, whenever it comes.
+  // Returns the error that reports the peer's end, whenever it comes.
   Error run_to_the_peers_end() {
     if (const Status status = run(); !status.ok()) return status.error();
     const auto after = receive_asleep(channel_);
@@ -75,7 +75,7 @@ class Conversation {
   static Error wrong(const std::string& what) { return Error(ErrorCode::kInternal, what); }
 
   Status say(std::size_t bytes) { return send_pattern(channel_, bytes, sent_++); }
-  // The other end is asleep by then.
+  // Says it when the other end is already asleep.
   Status say_late(std::size_t bytes) {
     ::usleep(200);
     return say(bytes);
@@ -94,7 +94,7 @@ class Conversation {
     return {};
   }
 
-  // Descriptors, and then a record: who has it can take them.
+  // Sends descriptors, and then a record: whoever has the record can take the descriptors.
   Status give(std::uint64_t tag) {
     UniqueFd one(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     const int both[] = {one.get(), one.get()};
@@ -109,7 +109,7 @@ class Conversation {
     return {};
   }
 
-  // Records of many sizes, until the channel has been full and this end asleep for room.
+  // Sends records of many sizes, until the channel has been full and this end has slept to wait for room.
   Status stream_out() {
     const std::uint64_t before = channel_.stats().sleeps;
     for (std::uint64_t i = 0; i < 40 || channel_.stats().sleeps < before + 2; ++i) {
@@ -117,7 +117,7 @@ class Conversation {
     }
     return say(kGoodbye);
   }
-  // Slower than the other end sends.
+  // Receives more slowly than the other end sends.
   Status stream_in() {
     for (std::uint64_t i = 0;; ++i) {
       if (i % 16 == 0) ::usleep(100);
@@ -139,7 +139,7 @@ class Conversation {
   std::uint64_t sent_ = 0, heard_ = 0;
 };
 
-// Starts `program` with `arguments` as the worker of `pair`: 0 and 1 or 4, and 3, are its channel.
+// Starts `program` with `arguments` as the worker of `pair`. Its channel has descriptors 3 and either 0 and 1, or 4.
 inline pid_t spawn_worker(const std::string& program, std::vector<std::string> arguments,
                           ChannelPair& pair, std::vector<std::string> environment) {
   const auto high = [](const UniqueFd& fd) {
@@ -169,8 +169,8 @@ inline pid_t spawn_worker(const std::string& program, std::vector<std::string> a
   return failed == 0 ? pid : -1;
 }
 
-// Our environment less the fault plan, and `added`. ThreadSanitizer would let each process that had
-// a second thread sleep for a second at its end.
+// Returns this process's environment without the fault plan, plus `added`. It also stops ThreadSanitizer from letting
+// each process that had a second thread sleep for a second at its end.
 inline std::vector<std::string> environment_with(const std::vector<std::string>& added) {
   std::vector<std::string> result = {"TSAN_OPTIONS=atexit_sleep_ms=0"};
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -180,7 +180,7 @@ inline std::vector<std::string> environment_with(const std::vector<std::string>&
   return result;
 }
 
-// Lines of /proc/self/maps that show a ring region.
+// Counts the lines of /proc/self/maps that show a ring region.
 inline std::size_t mapped_regions() {
   std::ifstream maps("/proc/self/maps");
   std::size_t count = 0;

@@ -23,7 +23,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Long enough that only a lost wake-up or a deadlock reaches it.
+// Long enough that only a lost wake-up or a deadlock can take this time.
 inline constexpr seconds kForever{60};
 
 struct Kind {
@@ -55,7 +55,7 @@ inline ChannelPair make_pair(const config::IpcSettings& settings) {
   return std::move(*pair);
 }
 
-// The worker's end of `pair`, in this process, without touching its standard streams.
+// Opens the worker's end of `pair` in this process, without touching its standard streams.
 inline std::unique_ptr<Channel> open_here(ChannelPair& pair, const config::IpcSettings& settings) {
   InheritedDescriptors inherited;
   inherited.socket = pair.worker_socket.release();
@@ -79,7 +79,7 @@ inline void close_workers_ends(ChannelPair& pair) {
   pair.worker_stdout.reset();
 }
 
-// Runs `body` as a worker process: the daemon's end is closed in it, its result is its exit code.
+// Runs `body` as a worker process: the process closes the daemon's end, and its exit code is the result of `body`.
 class Child {
  public:
   Child(ChannelPair& pair, const config::IpcSettings& settings,
@@ -104,7 +104,7 @@ class Child {
     }
   }
   pid_t pid() const { return pid_; }
-  // Exit code, or 1000 + signal.
+  // Returns the exit code, or 1000 + signal.
   int wait() {
     int status = 0;
     ::waitpid(pid_, &status, 0);
@@ -121,7 +121,7 @@ inline std::size_t open_descriptors() {
       std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
 }
 
-// The same once it is `expected`: what a peer sent may be closed by a thread of its own.
+// Waits until the number is `expected`, because another thread may close what a peer sent.
 inline std::size_t descriptors_settle(std::size_t expected) {
   for (int i = 0; i < 10000 && open_descriptors() != expected; ++i)
     ::usleep(1000);
@@ -140,7 +140,7 @@ inline bool matches(std::span<const std::byte> bytes, std::uint64_t seed) {
   return true;
 }
 
-// Sends one patterned record, waiting for room asleep.
+// Sends one patterned record; sleeps while there is no room.
 inline Status send_pattern(Channel& channel, std::size_t size, std::uint64_t seed) {
   for (;;) {
     BULKHEAD_TRY(const std::span<std::byte> place, channel.try_reserve(size));
@@ -150,7 +150,7 @@ inline Status send_pattern(Channel& channel, std::size_t size, std::uint64_t see
     }
     BULKHEAD_TRY(const bool asleep, channel.prepare_sleep());
     if (!asleep) {
-      ::usleep(50);  // a record for someone else keeps it awake
+      ::usleep(50);  // a record for somebody else keeps the end awake
       continue;
     }
     pollfd wait{channel.wait_fd(), POLLIN, 0};
@@ -160,7 +160,7 @@ inline Status send_pattern(Channel& channel, std::size_t size, std::uint64_t see
   }
 }
 
-// Receives one record, asleep. The record stays until release().
+// Receives one record; sleeps until it comes. The record stays until release().
 inline Result<std::span<const std::byte>> receive_asleep(Channel& channel) {
   for (;;) {
     BULKHEAD_TRY(const std::span<const std::byte> record, channel.try_receive());

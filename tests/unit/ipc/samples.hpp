@@ -1,4 +1,4 @@
-// Messages for tests and for the fuzzers' corpus: every kind, with every field set to something.
+// Messages for tests and for the fuzzers' corpus: every kind, with every field set.
 #pragma once
 
 #include <string>

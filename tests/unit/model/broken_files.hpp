@@ -1,5 +1,5 @@
-// Model files with one thing wrong each, and what the error must say of it. All are made from one
-// small valid file.
+// Model files with one thing wrong in each, and what the error must say about it. All are made from one small valid
+// file.
 #pragma once
 
 #include <cstring>

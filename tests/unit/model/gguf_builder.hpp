@@ -1,4 +1,4 @@
-// Writes small GGUF files in memory, valid unless told otherwise.
+// Writes small GGUF files in memory. They are valid unless a test says otherwise.
 #pragma once
 
 #include <cstdint>
@@ -84,7 +84,7 @@ class GgufBuilder {
       bytes.number(each);
     return value(key, ValueType::kArray, bytes);
   }
-  // Places the tensor after the others; F32 unless told.
+  // Places the tensor after the others; F32 by default.
   GgufBuilder& tensor(const std::string& name, std::vector<std::uint64_t> ne,
                       std::uint32_t type = 0) {
     const TensorTypeTraits* traits_of = traits(static_cast<TensorType>(type));
@@ -127,7 +127,7 @@ class GgufBuilder {
   }
 };
 
-// One layer, 32 wide, 2 heads of 16, 260 tokens; runs as a "llama".
+// A model with one layer, 32 wide, 2 heads of 16, 260 tokens; it runs as a "llama".
 inline GgufBuilder small_llama() {
   GgufBuilder file;
   file.text("general.architecture", "llama").text("general.name", "small");

@@ -1,4 +1,4 @@
-// What a template may take, whatever it is: 1 s of the processor and 64 MiB.
+// The limits for every template: 1 s of the processor and 64 MiB.
 #pragma once
 
 #include <time.h>
@@ -11,12 +11,12 @@
 
 namespace bulkhead::jinja::testing {
 
-// Watches the thread's time and the process's memory from its making to its end, and fails the test if they grow past
-// the limits. Sanitizers take more of both, so nothing is watched there.
+// Measures the thread's time and the process's memory from its construction to its end, and fails the test if they
+// exceed the limits. Sanitizers use more of both, so nothing is measured with them.
 class WithinLimits {
  public:
   WithinLimits() : began_(thread_seconds()) {
-    std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins anew
+    std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak
     began_kib_ = peak_kib();
   }
   ~WithinLimits() {

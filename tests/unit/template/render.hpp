@@ -20,7 +20,7 @@ inline Environment at_noon() {
   return environment;
 }
 
-// `variables`: a JSON object. Its strings count as a user's.
+// `variables` is a JSON object. Its strings count as a user's.
 inline Result<std::vector<Piece>> pieces(std::string_view source, std::string_view variables = "{}",
                                          bool extensions = true) {
   BULKHEAD_TRY(const Template parsed, Template::parse(source));
@@ -33,7 +33,7 @@ inline Result<std::vector<Piece>> pieces(std::string_view source, std::string_vi
   });
 }
 
-// The text, or "ERROR: ..." of what failed.
+// Returns the text, or "ERROR: ..." if something failed.
 inline std::string rendered(std::string_view source, std::string_view variables = "{}",
                             bool extensions = true) {
   const auto made = pieces(source, variables, extensions);
@@ -44,7 +44,7 @@ inline std::string rendered(std::string_view source, std::string_view variables 
   return text;
 }
 
-// User text between « and ».
+// Returns the text with user text between « and ».
 inline std::string marked(std::string_view source, std::string_view variables) {
   const auto made = pieces(source, variables);
   if (!made.ok()) return "ERROR: " + made.error().message();
