@@ -10,8 +10,8 @@
 //   cached@N        says that N of the prompt's tokens came from its cache; with accepted tokens it says more than the
 //                   prompt has
 //   kill@N exit@N device@N hang@N gap@N garbage@N lie@N
-//                   does this when token N is due, unless the process was given token N-1 as accepted. device@N exits like
-//                   a worker that has lost its device, without a message; lie@N leaves garbage and dies at once
+//                   does this when token N is due, unless the process was given token N-1 as accepted. device@N exits
+//                   like a worker that has lost its device, without a message; lie@N leaves garbage and dies at once
 //   halfway@N       dies once it has reported N tokens of its prompt, and creates the file FAKE_HOLD; does nothing if
 //                   the file exists
 //   hold@N          waits before token N for as long as the file that FAKE_HOLD names exists
