@@ -15,11 +15,11 @@
 namespace bulkhead::config {
 namespace {
 
-constexpr std::size_t kMaxFileBytes = 1 << 20;  // a settings file above this is some other file
+constexpr std::size_t kMaxFileBytes = 1 << 20;  // a larger file is not a settings file
 constexpr std::size_t kMaxModels = 256;
 
-// The first line, counted from 1, whose indentation holds a tab, which the YAML library's own
-// message does not say; 0: none.
+// Returns the first line, counted from 1, whose indentation contains a tab, because the YAML library's message does
+// not say that; 0: there is none.
 std::size_t tab_indented_line(std::string_view text) {
   for (std::size_t line = 1; !text.empty(); ++line) {
     const std::size_t indentation = std::min(text.find_first_not_of(" \t"), text.size());
@@ -42,8 +42,8 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
-// "[32, 128]", "32,128", "[]" and plain text. A text field takes the text as it is, brackets and
-// commas included.
+// Reads "[32, 128]", "32,128", "[]" and plain text. A text field takes the text as it is, including brackets and
+// commas.
 Written written_text(std::string_view text, bool list_wanted) {
   if (!list_wanted) return {{std::string(text)}, false};
   text = trimmed(text);
@@ -56,7 +56,7 @@ Written written_text(std::string_view text, bool list_wanted) {
     if (comma == std::string_view::npos) break;
     text.remove_prefix(comma + 1);
     if (text.empty())
-      written.items.emplace_back();  // "32," has an empty entry, which is refused as no number
+      written.items.emplace_back();  // "32," has an empty entry, which is refused because it is no number
   }
   return written;
 }
@@ -69,8 +69,8 @@ std::string at(const std::string& path, const YAML::Mark& mark) {
   return mark.line < 0 ? path : path + ":" + std::to_string(mark.line + 1);
 }
 
-// Where the documents of a text begin, at most two of them. YAML::LoadAll() would not do: of a text
-// such as "," yaml-cpp makes empty documents without end, all at one place.
+// Finds where the documents of a text begin, at most two of them. YAML::LoadAll() can't be used: for a text such as
+// "," yaml-cpp makes empty documents without end, all at one place.
 class DocumentStarts final : public YAML::EventHandler {
  public:
   explicit DocumentStarts(const std::string& text) {
@@ -195,14 +195,14 @@ Status Loader::read_section(const std::string& path, const std::string& prefix,
       BULKHEAD_RETURN_IF_ERROR(read_models(path, entry.second));
     } else if (const Setting* setting = find_setting(key)) {
       BULKHEAD_TRY(Written written, read_value(where, key, entry.second));
-      // A single number is a list of one.
+      // A single value counts as a list with one entry.
       if (wants_list(*setting) && !written.is_list) written = written_text(written.items[0], true);
       if (Status stored = store(*setting, loaded_.settings, written); !stored.ok()) {
         return wrong(where, key, stored.error().message());
       }
       origins_[key] = where;
     } else if (is_section(key)) {
-      if (entry.second.IsNull()) continue;  // a section whose keys are all commented out
+      if (entry.second.IsNull()) continue;  // a section in which all keys are commented out
       if (!entry.second.IsMap())
         return wrong(where, key, "is a section: its settings go below it, indented");
       BULKHEAD_RETURN_IF_ERROR(read_section(path, key + ".", entry.second));

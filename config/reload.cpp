@@ -17,7 +17,7 @@ Settings reloaded(const Settings& before, const Settings& after) {
   Settings merged = after;
   for (const Setting& setting : settings_table()) {
     if (setting.reload != Reload::kRestart) continue;
-    // A value's own text is always good for it.
+    // A value's own text form is always valid for its field.
     (void)store(setting, merged, {{text_of(setting, before)}, false});
   }
   return merged;

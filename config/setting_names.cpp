@@ -9,7 +9,7 @@
 namespace bulkhead::config {
 namespace {
 
-// Edits (insert, delete, replace, swap of neighbours) that turn one text into the other.
+// Returns the number of edits (insert, delete, replace, swap neighbours) that turn one text into the other.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before_previous, previous(b.size() + 1), current(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j)
@@ -34,7 +34,7 @@ std::string_view last_part(std::string_view key) {
   return dot == std::string_view::npos ? key : key.substr(dot + 1);
 }
 
-// Every key and section, with `models.0.` standing for any entry.
+// Returns every key and section; `models.0.` stands for any entry of models[].
 std::vector<std::string> known_names(const std::string& model_prefix) {
   std::set<std::string> names = {"models"};
   for (const Setting& setting : settings_table()) {

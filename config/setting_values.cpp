@@ -64,7 +64,7 @@ Result<std::uint32_t> parse_choice(const Field<Owner>& field, std::string_view t
   for (std::size_t i = 0; i < field.choices.size(); ++i) {
     if (word == field.choices[i]) return static_cast<std::uint32_t>(i);
   }
-  // A flag that has got a third choice is written as any flag.
+  // A flag with a third choice may be written like any flag.
   if (const Result<bool> flag = parse_flag(text); flag.ok()) {
     for (std::size_t i = 0; i < field.choices.size(); ++i) {
       if (field.choices[i] == std::string_view(*flag ? "true" : "false"))
@@ -123,7 +123,7 @@ Status store_in(const Field<Owner>& field, Owner& owner, const Written& written)
 template <typename Owner>
 std::string text_in(const Field<Owner>& field, const Owner& const_owner) {
   Owner& owner =
-      const_cast<Owner&>(const_owner);  // the accessors serve reading and writing; this only reads
+      const_cast<Owner&>(const_owner);  // the accessors can read and write; this only reads
   return std::visit(
       Overloaded{
           [&](Reach<Owner, bool> reach) -> std::string { return reach(owner) ? "true" : "false"; },

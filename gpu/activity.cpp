@@ -7,7 +7,7 @@
 namespace bulkhead::gpu {
 namespace {
 
-// More than are ever under way at once: max_pending_ops copies, a few steps.
+// More than are ever in progress at once: max_pending_ops copies and a few steps.
 constexpr std::size_t kKept = 512;
 
 }  // namespace
@@ -36,13 +36,13 @@ void Activity::device_ran(DeviceLane lane, const char* name, std::uint64_t begin
     totals_.transfer_ns += copy.end - copy.begin;
     ++totals_.copied;
     for (auto it = recent_compute_.rbegin(); it != recent_compute_.rend(); ++it) {
-      if (it->end <= copy.begin) break;  // rising
+      if (it->end <= copy.begin) break;  // they are in rising order
       totals_.overlapped_ns += overlap(*it, copy);
     }
     keep(recent_copies_, copy);
     return;
   }
-  // The next submission's first commands may be read before the last one's end: no time counts
+  // The device may read the next submission's first commands before the last submission ends. No time is counted
   // twice.
   if (totals_.computed == 0) first_compute_ns_ = begin_ns;
   const std::uint64_t begin = std::max(begin_ns, last_compute_ns_);

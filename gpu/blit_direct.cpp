@@ -1,4 +1,4 @@
-// The blit queue without any of its optimisations.
+// The blit queue without its optimisations.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -27,7 +27,7 @@ class DirectQueue final : public BlitBase {
     TransferLane::Options lane;
     lane.queue = device_.compute_queue();
     lane.family = device_.compute_family();
-    lane.timeline = false;  // a fence is what a plain program waits for
+    lane.timeline = false;  // a plain program waits for a fence
     lane.polls = true;
     lane.timeout_ms = timeout_ms_;
     lane.track = false;
@@ -41,7 +41,7 @@ class DirectQueue final : public BlitBase {
   Status upload_with(std::uint64_t bytes, const BufferSlice& to, Fill fill,
                      void* context) override {
     BULKHEAD_RETURN_IF_ERROR(fits(bytes, to));
-    // A whole tensor may be more than one allocation can hold.
+    // A whole tensor may exceed the largest allocation.
     const std::uint64_t largest =
         std::max<std::uint64_t>(settings_.staging_buffer_size_mb, 1) * kMib;
     for (std::uint64_t offset = 0; offset < bytes;) {
@@ -133,7 +133,7 @@ class DirectQueue final : public BlitBase {
     return {};
   }
 
-  // The queue has waited for every transfer. Only a transfer whose wait failed may still run.
+  // The queue has waited for every transfer, so only a transfer whose wait failed may still run.
   bool drain() override {
     const bool uploads_over = uploads_.drain();
     const bool downloads_over = downloads_.drain();
@@ -153,7 +153,7 @@ class DirectQueue final : public BlitBase {
       return done;
     }
     if (!settings_.track_metrics) return {};
-    // The host waits for each transfer, and nothing runs beside it, so the host's clock measures it.
+    // The host waits for each transfer, and nothing runs at the same time, so the host's clock measures it.
     const std::uint64_t took = nanoseconds_since(start);
     ++stats_.sync_waits;
     stats_.sync_wait_nanoseconds += took;
@@ -164,7 +164,7 @@ class DirectQueue final : public BlitBase {
     return {};
   }
 
-  // This is a download whose data are not computed yet.
+  // A download whose data are not computed yet.
   struct Later {
     Ticket ticket;
     BufferSlice host, from;

@@ -23,7 +23,7 @@ class StagedQueue final : public BlitBase {
   }
 
   Status init() {
-    // Uploads are weights and prompts, downloads logits and tokens: three quarters and a quarter.
+    // Uploads are weights and prompts, downloads are logits and tokens: they get three quarters and a quarter.
     const std::uint64_t total = std::max<std::uint64_t>(settings_.staging_buffer_size_mb, 1) * kMib;
     BULKHEAD_TRY(upload_buffer_,
                  device_.allocate(total / 4 * 3, Memory::kUpload, "upload staging ring"));
@@ -31,7 +31,7 @@ class StagedQueue final : public BlitBase {
                  device_.allocate(total / 4, Memory::kReadback, "download staging ring"));
     upload_ring_ = StagingRing(upload_buffer_.bytes());
     download_ring_ = StagingRing(download_buffer_.bytes());
-    // Several pieces fit the ring, so that the next is written while one is on its way.
+    // Several pieces fit the ring, so that the next piece can be written while one is being copied.
     largest_piece_ = upload_buffer_.bytes() / 4 / StagingRing::kAlignment * StagingRing::kAlignment;
 
     TransferLane::Options lane;
@@ -115,7 +115,7 @@ class StagedQueue final : public BlitBase {
     if (settings_.use_shared_events) {
       return uploads_.submitted() == 0 ? CommandRing::After{} : uploads_.after_all();
     }
-    // The lane and the sticky error are mutable for this: with fences the wait happens here.
+    // The lane and the permanent error are mutable because, with fences, the wait happens here.
     if (const Status status = uploads_.wait(uploads_.submitted()); !status.ok() && failed_.ok())
       failed_ = status;
     return {};
@@ -138,15 +138,15 @@ class StagedQueue final : public BlitBase {
     if (one.piece) {
       staging = slice(download_buffer_, one.piece->offset, from.bytes);
     } else {
-      // Larger than the ring, or the ring is full of downloads that nobody has finished: memory of
-      // its own.
+      // The download is larger than the ring, or the ring is full of downloads that nobody has finished: it gets its
+      // own memory.
       if (settings_.track_metrics) ++stats_.stalls;
       BULKHEAD_TRY(one.own, device_.allocate(from.bytes, Memory::kReadback, "large download"));
       staging = slice(one.own);
     }
     one.data = staging.mapped;
 
-    // What is read may have been uploaded just now.
+    // The data to be read may have been uploaded just now.
     if (!settings_.use_shared_events) BULKHEAD_RETURN_IF_ERROR(undone(one, finish_uploads()));
     const CommandRing::After both[] = {
         after, settings_.use_shared_events ? uploads_done() : CommandRing::After{}};
@@ -222,19 +222,19 @@ class StagedQueue final : public BlitBase {
   }
 
  private:
-  // What lies in the ring, in its order.
+  // A piece of the ring, in the ring's order.
   enum class PieceState { kFilling, kSent, kOver };
   struct StagedPiece {
     PieceState state;
-    std::uint64_t number;  // of the copy, once sent
+    std::uint64_t number;  // the copy's number, once it is sent
     std::uint64_t offset, ring_end;
   };
-  // A download that was started and whose data may still be looked at.
+  // A download that was started and whose data may still be read.
   struct Open {
     std::uint64_t number = 0;
     std::uint64_t bytes = 0;
     const std::byte* data = nullptr;
-    std::optional<StagingRing::Piece> piece;  // else `own`
+    std::optional<StagingRing::Piece> piece;  // otherwise `own`
     Buffer own;
     bool finished = false;
     bool released = false;
@@ -280,8 +280,8 @@ class StagedQueue final : public BlitBase {
     return status;
   }
 
-  // The span that finish_download() gave out last ends here. The ring is freed in order, past
-  // everything released.
+  // The span that finish_download() returned last is no longer valid. Frees the ring in order, up to everything that
+  // is released.
   void release_alive() {
     if (alive_ == 0) return;
     open_.at(alive_).released = true;
@@ -293,7 +293,7 @@ class StagedQueue final : public BlitBase {
     }
   }
 
-  // As of now, where the device can tell; a lost one is found by who waits.
+  // The present number, if the device can tell. Whoever waits for a copy notices a lost device.
   static std::uint64_t under_way(TransferLane& lane) {
     const auto reached = lane.reached();
     return reached.ok() ? lane.submitted() - *reached : lane.pending();
@@ -302,7 +302,7 @@ class StagedQueue final : public BlitBase {
   Buffer upload_buffer_, download_buffer_;
   StagingRing upload_ring_, download_ring_;
   std::uint64_t largest_piece_ = 0;
-  mutable TransferLane uploads_, downloads_;  // stats() looks what is done
+  mutable TransferLane uploads_, downloads_;  // mutable because stats() checks what is done
   std::deque<StagedPiece> pieces_;
   std::uint64_t first_piece_ = 1;  // the id of pieces_.front()
   std::map<Ticket, Open> open_;

@@ -14,8 +14,7 @@
 namespace bulkhead::gpu {
 namespace {
 
-// Asking the system for its free memory costs some microseconds; smaller requests on a CPU device
-// skip it.
+// Asking the system for its free memory costs some microseconds, so smaller requests on a CPU device skip it.
 constexpr std::uint64_t kCheckedAgainstSystemBytes = 16 << 20;
 
 struct Wish {
@@ -29,8 +28,7 @@ Wish wish_for(Memory memory) {
   constexpr VkMemoryPropertyFlags kMapped = kVisible | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
   switch (memory) {
     case Memory::kUpload:
-      // Cached: what is packed there is not written in one rising stream, and a device reads it as
-      // fast.
+      // Cached, because packing does not write in one rising stream, and a device reads cached memory as fast.
       return {kMapped, kCached, kDevice};
     case Memory::kReadback:
       return {kMapped, kCached, kDevice};
@@ -39,7 +37,7 @@ Wish wish_for(Memory memory) {
       break;
   }
   return {kDevice, 0,
-          kVisible};  // host-visible device memory may be a small window: leave it alone
+          kVisible};  // host-visible device memory may be a small window, so it is not used
 }
 
 std::optional<std::uint32_t> choose_type(const VkPhysicalDeviceMemoryProperties& memory,
@@ -88,7 +86,7 @@ Error exhausted(const Device& device, const BufferRequest& asked, const std::str
                            local ? "device" : "host-visible", device.info().name, why));
 }
 
-// Refuses what the driver should not be asked for.
+// Refuses requests that must not reach the driver.
 Status check_request(const Device& device, const BufferRequest& asked) {
   const DeviceInfo& info = device.info();
   if (asked.bytes == 0)
@@ -103,8 +101,7 @@ Status check_request(const Device& device, const BufferRequest& asked) {
     return Error(ErrorCode::kUnsupported,
                  fmt::format("{}: {} can't share memory between processes", asked.name, info.name));
   }
-  // A CPU device hands out memory that the system does not have, and the system then kills a
-  // process.
+  // A CPU device may hand out memory that the system does not have; the system would then kill a process.
   if (!asked.imports && info.kind == DeviceKind::kCpu &&
       asked.bytes >= kCheckedAgainstSystemBytes) {
     if (const std::uint64_t available = device.free_memory_bytes(); asked.bytes > available) {
@@ -196,7 +193,7 @@ Buffer::~Buffer() {
   if (device_ == nullptr || device_->abandoned()) return;
   if (buffer_ != VK_NULL_HANDLE) vkDestroyBuffer(device_->handle(), buffer_, nullptr);
   if (memory_ == VK_NULL_HANDLE) return;
-  vkFreeMemory(device_->handle(), memory_, nullptr);  // unmaps
+  vkFreeMemory(device_->handle(), memory_, nullptr);  // also unmaps it
   --device_->allocations_alive_;
   device_->allocated_bytes_ -= bytes_;
 }
@@ -227,7 +224,7 @@ Result<Buffer> Device::import_memory(UniqueFd fd, std::uint64_t bytes, const cha
   struct stat file {};
   if (!fd.valid() || ::fstat(fd.get(), &file) != 0)
     return Error(ErrorCode::kInvalidArgument, fmt::format("{}: nothing to import", name));
-  // A driver of memory files maps as much as it is asked for; what the file lacks would be a SIGBUS.
+  // A driver that uses memory files maps as much as requested; access beyond the file's end would be a SIGBUS.
   if (S_ISREG(file.st_mode) && static_cast<std::uint64_t>(file.st_size) < bytes) {
     return Error(ErrorCode::kCorrupt,
                  fmt::format("{}: the memory to import has {}, and {} are wanted", name,
@@ -279,7 +276,7 @@ Result<Buffer> Device::make_buffer(std::uint64_t bytes, Memory memory, const cha
     chain.share();
   if (shares && impl_->shares_dedicated) chain.dedicate(buffer.buffer_);
   result = fault::allocate_memory(device_, chain.info(), &buffer.memory_);
-  if (imports && result == VK_SUCCESS) (void)import.release();  // the driver's now
+  if (imports && result == VK_SUCCESS) (void)import.release();  // the driver owns it now
   if (result == VK_ERROR_INVALID_EXTERNAL_HANDLE)
     return Error(ErrorCode::kCorrupt, fmt::format("{}: the driver can't import it", name));
   if (result == VK_ERROR_OUT_OF_DEVICE_MEMORY || result == VK_ERROR_OUT_OF_HOST_MEMORY) {

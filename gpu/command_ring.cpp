@@ -47,7 +47,7 @@ class RingBase : public CommandRing {
     if (status.ok()) stamps_.collect(ticket);
     if (device_.activity().tracing()) {
       device_.activity().host_ran("wait for submission", start, end, ticket);
-      if (!status.ok()) device_.activity().flush_trace();  // this process ends soon
+      if (!status.ok()) device_.activity().flush_trace();  // the process will end soon
     }
     if (settings_.track_statistics) {
       ++stats_.waits;
@@ -94,7 +94,7 @@ class RingBase : public CommandRing {
     if (settings_.track_statistics) stats_.*counter += n;
   }
 
-  // Adds the time of its life to a figure.
+  // Adds the lifetime of this object to a figure.
   class Timed {
    public:
     Timed(RingBase& ring, std::uint64_t CommandRingStats::*figure)
@@ -113,7 +113,7 @@ class RingBase : public CommandRing {
     const Clock::time_point start_;
   };
 
-  // A wait that failed, with what it was for.
+  // Adds what the failed wait was for.
   Status named(const Status& status, Ticket ticket) const {
     if (status.ok()) return status;
     return status.error().within(fmt::format("submission {} of {}", ticket, submitted_));
@@ -277,7 +277,7 @@ class RecordedRing final : public RingBase {
     for (auto it = recordings_.begin(); it != recordings_.end(); ++it) {
       if (it->second.keep == Keep::kAlways) continue;
       ++in_ring;
-      // An id later in the map was made later: at equal last_use the earlier one goes.
+      // A larger id was made later; of recordings with the same last_use, the older one goes.
       if (oldest == recordings_.end() || it->second.last_use < oldest->second.last_use) oldest = it;
     }
     if (in_ring < limit) return {};
@@ -297,8 +297,8 @@ class RecordedRing final : public RingBase {
   std::vector<VkCommandBuffer> idle_;
 };
 
-// The baseline: nothing is kept but what to do. Each submit waits for the one before, records its
-// commands anew and submits them once, with a fence.
+// The baseline: it keeps only the builders. Each submit waits for the one before, records its commands again and
+// submits them once, with a fence.
 class PlainRing final : public RingBase {
  public:
   using RingBase::RingBase;
@@ -397,9 +397,9 @@ class PlainRing final : public RingBase {
 
   RecordingId last_id_ = 0;
   std::unordered_map<RecordingId, std::vector<Build>> builds_;
-  VkCommandBuffer commands_ = VK_NULL_HANDLE;  // recorded anew for each submission
+  VkCommandBuffer commands_ = VK_NULL_HANDLE;  // recorded again for each submission
   VkFence fence_ = VK_NULL_HANDLE;
-  Ticket fence_ticket_ = 0;  // the submission that the fence is of
+  Ticket fence_ticket_ = 0;  // the submission to which the fence belongs
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace {
 // Vulkan promises 128 bytes of push constants everywhere.
 constexpr std::uint32_t kMaxPushBytes = 128;
 
-// A folder that can't be made costs compile time at each start, nothing else.
+// If the folder can't be made, the only cost is compile time at each start.
 void prepare_cache_folder(const std::string& folder) {
   if (folder.empty()) return;
   std::error_code failed;
@@ -36,8 +36,8 @@ bool validation_by_environment() {
   return value != nullptr && value[0] != '\0' && std::strcmp(value, "0") != 0;
 }
 
-// The driver says in the blob's own header whether it is for this device and driver; one that is
-// not must not reach the driver.
+// The blob's own header says whether it is for this device and driver. A blob for another one must not reach the
+// driver.
 bool blob_fits(std::span<const std::byte> blob, const VkPhysicalDeviceProperties& properties) {
   VkPipelineCacheHeaderVersionOne header{};
   if (blob.size() < sizeof(header)) return false;
@@ -54,7 +54,7 @@ bool MakesAnotherPipeline::operator()(const KernelSpec& a, const KernelSpec& b) 
     return std::tie(spec.push_bytes, spec.required_subgroup_size, spec.constants);
   };
   if (small(a) != small(b)) return small(a) < small(b);
-  // The same embedded code most of the time: then its words need not be read.
+  // Usually both are the same embedded code, and the words need not be compared.
   if (a.spirv.data() == b.spirv.data() && a.spirv.size() == b.spirv.size()) return false;
   return std::lexicographical_compare(a.spirv.begin(), a.spirv.end(), b.spirv.begin(),
                                       b.spirv.end());
@@ -96,12 +96,12 @@ void Device::read_limits() {
   vkGetPhysicalDeviceMemoryProperties(physical_, &impl_->memory);
 }
 
-// One compute queue, and up to two of the family that only copies; all that kernels may use and the
-// device has is enabled.
+// Makes one compute queue, and up to two of the family that can only copy. Enables every feature that kernels may use
+// and the device has.
 Status Device::make_logical_device(bool statistics) {
   Impl& impl = *impl_;
   const QueueFamilies families = find_queue_families(physical_);
-  compute_family_ = *families.compute;  // describe_device has seen that there is one
+  compute_family_ = *families.compute;  // describe_device has checked that there is one
   transfer_family_ = families.transfer.value_or(*families.compute);
   impl.timestamp_bits = families.compute_timestamp_bits;
   impl.transfer_timestamp_bits =
@@ -172,7 +172,7 @@ Status Device::make_logical_device(bool statistics) {
   return {};
 }
 
-// With what the folder has for this device and driver; anything else there costs a compilation.
+// Loads what the folder has for this device and driver; anything else in it costs only a compilation.
 Status Device::load_pipeline_cache(const std::string& folder) {
   Impl& impl = *impl_;
   if (!folder.empty()) {
@@ -206,7 +206,7 @@ Status Device::load_pipeline_cache(const std::string& folder) {
 Device::~Device() {
   if (impl_ == nullptr || device_ == VK_NULL_HANDLE) return;
   if (abandoned_) {
-    (void)impl_.release();  // its instance, too
+    (void)impl_.release();  // its instance was destroyed, too
     return;
   }
   for (const auto& [key, kernel] : impl_->kernels)
@@ -268,7 +268,7 @@ Result<Kernel> Device::make_kernel(const KernelSpec& spec) {
   kernel.push_bytes = spec.push_bytes;
   {
     std::unique_lock lock(impl.mutex);
-    // One that failed elsewhere is tried again here, for this caller's own error.
+    // A kernel that failed in another thread is tried again here, so that this caller gets an error of its own.
     impl.compiled.wait(lock, [&] { return !impl.compiling.contains(spec); });
     if (const auto known = impl.kernels.find(spec); known != impl.kernels.end())
       return known->second;
@@ -304,7 +304,7 @@ Result<Kernel> Device::make_kernel(const KernelSpec& spec) {
   return kernel;
 }
 
-// Takes milliseconds to seconds, so without the lock.
+// Takes milliseconds to seconds, so it runs without the lock.
 Result<VkPipeline> Device::compile(const KernelSpec& spec, VkPipelineLayout layout) {
   VkShaderModuleCreateInfo code{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
   code.codeSize = spec.spirv.size_bytes();
@@ -371,12 +371,12 @@ Status Device::save_pipeline_cache() {
   if (impl.cache_path.empty()) return {};
   std::size_t bytes = 0;
   VkResult result = vkGetPipelineCacheData(device_, impl.cache, &bytes, nullptr);
-  // A cache only grows: of the same size it is the same.
+  // A cache only grows, so one with the same size is the same.
   if (result == VK_SUCCESS && bytes == impl.saved_blob.size()) return {};
   std::vector<std::byte> blob(bytes);
   if (result == VK_SUCCESS && bytes > 0)
     result = vkGetPipelineCacheData(device_, impl.cache, &bytes, blob.data());
-  // VK_INCOMPLETE: another thread compiled meanwhile; what came is whole in itself.
+  // VK_INCOMPLETE: another thread compiled meanwhile; the data that came are complete in themselves.
   if (result != VK_SUCCESS && result != VK_INCOMPLETE)
     return vulkan_error(result, "reading the pipeline cache");
   blob.resize(bytes);

@@ -36,7 +36,7 @@ int rank(DeviceKind kind) {
   return 4;
 }
 
-// Best rank first among the usable; the driver's order among equals.
+// Returns the usable device of the best rank; of equal ones the first in the driver's order.
 const Candidate* best_of(const std::vector<Candidate>& candidates, bool cpu_only) {
   const Candidate* best = nullptr;
   for (const Candidate& candidate : candidates) {
@@ -72,7 +72,7 @@ Result<Candidate> choose(const std::vector<Candidate>& candidates, const std::st
     for (const Candidate& candidate : candidates) {
       const bool matches = is_index ? candidate.info.index == index
                                     : lower(candidate.info.name).find(wanted) != std::string::npos;
-      // Among devices of one name a usable one.
+      // Of devices with the same name, prefer a usable one.
       if (matches && (chosen == nullptr ||
                       (!chosen->info.missing.empty() && candidate.info.missing.empty()))) {
         chosen = &candidate;

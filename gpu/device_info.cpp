@@ -12,8 +12,8 @@
 namespace bulkhead::gpu {
 namespace {
 
-// A CPU device reports an arbitrary heap (2 GiB in Mesa 22.3, and no limit on the sum of
-// allocations): the system's memory is what counts. Bytes, 0 when unknown.
+// A CPU device reports an arbitrary heap (2 GiB in Mesa 22.3, without a limit on the sum of allocations), so the
+// system's memory counts. Returns bytes; 0: unknown.
 std::uint64_t system_memory(const char* key) {
   std::ifstream meminfo("/proc/meminfo");
   std::string word;
@@ -63,7 +63,7 @@ HeapUse largest_device_heap(VkPhysicalDevice physical, bool has_memory_budget) {
     const VkMemoryHeap& heap = memory.memoryProperties.memoryHeaps[i];
     if ((heap.flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) == 0 || heap.size <= use.size) continue;
     use.size = heap.size;
-    // Without a budget: others (a desktop, the driver itself) hold some of it; assume a tenth.
+    // Without a budget: assume that others (a desktop, the driver itself) hold a tenth.
     use.free = heap.size - heap.size / 10;
     if (has_memory_budget) {
       use.free = budget.heapBudget[i] > budget.heapUsage[i]
@@ -163,7 +163,7 @@ QueueFamilies find_queue_families(VkPhysicalDevice physical) {
       found.compute = i;
       found.compute_timestamp_bits = families[i].timestampValidBits;
     }
-    // Video families can copy too, but are no place for it.
+    // Video families can also copy, but are not meant for it.
     if (!found.transfer && (flags & kMeaningful) == VK_QUEUE_TRANSFER_BIT) {
       found.transfer = i;
       found.transfer_queues = families[i].queueCount;

@@ -16,7 +16,7 @@
 
 namespace bulkhead::gpu {
 
-// Lets the two forms below make leases.
+// Allows the two forms below to make leases.
 struct MemoryPoolAccess {
   static MemoryPool::Lease lease(MemoryPool& pool, const BufferSlice& slice, std::uint64_t token) {
     MemoryPool::Lease lease;
@@ -66,8 +66,8 @@ Error zero_bytes(const char* name) {
   return Error(ErrorCode::kInvalidArgument, fmt::format("memory pool: {} asked for 0 bytes", name));
 }
 
-// Statistics that `track_statistics` turns off; the count of fallback allocations is always kept,
-// since it is the proof that steady decoding allocates nothing.
+// The statistics that `track_statistics` switches off. Fallback allocations are always counted, because they prove
+// that steady decoding allocates nothing.
 class Tracker {
  public:
   using Clock = std::chrono::steady_clock;
@@ -106,8 +106,7 @@ class Tracker {
   MemoryPoolStats stats_;
 };
 
-// One allocation for each lease: the baseline, and what the pool does past its heaps. Tokens are
-// odd.
+// One allocation for each lease: for the baseline, and for what the pool's heaps can't serve. Tokens are odd.
 class Singles {
  public:
   Singles(Device& device, Tracker& tracker) : device_(device), tracker_(tracker) {}
@@ -241,13 +240,13 @@ class HeapPool final : public MemoryPool {
   struct Heap {
     Buffer buffer;
     BuddyHeap blocks;
-    std::uint64_t in_use = 0;  // by leases: blocks that are kept warm are not
+    std::uint64_t in_use = 0;  // by leases; warm blocks without a lease do not count
   };
   struct Place {
     std::size_t heap;
     std::uint64_t offset;
   };
-  // Blocks of one size kept whole for the next request of that size.
+  // Blocks of one size that are kept whole for the next request of that size.
   struct Warm {
     std::size_t wanted = 0;
     std::vector<Place> idle;
@@ -262,7 +261,7 @@ class HeapPool final : public MemoryPool {
     return {static_cast<std::size_t>(token >> 8), std::uint64_t{1} << (token >> 1 & 0x7f)};
   }
 
-  // Large ones first, so that they find room that small ones have not split.
+  // Large ones come first, so that they find room that small ones have not split.
   void warm_up() {
     std::vector<std::uint64_t> blocks;
     for (const std::uint32_t mib : settings_.warmup_sizes) {
@@ -297,7 +296,7 @@ class HeapPool final : public MemoryPool {
     return std::nullopt;
   }
 
-  // When nothing else is left, idle warm blocks become ordinary room. Whether there were any.
+  // Turns idle warm blocks into ordinary room when nothing else is left. Returns whether there were any.
   bool dissolve_warm_blocks() {
     bool any = false;
     for (auto& [block, warm] : warm_) {
@@ -325,7 +324,7 @@ class HeapPool final : public MemoryPool {
 
   Device& device_;
   const config::MemoryPoolSettings settings_;
-  mutable std::mutex mutex_;  // of all below
+  mutable std::mutex mutex_;  // guards everything below
   Tracker tracker_;
   Singles singles_;
   std::vector<Heap> heaps_;

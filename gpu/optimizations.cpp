@@ -5,7 +5,7 @@
 namespace bulkhead::gpu {
 namespace {
 
-// Makes a part by `create(enabled)`, as the settings say, and reports what became of it.
+// Makes a part with `create(enabled)`, as the settings say, and reports the result.
 template <typename Part, typename Create>
 Status make_part(const char* name, const config::GpuOptimizations& settings, bool part_enabled,
                  std::unique_ptr<Part>& part, std::vector<OptimizationReport>& reports,
@@ -21,7 +21,7 @@ Status make_part(const char* name, const config::GpuOptimizations& settings, boo
   if (!made.ok() && wanted) {
     if (!settings.graceful_fallback) return made.error();
     report.reason = made.error().message();
-    // "off" is no level to log at: spdlog would write such a line whatever its own level.
+    // "off" is not a level for logging: spdlog would write such a line whatever its own level.
     if (const auto level = spdlog::level::from_str(settings.fallback_log_level);
         level != spdlog::level::off) {
       spdlog::log(level, "gpu_optimizations.{} could not start and is switched off: {}", name,

@@ -38,7 +38,7 @@ bool write_all(int fd, std::span<const std::byte> bytes) {
   return true;
 }
 
-// As many bytes as are there, up to the span.
+// Reads as many bytes as there are, at most the span's size.
 std::size_t read_all(int fd, std::span<std::byte> bytes) {
   if (bulkhead::fault::fails("file.read")) return 0;
   std::size_t total = 0;
@@ -59,7 +59,7 @@ std::string pipeline_cache_path(const std::string& folder, const DeviceInfo& inf
 }
 
 std::vector<std::byte> read_pipeline_cache(const std::string& path) {
-  // A pipe that somebody put there must not keep the start waiting.
+  // Non-blocking, so that a pipe in its place can't block the start.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd.valid()) {
     if (errno != ENOENT)
@@ -96,8 +96,8 @@ Status write_pipeline_cache(const std::string& path, std::span<const std::byte> 
     return Error(ErrorCode::kUnavailable,
                  fmt::format("pipeline cache: creating {}: {}", folder.string(), failed.message()));
   }
-  // Several workers may share the folder: each writes a file of its own, the last rename wins, and
-  // all of them are whole.
+  // Several workers may share the folder: each writes its own file, and the last rename wins. All of the files are
+  // complete.
   std::string temporary = path + ".XXXXXX";
   UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));  // 0600
   if (!fd.valid())

@@ -37,7 +37,7 @@ void Stamps::begin(VkCommandBuffer commands) {
   }
   const std::uint32_t query = found->second * 2;
   vkCmdResetQueryPool(commands, pool_, query, 2);
-  // At the end of all that came before, so that intervals of one queue do not overlap.
+  // At the end of all earlier work, so that intervals of one queue do not overlap.
   vkCmdWriteTimestamp2(commands, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, pool_, query);
 }
 
@@ -64,7 +64,7 @@ void Stamps::submitted(VkCommandBuffer commands, std::uint64_t ticket) {
   }
   const auto found = pairs_.find(commands);
   if (found == pairs_.end()) return;
-  // The next run writes over the last one's: that one is not timed, then.
+  // The next run overwrites the last run's timestamps, so that run is not timed.
   std::erase_if(runs_, [&](const Run& run) { return run.pair == found->second; });
   runs_.push_back({ticket, found->second, {}});
 }

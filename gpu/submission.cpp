@@ -34,7 +34,7 @@ constexpr VkAccessFlags2 kWrites =
 constexpr VkAccessFlags2 kReads =
     VK_ACCESS_2_SHADER_STORAGE_READ_BIT | VK_ACCESS_2_TRANSFER_READ_BIT;
 
-// A device that was given its time already is not given as much again.
+// If a device has already had its time, it gets less this time.
 std::uint64_t drain_ns(std::uint32_t timeout_ms) {
   return std::min(timeout_ms, kLongestDrainMs) * kNanosecondsPerMillisecond;
 }
@@ -255,8 +255,7 @@ Status run_once(CommandPool& pool, VkQueue queue, std::uint32_t timeout_ms, cons
     return waited(done, timeout_ms, what);
   };
   const Status status = run();
-  // After a failed wait the device may still be at it: a second bounded wait, then leave it what it
-  // uses.
+  // After a failed wait the device may still be working: wait once more in bounded time, then leave it what it uses.
   if (in_flight &&
       vkWaitForFences(device, 1, &fence, VK_TRUE, drain_ns(timeout_ms)) == VK_TIMEOUT) {
     abandon_hung(pool.device(), what);
@@ -273,7 +272,7 @@ bool drained(Device& device, VkSemaphore semaphore, std::uint64_t value, std::ui
   info.semaphoreCount = 1;
   info.pSemaphores = &semaphore;
   info.pValues = &value;
-  // A lost device counts as drained: it runs nothing any more.
+  // A lost device counts as drained, because it no longer runs anything.
   if (vkWaitSemaphores(device.handle(), &info, drain_ns(timeout_ms)) != VK_TIMEOUT) return true;
   abandon_hung(device, what);
   return false;
@@ -294,8 +293,8 @@ bool settle_queues(Device& device, std::uint32_t timeout_ms) {
     if (std::find(queues, queues + i, queues[i]) != queues + i) continue;
     const VkFenceCreateInfo info{VK_STRUCTURE_TYPE_FENCE_CREATE_INFO, nullptr, 0};
     VkFence fence = VK_NULL_HANDLE;
-    // vkQueueWaitIdle has no bound; a fence behind everything has, and leaves it moments to wait for.
-    // A failure is a lost device, which runs nothing any more.
+    // vkQueueWaitIdle has no bound. A fence behind all work has one, and only moments remain to wait for. A failure
+    // means a lost device, which no longer runs anything.
     if (vkCreateFence(device.handle(), &info, nullptr, &fence) == VK_SUCCESS &&
         vkQueueSubmit2(queues[i], 0, nullptr, fence) == VK_SUCCESS &&
         !drained(device, fence, timeout_ms, "ending"))

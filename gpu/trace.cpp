@@ -13,7 +13,7 @@ namespace bulkhead::gpu {
 namespace {
 
 constexpr std::size_t kHeldBack = 512;
-constexpr std::size_t kEnoughToSettle = 32;  // when somebody wants to see the file
+constexpr std::size_t kEnoughToSettle = 32;  // if somebody wants to see the file
 constexpr int kDeviceProcess = 1, kHostProcess = 2;
 constexpr const char* kHeading =
     R"([{"ph":"M","pid":1,"name":"process_name","args":{"name":"device"}},
@@ -97,7 +97,7 @@ void Trace::write(const Event& event) {
       event.process, event.lane, event.name, static_cast<double>(begin) / 1e3,
       static_cast<double>(event.duration_ns) / 1e3, event.id, event.bytes);
   const std::size_t bytes = std::min(end.size, sizeof line);
-  if (end.size > sizeof line) return;  // a name of ours is never so long
+  if (end.size > sizeof line) return;  // no name of ours is that long
   if (bytes > left_) {
     full_ = true;
     std::fflush(file_);

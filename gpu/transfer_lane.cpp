@@ -37,10 +37,10 @@ Status TransferLane::init(Device& device, const Options& options) {
   idle_.reserve(options_.max_pending);
   has_compute_ = options.queue == device.compute_queue();
   BULKHEAD_RETURN_IF_ERROR(pool_.init(device, options.family));
-  // A copy is over while other work runs: without an answer at once it is not timed.
+  // A copy may end while other work runs, so it is timed only if timestamps can be read at once.
   const std::uint32_t bits =
       device.tells_timestamps_at_once() ? device.transfer_timestamp_bits() : 0;
-  // A queue that only copies can't reset queries; the host can, where the device lets it.
+  // A queue that can only copy can't reset queries; the host can, if the device supports that.
   if (options_.track && bits > 0 && device.has_host_query_reset()) {
     VkQueryPoolCreateInfo info{VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
     info.queryType = VK_QUERY_TYPE_TIMESTAMP;
@@ -82,7 +82,7 @@ Status TransferLane::record(Slot& slot, const Copy& copy) {
     transfer_barrier(slot.commands);
   }
   if (queries_ != VK_NULL_HANDLE) {
-    // After the waits of the submission, not before: those are at the copy's stage.
+    // After the waits of the submission, not before, because those belong to the copy's stage.
     vkCmdWriteTimestamp2(slot.commands, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, queries_, slot.query);
   }
   const VkBufferCopy region{copy.from.offset, copy.to.offset, copy.from.bytes};
@@ -123,8 +123,8 @@ Result<TransferLane::Slot> TransferLane::free_slot(const Copy& copy) {
     BULKHEAD_TRY([[maybe_unused]] const std::uint64_t now, reached());
     chosen = recorded();
   }
-  // A few more slots than there must be, so that those whose copy comes again are left alone. The
-  // first idle one is the one that was used longest ago.
+  // Some more slots than necessary, so that the slots of repeated copies are kept. The first idle slot is the one
+  // that was used longest ago.
   if (chosen == idle_.end() && slots_ >= std::min(kKeptRecordings, options_.max_pending)) {
     if (idle_.empty() && pending_.size() >= options_.max_pending)
       BULKHEAD_RETURN_IF_ERROR(wait_oldest());
@@ -234,7 +234,7 @@ void TransferLane::note_done(const Pending& pending) {
 }
 
 bool TransferLane::drain() {
-  if (device_ == nullptr) return true;  // init() was not come to
+  if (device_ == nullptr) return true;  // init() was not called
   if (device_->abandoned()) return false;
   if (pending_.empty()) return true;
   if (options_.timeline) {

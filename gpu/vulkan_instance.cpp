@@ -119,7 +119,7 @@ Result<std::vector<VkPhysicalDevice>> Instance::devices() const {
     result = vkEnumeratePhysicalDevices(instance_, &count, devices.data());
     devices.resize(count);
   }
-  // A driver without its hardware fails to initialise; to the person that is "no device".
+  // A driver without its hardware fails to initialise; for the user that is "no device".
   if (result == VK_ERROR_INITIALIZATION_FAILED || (result == VK_SUCCESS && devices.empty())) {
     return Error(ErrorCode::kNotFound, kNoDriverAdvice);
   }

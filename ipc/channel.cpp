@@ -1,4 +1,4 @@
-// Making channels, and the helpers over Channel that both programs use.
+// Makes channels, and implements the helpers over Channel that both programs use.
 #include "ipc/channel.hpp"
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ Result<bool> try_send_message(Channel& channel, const Message& message) {
   return true;
 }
 
-// Sleeps until `deadline` at most, or until the peer has news.
+// Sleeps at most until `deadline`, or until the peer has news.
 Status sleep_on(Channel& channel, Clock::time_point deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
   pollfd wait{channel.wait_fd(), POLLIN, 0};
@@ -42,7 +42,7 @@ Status sleep_on(Channel& channel, Clock::time_point deadline) {
   return {};
 }
 
-// Calls `done` (a Result<bool>) until it is true. False: the deadline passed.
+// Calls `done` (which returns a Result<bool>) until it is true. Returns false if the deadline passed.
 template <typename Done>
 Result<bool> wait_for_room(Channel& channel, Clock::time_point deadline, Done done) {
   for (;;) {
@@ -54,7 +54,7 @@ Result<bool> wait_for_room(Channel& channel, Clock::time_point deadline, Done do
       BULKHEAD_RETURN_IF_ERROR(sleep_on(channel, deadline));
       continue;
     }
-    // Room has come, or a record waits that is not ours to receive and keeps the channel from
+    // Either there is room now, or a record waits that this function must not receive, and it keeps the channel from
     // sleeping.
     BULKHEAD_TRY(const bool now, done());
     if (now) return true;
@@ -87,7 +87,7 @@ Status set_close_on_exec(int fd) {
   return errno_error(ErrorCode::kInvalidArgument, "descriptor " + std::to_string(fd), errno);
 }
 
-// Takes a standard stream: its socket moves to a high descriptor, `replacement` takes its place.
+// Takes over a standard stream: its socket moves to a high descriptor, and `replacement` takes its place.
 Result<UniqueFd> move_away(int fd, int replacement) {
   UniqueFd moved(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
   if (!moved.valid() || ::dup2(replacement, fd) < 0) {

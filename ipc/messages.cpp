@@ -1,4 +1,4 @@
-// Encoding and decoding of messages.hpp by the rows of its structs.
+// Encodes and decodes the messages of messages.hpp by the rows of their structs.
 #include "ipc/messages.hpp"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ struct Kinds<std::variant<Messages...>> {
              wire::layout<Messages>()) +
             ...);
   }
-  // Reads the message of that kind; false when there is none.
+  // Reads the message of that kind; returns false if there is none.
   static bool read(std::uint32_t kind, wire::Reader& reader, std::variant<Messages...>& message) {
     return ((kind == Messages::kKind ? (reader.message(message.template emplace<Messages>()), true)
                                      : false) ||
@@ -113,7 +113,7 @@ Result<Message> decode(std::span<const std::byte> record, wire::Trust trust, con
   });
 }
 
-// A TokenBatch whose sequences are looked at one by one.
+// A TokenBatch whose sequences are visited one by one.
 struct VisitedSequences {
   const std::function<void(const SequenceTokensView&)>* visit = nullptr;
   void read_from(wire::Reader& reader) const {
@@ -158,8 +158,8 @@ std::size_t encoded_bound(const TokenBatch& batch) {
   return bound_bytes(batch);
 }
 
-// Text from the worker must be UTF-8 or the daemon ends the worker; a stray byte in a model file's
-// metadata is no reason to. A prompt goes down as the client sent it.
+// Text from the worker must be UTF-8, or the daemon ends the worker; but a stray byte in a model file's metadata
+// should not end it. A prompt goes to the worker exactly as the client sent it.
 Result<std::size_t> encode(const FromWorker& message, std::span<std::byte> record) {
   return std::visit(
       [&](const auto& each) { return encode_message(each, record, wire::Texts::kRepaired); },

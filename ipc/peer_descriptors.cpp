@@ -16,9 +16,9 @@
 namespace bulkhead::ipc {
 namespace {
 
-constexpr std::chrono::seconds kIdle{1};  // then a thread ends
-constexpr int kMostPackets = 4096;        // in a queue: the kernel's limit is some hundreds
-constexpr std::size_t kMostOpened = 256;  // out of sockets within sockets, by one thread
+constexpr std::chrono::seconds kIdle{1};  // then an idle thread ends
+constexpr int kMostPackets = 4096;        // in a queue; the kernel's limit is some hundreds
+constexpr std::size_t kMostOpened = 256;  // descriptors that one thread may take out of sockets within sockets
 
 #ifndef ANON_INODE_FS_MAGIC
 constexpr auto ANON_INODE_FS_MAGIC = 0x09041934;
@@ -39,16 +39,16 @@ int socket_option(int fd, int name) {
   return ::getsockopt(fd, SOL_SOCKET, name, &value, &length) == 0 ? value : -1;
 }
 
-// What is in an AF_UNIX socket's queue, packet by packet, when nothing more can come.
+// Takes everything out of an AF_UNIX socket's queue, packet by packet, when nothing more can come.
 class Emptied {
  public:
   explicit Emptied(int fd) : fd_(fd), packets_(socket_option(fd, SO_TYPE) != SOCK_STREAM) {
-    // Of packets, an empty one looks like the end of the queue, but for its sender's credentials.
+    // An empty packet looks like the end of the queue, except that it has its sender's credentials.
     const int on = packets_;
     ::setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
     ::shutdown(fd, SHUT_RDWR);
   }
-  // False at the end. `into`: the next packet's descriptors, perhaps none.
+  // Returns false at the end. `into` gets the next packet's descriptors, perhaps none.
   bool next(std::vector<UniqueFd>& into) {
     char bytes[4096];
     alignas(
@@ -120,7 +120,7 @@ void PeerCloser::add(UniqueFd fd) {
   waiting_.push_back(std::move(fd));
   if (waiting_.size() <= idle_) return wake_.notify_one();
   if (threads_ == kMostThreads || start() || threads_ != 0) return;
-  const UniqueFd here = std::move(waiting_.back());  // no thread to be had: here, then
+  const UniqueFd here = std::move(waiting_.back());  // if no thread can be started, close it here
   waiting_.pop_back();
   lock.unlock();
 }
@@ -167,7 +167,7 @@ void PeerCloser::close_lot(std::vector<UniqueFd> fds) {
   if (fds.empty()) return;
   const std::lock_guard lock(mutex_);
   const bool more = idle_ == 0 && threads_ < kMostThreads && start();
-  if (!more && threads_ == 0) return;  // no thread to be had: here, then
+  if (!more && threads_ == 0) return;  // if no thread can be started, close them here
   for (UniqueFd& fd : fds)
     waiting_.push_back(std::move(fd));
   wake_.notify_one();

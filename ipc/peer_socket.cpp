@@ -66,7 +66,7 @@ Status PeerSocket::send_descriptors(std::span<const int> descriptors, std::uint6
 
 void PeerSocket::drain(std::uint64_t allowed_doorbells) {
   for (int packet = 0; packet < kMaxPacketsPerCall && !dead_ && violation_.empty();) {
-    std::uint64_t payload[2] = {};  // one byte more than allowed shows an oversized packet
+    std::uint64_t payload[2] = {};  // one byte more than allowed, so that an oversized packet is noticed
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxScmFds)];
     iovec vector{payload, sizeof payload};
     msghdr message{};
@@ -78,7 +78,7 @@ void PeerSocket::drain(std::uint64_t allowed_doorbells) {
     if (size < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      if (errno == ECONNRESET) {  // said once, before packets that are still there
+      if (errno == ECONNRESET) {  // reported once, before packets that are still there
         ++packet;
         continue;
       }

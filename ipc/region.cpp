@@ -31,8 +31,8 @@ Result<UniqueFd> make_memfd() {
   return fd;
 }
 
-// A daemon killed between shm_open and shm_unlink left a name that nobody else would ever remove.
-// The objects of other users are theirs: shm_unlink refuses.
+// Removes the names that daemons left which were killed between shm_open and shm_unlink; nobody else would ever
+// remove them. shm_unlink refuses to remove other users' objects.
 void remove_names_of_the_dead() {
   std::error_code error;
   for (std::filesystem::directory_iterator at("/dev/shm", error), end; !error && at != end;
@@ -46,7 +46,8 @@ void remove_names_of_the_dead() {
   }
 }
 
-// Nobody else can open it: a random name, made exclusively, for its owner only, unlinked at once.
+// Nobody else can open the object: it has a random name, is created exclusively and only for its owner, and is
+// unlinked at once.
 Result<UniqueFd> make_posix_object() {
   remove_names_of_the_dead();
   char name[64];
@@ -57,7 +58,7 @@ Result<UniqueFd> make_posix_object() {
     return errno_error(ErrorCode::kResourceExhausted, std::string("shm_open ") + name, errno);
   }
   reach(Point::kRegionNamed);
-  if (::shm_unlink(name) != 0 && errno != ENOENT) {  // ENOENT: a daemon that can't see our pid
+  if (::shm_unlink(name) != 0 && errno != ENOENT) {  // ENOENT: a daemon that can't see our pid has removed it
     return errno_error(ErrorCode::kInternal, std::string("shm_unlink ") + name, errno);
   }
   return fd;
@@ -82,8 +83,8 @@ Result<Region> Region::create(config::RegionKind kind, std::uint64_t ring_bytes,
   if (::ftruncate(made.get(), size) != 0) {
     return errno_error(ErrorCode::kResourceExhausted, "sizing the shared region", errno);
   }
-  // Reserve the pages now: a full /dev/shm is an error here and would be a SIGBUS later. A signal
-  // that comes meanwhile (SIGHUP, a Ctrl-Z's SIGCONT) takes back what was reserved so far.
+  // Reserve the pages now, so that a full /dev/shm is an error here and not a SIGBUS later. A signal that comes
+  // meanwhile (SIGHUP, or SIGCONT after Ctrl-Z) undoes what was reserved so far.
   int failed = 0;
   do {
     failed = ::posix_fallocate(made.get(), 0, size);
@@ -119,7 +120,7 @@ Result<Region> Region::open(int fd) {
     return Error(ErrorCode::kInvalidArgument,
                  "descriptor " + std::to_string(fd) + " is not a ring region: " + what);
   };
-  // The size tells the ring's; the header must agree.
+  // The region's size determines the rings' size, and the header must agree.
   const auto size = static_cast<std::uint64_t>(status.st_size);
   if (!S_ISREG(status.st_mode) || size <= kRegionDataOffset) {
     return wrong("it is not shared memory of more than " + std::to_string(kRegionDataOffset) +

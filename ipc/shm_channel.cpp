@@ -14,7 +14,7 @@ std::uint64_t monotonic_ns() {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// The worker works in the ring; the daemon in its outbox and (RecordChannel's) inbox.
+// The worker works in the ring itself; the daemon works in its outbox and in RecordChannel's inbox.
 template <Side kSide>
 class ShmLink {
  public:
@@ -44,7 +44,7 @@ class ShmLink {
   }
   void commit(std::size_t bytes, FrameKind kind) {
     if constexpr (kSide == Side::kDaemon) {
-      producer_.put({outbox_.get(), bytes}, kind);  // has room: the ring can only have emptied
+      producer_.put({outbox_.get(), bytes}, kind);  // has room, because the ring can only have become emptier
     } else {
       producer_.commit(bytes, kind);
     }
@@ -71,7 +71,7 @@ class ShmLink {
   }
 
   // ---- sleeping ----
-  // True when there is room for `wanted` bytes after all (0: none wanted).
+  // Returns true if there is room for `wanted` bytes after all (0: none are wanted).
   bool announce_sleep(std::size_t wanted) {
     readable_ = consumer_.announce_sleep();
     return wanted != 0 && producer_.announce_wait(wanted);
@@ -110,7 +110,7 @@ class ShmLink {
   std::optional<std::uint64_t> last_beat() const {
     return region_.header().beat_step.load(std::memory_order_relaxed);
   }
-  // A time to come would hide a hang: never later than now.
+  // A time in the future would hide a hang, so the result is never later than now.
   std::optional<std::uint64_t> last_beat_ns() const {
     return std::min(region_.header().beat_ns.load(std::memory_order_relaxed), monotonic_ns());
   }

@@ -1,12 +1,12 @@
-// The stdio transport: the ring's frames, one after another, on the stream sockets that are the
-// worker's standard input and output. Stream sockets and not pipes, because a send to one can be
-// told not to block and not to raise SIGPIPE, whatever the peer does.
+// The stdio transport: the ring's frames, one after another, on the stream sockets that are the worker's standard
+// input and output. They are stream sockets and not pipes, because a send to a socket can be told not to block and
+// not to raise SIGPIPE, whatever the peer does.
 //
 //   +0 uint32 length   +4 uint32 kind (whole | more | last)   +8 payload, zeros to a multiple of 8
 //
-// One buffer each way, as large as a ring and allocated at the start. Frames are read where they
-// lie in the input buffer: it is private memory. No doorbells: the kernel wakes readers itself, and
-// the socketpair beside it tells of death and carries descriptors.
+// There is one buffer in each direction, as large as a ring and allocated at the start. Frames are read in place in
+// the input buffer, because it is private memory. There are no doorbells, because the kernel wakes readers itself;
+// the socketpair beside the streams shows the peer's death and carries descriptors.
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -55,8 +55,7 @@ class StdioLink {
 
   // ---- sending: [out_begin_, out_end_) is committed and not sent ----
   std::byte* reserve(std::size_t bytes) {
-    // The only place where the buffer's contents move: what was reserved stays where it is until it
-    // is committed.
+    // The buffer's contents move only here. Reserved bytes stay in place until they are committed.
     if (flush()) {
       out_begin_ = out_end_ = 0;
     } else if (capacity_ - out_end_ < frame_bytes(bytes)) {
@@ -83,7 +82,7 @@ class StdioLink {
     commit(payload.size(), kind);
     return true;
   }
-  // True when nothing is left to send.
+  // Returns true if nothing is left to send.
   bool flush() {
     while (out_begin_ != out_end_ && !dead_) {
       die_in_a_frame();
@@ -105,8 +104,8 @@ class StdioLink {
 
   // ---- receiving: [in_begin_, in_end_) is read and not released ----
   bool next(FrameHeader& frame) {
-    // Bounded: a peer that sends byte by byte must not keep this end here. A dead peer's rest is in
-    // the socket's buffer and comes in a few reads.
+    // Bounded, so that a peer that sends byte by byte can't keep this end here. The rest that a dead peer sent is in
+    // the socket's buffer and arrives in a few reads.
     for (int reads = 0; !parse(frame); ++reads) {
       if (fault_ != RingFault::kNone || reads == kMaxReadsPerCall || !fill() || descriptors_came_) {
         return false;
@@ -163,7 +162,7 @@ class StdioLink {
   std::optional<std::uint64_t> last_beat_ns() const { return std::nullopt; }
 
  private:
-  // In tests: a process that dies having sent half a frame.
+  // For tests: the process dies after it has sent half a frame.
   void die_in_a_frame() {
     const auto at = [&](Point point, std::size_t bytes) {
       if (fault::due(name_of(point))) {
@@ -175,7 +174,7 @@ class StdioLink {
     at(Point::kHalfHeaderSent, kFrameHeaderBytes / 2);
     at(Point::kHalfPayloadSent, kFrameHeaderBytes + 3);
   }
-  // A whole frame at in_begin_?
+  // Returns whether there is a whole frame at in_begin_.
   bool parse(FrameHeader& frame) {
     const std::size_t have = in_end_ - in_begin_;
     if (have < kFrameHeaderBytes || fault_ != RingFault::kNone) return false;
@@ -190,8 +189,7 @@ class StdioLink {
     frame = held_;
     return true;
   }
-  // Reads once. The largest frame takes half the buffer, so after moving the rest to the front
-  // there is room.
+  // Reads once. The largest frame takes half the buffer, so there is room after the rest is moved to the front.
   bool fill() {
     if (in_begin_ != 0 && capacity_ - in_end_ < capacity_ / 2) {
       std::memmove(in_.get(), in_.get() + in_begin_, in_end_ - in_begin_);
@@ -208,13 +206,13 @@ class StdioLink {
       }
       if (got < 0 && errno == EINTR) continue;
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
-      dead_ = true;  // end of file, or reset by a peer that had not read everything
+      dead_ = true;  // end of file, or a reset by a peer that had not read everything
       return false;
     }
   }
 
-  // Descriptors may come on any AF_UNIX socket. Were they not asked for, the kernel would close
-  // them here, and closing may wait.
+  // Descriptors may come on any AF_UNIX socket. If this function did not ask for them, the kernel would close them
+  // here, and closing may block.
   ssize_t read(std::byte* into, std::size_t bytes) {
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxScmFds)];
     iovec vector{into, bytes};
@@ -234,7 +232,7 @@ class StdioLink {
   UniqueFd input_, output_;
   pid_t maker_ = ::getpid();
   PeerSocket socket_;
-  UniqueFd epoll_;  // readable when any of the others has news
+  UniqueFd epoll_;  // readable when any of the other descriptors has news
   std::size_t capacity_;
   std::unique_ptr<std::byte[]> in_, out_;
   std::size_t in_begin_ = 0, in_end_ = 0;

@@ -12,7 +12,7 @@
 namespace bulkhead {
 namespace {
 
-// The path of the process's group in the hierarchy of version 2: of the line "0::/path".
+// Returns the path of the process's group in the hierarchy of version 2, from the line "0::/path".
 std::optional<std::string> path_in_hierarchy(const std::string& membership) {
   std::ifstream lines(membership);
   for (std::string line; std::getline(lines, line);) {
@@ -40,10 +40,10 @@ std::optional<Mount> mount_of_hierarchy(const std::string& mounts) {
   return std::nullopt;
 }
 
-// The group's folder. A mount in a container may begin at the container's own group. Empty: the mount does not show
-// the group.
+// Returns the group's folder. A mount in a container may begin at the container's own group. Empty: the mount does
+// not show the group.
 std::string folder_of(const std::string& path, const Mount& mount) {
-  if (path.starts_with("/..")) return {};  // outside of the process's cgroup namespace
+  if (path.starts_with("/..")) return {};  // outside the process's cgroup namespace
   std::string below = path;
   if (mount.root != "/") {
     if (path != mount.root && !path.starts_with(mount.root + "/")) return {};

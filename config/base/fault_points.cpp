@@ -30,10 +30,10 @@ struct Fault {
   detail::Deed deed = detail::Deed::kNone;
   std::string point;
   std::uint64_t n = 1;
-  bool claimed = false;  // it is this process that acts
+  bool claimed = false;  // this process is the one that acts
 };
 
-// BULKHEAD_FAULTS_DONE, mapped at the start: a sandbox takes files and descriptors away later.
+// BULKHEAD_FAULTS_DONE, mapped at the start, because a sandbox takes files and descriptors away later.
 struct Done {
   char line[248];
   std::atomic<std::uint64_t> claimed;
@@ -46,11 +46,11 @@ struct Plan {
   std::map<std::string, std::uint64_t, std::less<>> hits;
   Done* done = nullptr;
   LivePlan* live = nullptr;
-  std::uint64_t generation = 0;  // of the live plan: that in `faults`
+  std::uint64_t generation = 0;  // the generation of the live plan whose faults are in `faults`
   std::string count_file;
 };
 
-// What a step of this thread does meanwhile is not counted: it would wait for itself.
+// Steps that this thread reaches inside this code are not counted, because it would wait for itself.
 thread_local bool inside = false;
 class Inside {
  public:
@@ -64,7 +64,7 @@ class Inside {
   std::_Exit(2);
 }
 
-// Nothing when it is another program's.
+// Adds nothing if the fault is for another program.
 void add(Plan& plan, std::string_view text) {
   Fault fault;
   const auto at = text.find('@');
@@ -106,7 +106,7 @@ const char* environment(const char* name) {
 
 void write_counts();
 
-// Nothing where the variable is not set.
+// Maps nothing if the variable is not set.
 template <class Shared>
 Shared* map_shared(const char* variable) {
   const char* file = environment(variable);
@@ -124,7 +124,7 @@ Shared* map_shared(const char* variable) {
   return static_cast<Shared*>(base);
 }
 
-// Never destroyed: points are reached until the very end.
+// Never destroyed, because points are reached until the very end.
 Plan& plan() {
   static Plan& instance = *new Plan;
   return instance;
@@ -149,14 +149,14 @@ bool read_plan() {
   return !made.faults.empty() || made.live != nullptr || !made.count_file.empty();
 }
 
-// Takes over what the live plan says now.
+// Reads the present content of the live plan.
 void look_at_live(Plan& plan) {
   if (plan.live == nullptr) return;
   const std::uint64_t generation = plan.live->generation.load();
   if (generation == plan.generation || generation % 2 != 0) return;
   char text[sizeof plan.live->plan];
   std::memcpy(text, plan.live->plan, sizeof text);
-  if (plan.live->generation.load() != generation) return;  // written meanwhile
+  if (plan.live->generation.load() != generation) return;  // it was written meanwhile
   plan.generation = generation;
   plan.hits.clear();
   plan.faults.clear();
@@ -173,7 +173,7 @@ void write_counts() {
   }
 }
 
-// False: another process has acted before.
+// Returns false if another process has already acted.
 bool claim(Fault& fault) {
   if (LivePlan* live = plan().live; live != nullptr) {
     if (live->generation.load() != plan().generation) return false;
@@ -210,7 +210,7 @@ Deed reached(const char* point) {
     if (fault.n != hit || fault.point != point || !claim(fault)) continue;
     if (fault.signal == 0) return fault.deed;
     ::raise(
-        fault.signal);  // the signals of a plan take the whole process; a sandbox allows raise()
+        fault.signal);  // a signal of a plan ends or stops the whole process; a sandbox allows raise()
   }
   return Deed::kNone;
 }

@@ -5,7 +5,7 @@
 namespace bulkhead {
 namespace {
 
-// `at` is at a string's first quote; where its last one is.
+// `at` is the index of a string's first quote. Returns the index of its last quote.
 std::size_t end_of_string(std::string_view text, std::size_t at) {
   for (++at; at < text.size() && text[at] != '"'; ++at) {
     if (text[at] == '\\') ++at;
@@ -13,7 +13,7 @@ std::size_t end_of_string(std::string_view text, std::size_t at) {
   return at;
 }
 
-// `at` is at a value's first byte; the first byte behind it.
+// `at` is the index of a value's first byte. Returns the index of the first byte behind it.
 std::size_t end_of_value(std::string_view text, std::size_t at) {
   int depth = 0;
   for (; at < text.size(); ++at) {
@@ -31,8 +31,8 @@ std::size_t end_of_value(std::string_view text, std::size_t at) {
   return text.size();
 }
 
-// A name as it is meant. Those that are looked for are plain ASCII without quotes, so of the escapes only
-// \u00xx of such a character can make one; any other stands for something else.
+// Decodes a name. The names that are looked for are plain ASCII without quotes, so \u00xx of such a character is the
+// only escape that can make one; any other escape stands for something else.
 std::string unescaped(std::string_view name) {
   std::string out;
   for (std::size_t i = 0; i < name.size(); ++i) {

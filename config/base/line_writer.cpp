@@ -15,14 +15,14 @@ namespace bulkhead {
 
 namespace {
 
-constexpr std::size_t kSliceBytes = 64 * 1024;  // of one turn of the thread
+constexpr std::size_t kSliceBytes = 64 * 1024;  // per turn of the thread
 
 std::uint64_t lines_in(std::string_view bytes) {
   return static_cast<std::uint64_t>(std::ranges::count(bytes, '\n'));
 }
 
-// How many of the bytes the descriptor took. It may be one that does not wait (O_NONBLOCK is the
-// open file's, and so anybody's who shares it).
+// Returns how many of the bytes the descriptor took. The descriptor may be non-blocking (O_NONBLOCK belongs to the
+// open file, and so to everybody who shares it).
 std::size_t write_all(int fd, std::string_view bytes) {
   std::size_t written = 0;
   while (written < bytes.size()) {
@@ -75,8 +75,8 @@ struct LineWriter::Shared {
   std::mutex mutex;
   std::condition_variable wake, idle;
   std::string queue;         // whole lines
-  bool writing = false;      // a slice that is not in the queue any more
-  std::uint64_t untold = 0;  // dropped, and no line has said so
+  bool writing = false;      // a slice has left the queue and is being written
+  std::uint64_t untold = 0;  // dropped lines that no line has reported yet
   Figures figures;
 };
 

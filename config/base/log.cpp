@@ -34,7 +34,7 @@ std::string time_text(std::chrono::system_clock::time_point time) {
   return text;
 }
 
-// A field as it stands behind the message.
+// Returns a field in the form that follows the message.
 std::string text_of(const Field& field, bool json) {
   const bool number = field.kind == Field::Kind::kNumber;
   if (json) {
@@ -47,7 +47,8 @@ std::string text_of(const Field& field, bool json) {
   return " " + std::string(field.name) + "=" + quote + value + quote;
 }
 
-// One line in either format. A message and fields may hold text of a client or a worker: they are cleaned.
+// Makes one line in either format. A message and fields may contain text of a client or a worker, so they are
+// cleaned.
 std::string line_of(bool json, std::chrono::system_clock::time_point time, std::string_view level,
                     std::string_view program, std::string_view message,
                     std::span<const Field> fields = {}) {
@@ -85,7 +86,7 @@ class LineFormatter final : public spdlog::formatter {
   std::string program_;
 };
 
-// Hands lines to the writer's thread. The base class's lock keeps them whole and in order.
+// Passes lines to the writer's thread. The base class's lock keeps them whole and in order.
 class QueuedSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit QueuedSink(LineWriter& writer) : writer_(writer) {}
@@ -106,7 +107,7 @@ class QueuedSink final : public spdlog::sinks::base_sink<std::mutex> {
 struct Logging {
   bool json = false;
   std::string program;
-  LineWriter* writer = nullptr;  // null: every line is written by the thread that logs it
+  LineWriter* writer = nullptr;  // null: the thread that logs a line also writes it
 };
 Logging logging;
 
@@ -141,7 +142,7 @@ Status init(const std::string& level, const std::string& format, const std::stri
     logger->set_formatter(std::make_unique<LineFormatter>(format == "json", program));
     logger->set_level(chosen->second);
     logger->flush_on(spdlog::level::trace);
-    // Where a line can't be made (no memory), it is lost; the library would write to stderr itself.
+    // If a line can't be made (no memory), it is lost. Without this handler the library would write to stderr itself.
     logger->set_error_handler([](const std::string&) {});
     spdlog::set_default_logger(std::move(logger));
     logging.json = format == "json";
@@ -175,7 +176,7 @@ LineWriter::Figures figures() {
 
 void write_raw(std::string_view lines) {
   if (logging.writer != nullptr) return logging.writer->put(lines);
-  // Where nothing was set up (a test of a part), the log is nobody's promise.
+  // If no log was set up (in a test of a part), nobody relies on the log.
   (void)!::write(STDERR_FILENO, lines.data(), lines.size());
 }
 

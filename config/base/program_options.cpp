@@ -137,7 +137,7 @@ std::optional<int> ProgramOptions::parse(int argc, char** argv) {
   try {
     impl_->app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return impl_->app.exit(error) == 0 ? 0 : 2;  // CLI11 has a number of its own for each mistake
+    return impl_->app.exit(error) == 0 ? 0 : 2;  // CLI11 has a different number for each mistake
   }
   return std::nullopt;
 }
@@ -147,7 +147,7 @@ Result<bool> ProgramOptions::read(int argc, char** argv) {
     impl_->app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) return Error(ErrorCode::kInvalidArgument, error.what());
-    impl_->app.exit(error);  // prints what was asked for
+    impl_->app.exit(error);  // prints what was requested
     return false;
   }
   return true;

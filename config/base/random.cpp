@@ -8,9 +8,9 @@ namespace bulkhead {
 
 std::uint64_t random_u64() {
   std::uint64_t number = 0;
-  // So few bytes come whole, and no signal interrupts them.
+  // A request for so few bytes always succeeds completely, and no signal interrupts it.
   if (::getrandom(&number, sizeof number, 0) == sizeof number) return number;
-  std::random_device other;  // where a filter of system calls refuses that one
+  std::random_device other;  // used if a filter of system calls refuses getrandom()
   return std::uint64_t{other()} << 32 | other();
 }
 

@@ -1,8 +1,8 @@
-// Computes attention (attention.glsl) and shares a column's heads and splits out among workgroups. Every way of sharing
+// Computes attention (attention.glsl) and divides a column's heads and splits among workgroups. Every way of dividing
 // gives the same bits.
 //
-// With BULKHEAD_ROWS the kernel is for the rows mapping of CPUs and leaves out the GPUs' ways of sharing. The smaller
-// code halves the time that a CPU's driver takes to load this kernel from its cache.
+// With BULKHEAD_ROWS the kernel is for the rows mapping of CPUs and leaves out the GPUs' ways of dividing. The
+// smaller code halves the time that a CPU's driver takes to load this kernel from its cache.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -58,8 +58,8 @@ void store_partials(uint column, uint head0, uint lane) {
   }
 }
 
-// Makes the whole results of the heads from head0 on, whose queries begin at q_base. The subgroup takes the splits, of
-// `size` positions each, one after the other.
+// Computes the whole results of the heads from head0 on, whose queries begin at q_base. The subgroup takes the
+// splits, of `size` positions each, one after the other.
 void attend_in_order(uint column, uint head0, uint visible, uint size, uint page_table, uint kv_head, uint64_t q_base) {
   uint lane = gl_SubgroupInvocationID;
   float all_maxima[kHeadsTogether];
@@ -99,7 +99,7 @@ void attend_in_order(uint column, uint head0, uint visible, uint size, uint page
 }
 
 void attend() {
-  // The workgroup has several columns' heads, and each subgroup makes one.
+  // The workgroup has heads of several columns, and each subgroup computes one.
 #ifdef BULKHEAD_ROWS
   uint column = gl_WorkGroupID.x;
 #else
@@ -128,7 +128,7 @@ void attend() {
   if (kMode == kSpread || (kMode == kTogether && visible > kSpreadFrom)) {
     uint group = gl_WorkGroupID.y, member = gl_WorkGroupID.z, members = gl_NumWorkGroups.z;
     if (kMode == kTogether) {
-      // The column's workgroups are dealt out among the groups of heads.
+      // The column's workgroups are distributed over the groups of heads.
       uint index = gl_WorkGroupID.z * kHeads + gl_WorkGroupID.y;
       group = index % kGroups;
       member = index / kGroups;
@@ -142,8 +142,7 @@ void attend() {
   if (kMode == kTogether) {  // one head
     if (gl_WorkGroupID.z != 0u) return;
 #ifdef BULKHEAD_CHAINED
-    // Meanwhile the subgroup brings older keys and values, from before this step, into nearer
-    // caches.
+    // Meanwhile the subgroup loads older keys and values, from before this step, into nearer caches.
     uint touched[kTouchWords];
     if (kNearFirst != 0u) touch_split(page_table, visible, size, kv_head, touched);
 #endif

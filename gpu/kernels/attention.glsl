@@ -1,14 +1,14 @@
 // Attention of one column's query heads over the pages of its sequence, with a running softmax over blocks of as many
-// positions as a subgroup has lanes. Positions are taken in splits (split_size); each split's result is folded into
-// the column's in rising order with the same operations: by the subgroup that made them all, by the workgroup whose
-// subgroups made one each, by the workgroup that was the last to make some (attention_spread.glsl), or by
-// attention_combine.comp.
+// positions as a subgroup has lanes. Positions are divided into splits (split_size). Each split's result is combined
+// into the column's, in rising order and by the same operations: by the subgroup that computed all splits; by the
+// workgroup whose subgroups each computed one; by the last workgroup that finished some (attention_spread.glsl); or
+// by attention_combine.comp.
 //
-// Scores come in powers of two: q was scaled by log2(e) / sqrt(head size).
+// Scores are exponents of two: q was scaled by log2(e) / sqrt(head size).
 //
-// The includer has `push`, kInvocations, kSubgroups, `shared float room[]`, for attend_together() of a partial result for each
-// subgroup, and SEVERAL_ROUNDS: whether that may be asked for more splits than the workgroup has subgroups.
-// Values are fetched beside the keys while registers last.
+// The includer has `push`, kInvocations, kSubgroups, and `shared float room[]`, where attend_together() needs room
+// for a partial result for each subgroup. It also has SEVERAL_ROUNDS, which says whether there may be more splits
+// than the workgroup has subgroups. Values are loaded together with the keys as long as there are registers.
 const uint kBlockWords = kLanes * kLaneWords;
 const uint kKeptWords = kRowsMapping == 0u && kBlockWords <= 64u ? kBlockWords : 1u;
 const bool kKeepValues = kKeptWords > 1u;
@@ -17,13 +17,13 @@ float maxima[kHeadsTogether];
 float sums[kHeadsTogether];  // a lane's share
 float results[kHeadsTogether * kLaneEntries];
 
-float scores[kHeadsTogether];  // of the lane's position in a block
+float scores[kHeadsTogether];  // scores of the lane's position in a block
 
-// Of the column (attention_state.glsl: Sight).
+// About the column (attention_state.glsl: Sight).
 uint hidden_positions = 0u;
 bool sees(uint at, uint end) { return at < end && (kWindow == 0u || at >= hidden_positions); }
 
-// Adds entries 8 * chunk ... of q times the lane's key to the scores. `head_at`: the KV head's part of the page.
+// Adds entries 8 * chunk ... of q times the lane's key to the scores. `head_at` is the KV head's part of the page.
 void score_chunk(uint chunk, uint64_t keys, uint64_t head_at, uint slot, uint64_t q_base) {
   uint lane = gl_SubgroupInvocationID;
   float k[8];
@@ -76,15 +76,15 @@ uint64_t value_head(uint page, uint kv_head) {
 uint64_t value_row(uint page, uint slot, uint kv_head) {
   return value_head(page, kv_head) + slot * (kValueEntries == 0u ? kHeadPadded * kEntryBytes : kCellBytes);
 }
-// A word of the row: of values that are their keys' entries, as cells of keys lie.
+// Returns a word of the row. If values are entries of their keys, the row has the layout of keys.
 uint value_word(uint64_t row, uint word) {
   const uint kCellWords = kCellBytes / 4u;
   if (kValueEntries != 0u) word = word / kCellWords * (kPageTokens * kCellWords) + word % kCellWords;
   return Words(row).v[word];
 }
 
-// Returns the weight of the lane's position for the h-th head, from its score, and scales the split's results so far to
-// the block's maximum. `visible`: the column sees the position.
+// Returns the weight of the lane's position for the h-th head, from its score, and scales the split's results so far
+// to the block's maximum. `visible`: the column sees the position.
 float weigh(uint h, bool visible) {
   float score = capped_score(scores[h]);
   float maximum = max(maxima[h], subgroupMax(visible ? score : -1e30));
@@ -112,7 +112,7 @@ void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t 
   uint64_t keys = head_at + page_slot * kCellBytes;
 
   [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) scores[h] = 0.0;
-  // A GPU's keys and values are all asked for before the first is used.
+  // On a GPU all keys and values are loaded before the first is used.
   uint words[kKeptWords];
   if (kRowsMapping != 0u) {
     for (uint chunk = 0; chunk < kHeadPadded / 8u; chunk++) score_chunk(chunk, keys, head_at, page_slot, q_base);
@@ -198,8 +198,7 @@ void attend_split(uint start, uint end, uint page_table, uint kv_head, uint64_t 
 #ifndef BULKHEAD_ROWS
 const uint kItems = (kHeadPadded + kInvocations - 1u) / kInvocations;  // entries that an invocation finishes
 
-// Makes a head's whole result by a workgroup, which computes as many splits at a time as it has
-// subgroups.
+// Computes a head's whole result with a workgroup, which computes as many splits at a time as it has subgroups.
 void attend_together(uint column, uint head, uint visible, uint page_table) {
   uint lane = gl_SubgroupInvocationID;
   uint size = split_size(visible);

@@ -1,11 +1,11 @@
-// Functions that both kernels of attention by matrix units use (attention_units.comp, attention_tiles.comp). They say which
-// columns belong together, and share a block of positions among a subgroup's lanes.
+// Functions for both kernels of attention by matrix units (attention_units.comp, attention_tiles.comp). They say
+// which columns belong together, and divide a block of positions among a subgroup's lanes.
 //
 // The includer has unit_fragments.glsl and `push`.
 #ifdef BULKHEAD_EMULATED_UNITS
 #define any_lane(value) true
 #define all_lanes(value) false
-#define EACH dont_unroll  // a CPU's compiler takes long enough
+#define EACH dont_unroll  // a CPU's compiler is slow enough
 #else
 #define any_lane subgroupAny
 #define all_lanes subgroupAll
@@ -15,8 +15,8 @@
 const uint kBlockPositions = 64;
 
 uvec4 column_entry(uint column) { return ColumnsRef(push.parameters + 64u).v[column]; }
-// Says whether the column after `column` belongs to the same sequence. A sequence's columns lie one after another, at rising
-// positions.
+// Returns whether the column after `column` belongs to the same sequence. A sequence's columns are neighbours, at
+// rising positions.
 bool are_neighbours(uint column, uint count) {
   return column + 1u < count && column_entry(column).z == column_entry(column + 1u).z;
 }
@@ -28,6 +28,6 @@ uint halves_of(vec2 two) { return packFloat2x16(f16vec2(clamp(two, -65504.0, 655
 
 float from_lane_float(float value, uint lane) { return uintBitsToFloat(from_lane(floatBitsToUint(value), lane)); }
 
-// Returns the first position of the 16 that a lane loads from. If `position` is not before `end`, these are the 16 positions
-// with the last visible one, because no lane may load positions past them.
+// Returns the first position of the 16 from which a lane loads. If `position` is not before `end`, these are the 16
+// positions that include the last visible one, because no lane may load positions beyond them.
 uint tile_start(uint position, uint end) { return min(position, (end - 1u) & ~15u); }

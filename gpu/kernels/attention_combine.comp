@@ -1,5 +1,5 @@
-// Folds the splits' partial results of attention.comp, in the same order and by the same operations as it does alone: on a
-// CPU. GPUs do without a kernel of its own (attention_spread.glsl).
+// On a CPU: combines the splits' partial results of attention.comp, in the same order and by the same operations as
+// attention.comp does. GPUs need no separate kernel for this (attention_spread.glsl).
 #version 460
 #include "common.glsl"
 #include "kv_layout.glsl"

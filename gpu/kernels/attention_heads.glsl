@@ -1,19 +1,21 @@
-// Attention of several query heads that share a KV head, by one subgroup: attention.glsl's operations in its order, and so
-// its bits, but each key and value is loaded once for all of these heads. Two blocks at a time:
-//   scores  a lane takes a position of each block, and all heads' entries, which lie in shared memory
-//   values  a lane takes eight entries of a row for some of the heads: where a row has fewer eights than a subgroup lanes,
-//           parts of the subgroup take heads of their own. Weights go from lane to lane through shared memory.
+// Attention of several query heads that share a KV head, by one subgroup. It has the same operations in the same
+// order as attention.glsl, and so the same bits, but loads each key and value once for all of these heads. It works
+// on two blocks at a time:
+//   scores  a lane takes a position of each block, and all heads' entries, which are in shared memory
+//   values  a lane takes eight entries of a row for some of the heads: if a row has fewer eights than the subgroup has
+//           lanes, parts of the subgroup take different heads. Lanes exchange weights through shared memory.
 //
-// The includer has what attention.glsl asks for, attention_sizes.glsl, kRoomsOfQ, and `room` of kSubgroups * kRoomOfWeights.
+// The includer has everything that attention.glsl needs, attention_sizes.glsl, kRoomsOfQ, and `room` of kSubgroups *
+// kRoomOfWeights.
 shared vec4 shared_q[kShare > 1u ? kRoomsOfQ * kQQuads : 1u];
 shared vec4 wide_weights[kShare > 1u && kWideWeights ? kSubgroups * kWeightRows * kWeightQuads : 1u];
 
-// Of a split. The lane's own: sums until the split's end, and results[chunk][head of the part][entry].
+// For a split. Per lane: sums until the split's end, and results[chunk][head of the part][entry].
 float share_maxima[kShare];
 float share_sums[kShare];
 float share_results[kShareResults];
 
-// By `count` invocations, of which this is the `index`th: q of the group's heads into a room.
+// Copies q of the group's heads into a room. `count` invocations share the work, and this is the `index`-th of them.
 void keep_q(uint q_room, uint column, uint group, uint index, uint count) {
   uint64_t base = push.q + (uint64_t(column) * kHeads + first_head(group)) * (kHeadPadded * 4u);
   uint there = heads_of(group) * (kHeadPadded / 4u);
@@ -22,9 +24,9 @@ void keep_q(uint q_room, uint column, uint group, uint index, uint count) {
   }
 }
 
-// Eight entries of a key or a value as they lie, and as floats.
+// Eight entries of a key or a value, as stored, and as floats.
 struct Raw {
-  uvec4 words, more;  // more: of floats
+  uvec4 words, more;  // more: only for floats
   float scale;
 };
 void floats_of(Raw raw, out float made[8]) {
@@ -80,7 +82,7 @@ Raw value_chunk(uint64_t head_at, uint slot, uint chunk) {
   return raw;
 }
 
-// Scores of the lane's position in each of two blocks: [head][block].
+// The scores of the lane's position in each of two blocks: [head][block].
 void score_blocks(uint64_t head_at[2], uint slot[2], uint q_room, out float made[kShareScores]) {
   precise float sums_of[kShareScores];
   [[unroll]] for (uint i = 0; i < kShareScores; i++) sums_of[i] = 0.0;
@@ -111,11 +113,11 @@ void score_blocks(uint64_t head_at[2], uint slot[2], uint q_room, out float made
   [[unroll]] for (uint i = 0; i < kShareScores; i++) made[i] = sums_of[i];
 }
 
-// The next rows of a block of values; the last visible position stands for those behind it.
+// Loads the next rows of a block of values; the last visible position is loaded in place of those behind it.
 void load_rows(uint start, uint end, uint page, uint kv_head, uint row, out Raw raw[kRowRaws]) {
   uint lane = gl_SubgroupInvocationID;
   [[unroll]] for (uint i = 0; i < kAhead; i++) {
-    // A block of no more positions than a page lies in one.
+    // A block that has no more positions than a page lies within one page.
     uint page_of_row = kLanes <= kPageTokens ? page : subgroupShuffle(page, row + i);
     uint64_t head_at = push.values + uint64_t(page_of_row) * kPageBytes + kv_head * kHeadBytes;
     uint slot = min(start + row + i, end - 1u) % kPageTokens;
@@ -152,11 +154,11 @@ void read_weights(uint row, uint part, out float of_part[kPartHeads]) {
   }
 }
 
-// Lanes past the last part do what that one does.
+// Lanes beyond the last part repeat that part's work.
 uint part_of_lane() { return min(gl_SubgroupInvocationID / kChunks, kPartsUsed - 1u); }
 bool lane_counts() { return kParts == 1u || gl_SubgroupInvocationID / kChunks < kPartsUsed; }
 
-// One block of the two: weights and sums of its positions, then its values.
+// Adds one of the two blocks: weights and sums of its positions, then its values.
 void add_block(uint b, float scores_of[kShareScores], uint start, uint end, uint page, uint kv_head,
                Raw raw[kRowRaws]) {
   uint lane = gl_SubgroupInvocationID;
@@ -206,12 +208,12 @@ void add_block(uint b, float scores_of[kShareScores], uint start, uint end, uint
       [[unroll]] for (uint i = 0; i < kRowRaws; i++) raw[i] = next[i];
     }
   }
-  // Before the next weights are written.
+  // Must come before the next weights are written.
   subgroupMemoryBarrierShared();
   subgroupBarrier();
 }
 
-// A whole subgroup; q is in its room.
+// For a whole subgroup; q is in its room.
 void attend_heads(uint start, uint end, uint page_table, uint kv_head, uint q_room) {
   uint lane = gl_SubgroupInvocationID;
   [[unroll]] for (uint h = 0; h < kShare; h++) {
@@ -242,7 +244,7 @@ void attend_heads(uint start, uint end, uint page_table, uint kv_head, uint q_ro
   [[unroll]] for (uint h = 0; h < kShare; h++) share_sums[h] = sum_over_lanes(share_sums[h]);
 }
 
-// All splits of a column by one subgroup, and the result.
+// Computes all splits of a column with one subgroup, and the result.
 void attend_heads_whole(uint column, uint group, uint visible, uint page_table) {
   uint lane = gl_SubgroupInvocationID;
   uint size = split_size(visible);
@@ -310,7 +312,8 @@ void attend_heads_whole(uint column, uint group, uint visible, uint page_table) 
   pad_heads(column, first_head(group), heads_of(group), lane, kLanes);
 }
 
-// What attention_spread.glsl asks of a subgroup: q of a column's group of heads, one split of them, and its partial results.
+// What attention_spread.glsl needs of a subgroup: it loads q of a column's group of heads, and computes one split
+// with its partial results.
 #define unit_subgroup gl_SubgroupID
 #include "attention_partials.glsl"
 void take_share(uint column, uint columns, uint group) {

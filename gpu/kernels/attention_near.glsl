@@ -1,5 +1,5 @@
-// In a chain, an attention kernel waits for the kernel before it. While it waits, it loads keys and values, so that they
-// are in the device's caches when it needs them. Workgroups do so only if they have a subgroup for each split.
+// In a chain, an attention kernel waits for the kernel before it. While it waits, it loads keys and values, so that
+// they are in the device's caches when it needs them. It does so only if the workgroup has a subgroup for each split.
 #ifdef BULKHEAD_CHAINED
 // The kernel loads a word of each sector of the first blocks of a subgroup's split.
 const uint kTouchBlocks = 2;
@@ -25,8 +25,7 @@ void touch_split(uint page_table, uint visible, uint size, uint kv_head, out uin
   }
 }
 
-// A compiler drops loads that nothing uses, so this function makes of the words one that nobody
-// reads.
+// A compiler removes loads that nothing uses. So this function turns the words into one that nobody reads.
 void keep_touched(uint touched[kTouchWords]) {
   uint all = 0u;
   [[unroll]] for (uint i = 0; i < kTouchWords; i++) all ^= touched[i];

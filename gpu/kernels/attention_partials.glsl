@@ -1,4 +1,4 @@
-// Partial results of attention in memory: what one workgroup writes and another reads. The includer has `push`.
+// Partial results of attention in memory: one workgroup writes them and another reads them. The includer has `push`.
 #ifdef BULKHEAD_CHAINED
 layout(buffer_reference, std430, buffer_reference_align = 16) nonprivate buffer PartialRef { vec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) nonprivate buffer PartialFloatRef { float v[]; };

@@ -1,6 +1,6 @@
-// Stores attention's results as inputs of the next product. Mostly a column is one input, in which its heads follow
-// each other. Where values are the first entries of keys (kValueEntries), each head is an input of its own, number
-// column * kHeads + head, because each head has a matrix of its own in the next product.
+// Stores attention's results as inputs of the next product. Usually a column is one input with its heads one after
+// another. If values are the first entries of keys (kValueEntries), each head is a separate input, number column *
+// kHeads + head, because each head has its own matrix in the next product.
 //
 // Include this file behind attention_state.glsl and a push block with out_address, out_stride and padded_width.
 void store_head(uint column, uint head, uint entry, float value) {

@@ -1,11 +1,12 @@
-// What the ways of sharing attention's work (attention.comp) take, so that one room may serve each.
+// The sizes of the ways of dividing attention's work (attention.comp), so that one room can serve each of them.
 //
-// The includer has attention_state.glsl, kInvocations, kSubgroups, kShare (query heads of a KV head that are taken together; those past its
-// last are computed for nobody) and kAhead (how much of anything a lane asks for at once; a power of two of at most eight).
+// The includer has attention_state.glsl, kInvocations, kSubgroups, kShare (how many query heads of a KV head are
+// computed together; results beyond the last head are not used) and kAhead (how many loads of one kind a lane issues
+// at once; a power of two of at most eight).
 const uint kGroupsOfKv = (kHeads / kKvHeads + kShare - 1u) / kShare;  // of heads
 const uint kGroups = kKvHeads * kGroupsOfKv;
 
-// A group's heads in order.
+// The heads of a group are in order.
 uint first_head(uint group) { return group / kGroupsOfKv * (kHeads / kKvHeads) + group % kGroupsOfKv * kShare; }
 uint heads_of(uint group) { return min(kShare, kHeads / kKvHeads - group % kGroupsOfKv * kShare); }
 
@@ -14,24 +15,25 @@ const uint kChunks = kHeadPadded / 8u;
 const uint kParts = kChunks < kLanes ? kLanes / kChunks : 1u;
 const uint kPartHeads = (kShare + kParts - 1u) / kParts;
 const uint kPartsUsed = (kShare + kPartHeads - 1u) / kPartHeads;
-const uint kLaneChunks = (kChunks + kLanes - 1u) / kLanes;  // of a row; more than one: of all heads
+// per row; if there are several, each lane takes all heads
+const uint kLaneChunks = (kChunks + kLanes - 1u) / kLanes;
 const uint kShareResults = kLaneChunks * kPartHeads * 8u;
 const uint kQQuads = kShare * kHeadPadded / 4u;
 const uint kShareScores = kShare * 2u;
 const uint kRowRaws = kAhead * kLaneChunks;
 const uint kRawQuads = kKvFormat == kKvFloat ? 2u : 1u;
-// Weights of a position: [part][head of a part], by vec4 where a part has more than two.
+// Weights of a position: [part][head of a part], as vec4 if a part has more than two heads.
 const bool kWideWeights = kPartHeads > 2u;
 const uint kPartQuads = (kPartHeads + 3u) / 4u;
 const uint kWeightQuads = kPartsUsed * kPartQuads;
 const uint kWeightFloats = kPartsUsed * kPartHeads;
-const uint kWeightRows = kLanes + 1u;  // positions of a block, then by how much results shrink
+const uint kWeightRows = kLanes + 1u;  // positions of a block, then the factor by which earlier results shrink
 const uint kRoomOfWeights = kWideWeights ? 0u : kWeightRows * kWeightFloats;
 
 // attention_spread.glsl
 const uint kPartialQuads = kPartialFloats / 4u;
 const uint kHeadQuads = kHeadPadded / 4u;
-// [head][split]: what the result so far is multiplied by, what the split's is, and the split's sum times that.
+// [head][split]: the factor of the result so far, the factor of the split's result, and the split's sum times that.
 const uint kShares = kShare * kMaximumSplits;
 const uint kRoomOfShares = kShares * 3u;
 const uint kOwnShares = (kShares + kInvocations - 1u) / kInvocations;

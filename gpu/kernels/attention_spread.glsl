@@ -1,18 +1,19 @@
-// Several workgroups compute the attention of a column. The splits of a group of heads are dealt out over all subgroups
-// of the group's workgroups. Each subgroup leaves its splits' results in memory, and the workgroup that finishes last
-// folds them all, in rising order.
+// Several workgroups compute the attention of a column. The splits of a group of heads are distributed over all
+// subgroups of the group's workgroups. Each subgroup writes its splits' results to memory, and the workgroup that
+// finishes last combines them all, in rising order.
 //
-// The includer has `push` with partials, counts and most_splits, attention_sizes.glsl, attention_results.glsl, and `room` of kRoomOfShares.
+// The includer has `push` with partials, counts and most_splits, attention_sizes.glsl, attention_results.glsl, and
+// `room` of kRoomOfShares.
 
-// Each count has a cache line of its own.
+// Each counter has its own cache line.
 const uint kDoneWords = 32;
 
 shared uint is_last;
 // The largest score of each head, for its sink.
 shared float largest_scores[kSinks != 0u ? kShare : 1u];
 
-// Says whether the workgroup is the last of `members` to leave its results; it then sees the others' results. All
-// invocations call this.
+// Returns whether the workgroup is the last of `members` to write its results; it then sees the others' results. All
+// invocations must call this.
 bool last_of(uint which, uint members) {
 #ifdef BULKHEAD_CHAINED
   controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
@@ -21,7 +22,7 @@ bool last_of(uint which, uint members) {
     memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsRelease | gl_SemanticsMakeAvailable);
     uint before = atomicAdd(DoneRef(push.counts).v[which * kDoneWords], 1u, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
     bool last = before + 1u == members;
-    // The next layer must find the count at 0.
+    // The next layer must find the counter at 0.
     if (last) atomicStore(DoneRef(push.counts).v[which * kDoneWords], 0u, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
     memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire | gl_SemanticsMakeVisible);
     is_last = last ? 1u : 0u;
@@ -113,9 +114,9 @@ void fold_partials(uint64_t base, uint column, uint head0, uint heads, uint spli
   pad_heads(column, head0, heads, index, kInvocations);
 }
 
-// Makes the share of the `member`th of the group's workgroups; those past the number of splits have nothing to do. All
-// invocations call this. `columns`: neighbours from `column` on that are made together; their splits have the same size.
-// `visible`: positions that the last of them sees.
+// Computes the share of the group's workgroup number `member`; workgroups beyond the number of splits have nothing to
+// do. All invocations must call this. `columns` neighbours, from `column` on, are computed together; their splits
+// have the same size. `visible` is the number of positions that the last of them sees.
 void attend_spread(uint column, uint columns, uint group, uint member, uint members, uint visible, uint page_table) {
   uint size = split_size(visible);
   uint splits = (visible + size - 1u) / size;

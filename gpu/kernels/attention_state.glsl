@@ -1,5 +1,5 @@
-// Running softmax of some heads: the largest score (in powers of two), the sum of weights, and the weighted values,
-// whose entries are spread over the lanes.
+// The running softmax of some heads: the largest score (as an exponent of two), the sum of weights, and the weighted
+// values, whose entries are distributed over the lanes.
 #include "constants/attention_state.glsl"
 #include "constants/attention_rules.glsl"
 #include "soft_cap.glsl"
@@ -17,8 +17,8 @@ const uint kLaneEntries = kLaneWords * kWordEntries;
 // A split's partial result: kHeadPadded entries, largest score, sum.
 const uint kPartialFloats = kHeadPadded + 8u;
 
-// Positions in a split of a column that sees `visible` positions: a function of these alone, so a column's order of
-// additions is its own.
+// Returns the positions in a split of a column that sees `visible` positions. It depends on nothing else, so a
+// column's order of additions depends only on the column.
 uint split_size(uint visible) {
   uint size = kMinimumSplit;
   while (size * kMaximumSplits < visible) size *= 2u;
@@ -29,8 +29,8 @@ uint entry_of(uint lane, uint i) {
   return ((i / kWordEntries) * kLanes + lane) * kWordEntries + i % kWordEntries;
 }
 
-// What a column sees of its sequence. Pages that lie before its window are left out: positions count from the first page
-// that does not, whose first `hidden` positions have no weight.
+// What a column sees of its sequence. Pages before its window are left out: positions count from the first page that
+// is not left out, and the first `hidden` positions of that page have no weight.
 struct Sight {
   uint positions;
   uint hidden;
@@ -46,8 +46,8 @@ float capped_score(float score) {
   return kSoftCap == 0u ? score : soft_capped(score, uintBitsToFloat(kSoftCap));
 }
 
-// The sum of a head's weights and that of its sink: a score of which there is no value. Scores, the sink's too, are in powers
-// of two; `maximum` is the largest of the others.
+// Adds a head's sink to the sum of its weights: the sink is a score without a value. Scores, including the sink's,
+// are exponents of two; `maximum` is the largest of the others.
 float with_sink(uint64_t sinks, uint head, float maximum, float sum) {
   if (kSinks == 0u) return sum;
   precise float weight = exp2(Floats(sinks).v[head] - maximum);

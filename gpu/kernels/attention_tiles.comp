@@ -1,18 +1,20 @@
-// Attention of a prompt's columns by matrix units: a workgroup makes neighbouring columns of one sequence. Keys and values come
-// through shared memory, a block of 64 positions at a time, so the workgroup's subgroups read them once for all of its queries.
+// Attention of a prompt's columns by matrix units: a workgroup computes neighbouring columns of one sequence. Keys
+// and values pass through shared memory, a block of 64 positions at a time, so that the workgroup reads them once for
+// all of its queries.
 //
-// A subgroup makes sixteen queries of one KV head: heads of neighbouring columns. The order of additions is that of
-// attention_units.glsl bit for bit; only the two factors of each multiplication have changed places:
+// A subgroup computes sixteen queries of one KV head: heads of neighbouring columns. The order of additions is that
+// of attention_units.glsl, bit for bit; only the two factors of each multiplication are exchanged:
 //
-//   scores   the unit multiplies sixteen queries by eight keys. A lane holds rows r and r + 8 of the queries, and of the keys
-//            a cell of eight entries (kv_layout.glsl), which is what it takes of a fragment for two multiplications.
-//   values   the unit multiplies the weights of sixteen queries by eight entries of 16 values. A lane's scores lie where the
-//            unit wants its weights: in columns 2 * q and 2 * q + 1 of two neighbouring octets of keys. These must be positions
-//            2 * q and 2 * q + 8, then 2 * q + 1 and 2 * q + 9 of 16, as in attention_units.glsl. So the first octet has keys
-//            0, 8, 2, 10, 4, 12, 6 and 14 of 16, and the second one those behind them.
+//   scores   the unit multiplies sixteen queries by eight keys. A lane holds rows r and r + 8 of the queries, and a cell
+//            of eight entries of the keys (kv_layout.glsl), which is its part of a fragment for two multiplications.
+//   values   the unit multiplies the weights of sixteen queries by eight entries of 16 values. A lane's scores are where
+//            the unit needs its weights: in columns 2 * q and 2 * q + 1 of two neighbouring octets of keys. These must be
+//            positions 2 * q and 2 * q + 8, then 2 * q + 1 and 2 * q + 9 of 16, as in attention_units.glsl. So the first
+//            octet has keys 0, 8, 2, 10, 4, 12, 6 and 14 of 16, and the second octet has the keys behind them.
 //
-// While a block's weights are made and its values added, the next block's scores are made, and the values and keys behind
-// these are on their way in registers. Two barriers a block enclose the moment in which they move to shared memory.
+// While a block's weights are computed and its values are added, the next block's scores are computed, and the
+// following values and keys are being loaded into registers. Two barriers per block enclose the moment in which these
+// move to shared memory.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
@@ -25,20 +27,20 @@
 #include "constants/attention_range.glsl"
 // The constants of attention in tiles. Their ids follow those of AttentionRangeConstants.
 CONSTANTS(AttentionTilesConstants, 22)
-CONSTANT(22, kPortion, portion, 4u)  // a workgroup makes the tiles that begin among so many columns
+CONSTANT(22, kPortion, portion, 4u)  // a workgroup computes the tiles that begin within this many columns
 CONSTANTS_END
 #include "attention_blocks.glsl"
 
 const uint kSubgroups = kInvocations / kLanes;
 #include "attention_sizes.glsl"
 
-// These depend on a specialisation constant, so that no loop over them is unrolled before a driver does: glslc's optimiser
-// forgets what is precise in the copies it makes.
+// These depend on a specialisation constant, so that glslc unrolls no loop over them before a driver does: in the
+// copies that it makes, glslc's optimiser forgets which variables are precise.
 const uint kOwnRows = kLanes / 16u, kKeyTiles = kLanes / 8u, kOctets = kLanes / 4u;
 const uint kTileColumns = 16u / kShare;  // of a subgroup
 const uint kGroupColumns = kTileColumns * kSubgroups;
 const uint kEntryGroups = (kHeadPadded + 31u) / 32u;  // of a query or a key
-const uint kValueSets = (kHeadPadded + 63u) / 64u;    // cells that a lane takes of a value
+const uint kValueSets = (kHeadPadded + 63u) / 64u;    // cells of a value that a lane takes
 const uint kResultTiles = kValueSets * 8u;
 
 // [row, row + 8][group of entries]
@@ -49,7 +51,7 @@ uvec4 queries[kQueryCells];
 uint seen[2];   // positions
 uint sizes[2];  // of a split
 float tops[2];
-float totals[4];  // [row][positions 2 * q and 2 * q + 8 of 16, those behind them]
+float totals[4];  // [row][positions 2 * q and 2 * q + 8 of 16, the positions behind them]
 SumFragment results[kResultTiles];
 const uint kScores = kOctets * 4u;
 float scores[kScores];
@@ -57,8 +59,8 @@ float all_tops[2];
 float all_totals[2];
 float all_results[kResultTiles * 4u];
 
-// A block's keys as fragments, [octet][group of entries][lane], where lanes of odd octets have changed places by pairs of
-// columns; and its values, [16 positions][set][pair of entries][lane].
+// A block's keys as fragments, [octet][group of entries][lane], where lanes of odd octets are exchanged in pairs of
+// columns; and the block's values, [16 positions][set][pair of entries][lane].
 const uint kKeyItems = kOctets * kEntryGroups, kValueItems = kKeyTiles * kValueSets;
 shared uvec4 keys_here[kKeyItems * 32u];
 shared uvec4 values_here[kValueItems * 4u * 32u];
@@ -67,7 +69,7 @@ shared uvec4 values_here[kValueItems * 4u * 32u];
 const uint kKeyShare = (kKeyItems + kSubgroups - 1u) / kSubgroups;
 const uint kValueShare = (kValueItems + kSubgroups - 1u) / kSubgroups;
 uvec4 coming_keys[kKeyShare], coming_values[kValueShare * 4u];
-uint pages[2];  // of the block that is asked for
+uint pages[2];  // of the block that is being loaded
 
 void find_pages(uint at, uint end, uint page_table) {
   [[unroll]] for (uint i = 0; i < 2; i++) {
@@ -135,8 +137,8 @@ WeightFragment rows_of(uvec4 low, uvec4 high, const uint j) {
   return weight_fragment(low_row, high_row, j);
 }
 
-// The queries of `heads` heads from `head0` on in `count` columns from `column` on. Those past the last stand for it, and are
-// not stored.
+// Loads the queries of `heads` heads from `head0` on in `count` columns from `column` on. Beyond the last one, that
+// one is repeated and not stored.
 void take_queries(uint column, uint count, uint head0, uint heads) {
   [[EACH]] for (uint n = 0; n < kOwnRows; n++) {
     uint query = n * 8u + (unit_lane >> 2), from = column + min(query / kShare, count - 1u);
@@ -155,7 +157,7 @@ void take_queries(uint column, uint count, uint head0, uint heads) {
   }
 }
 
-// The scores of the block whose keys are here.
+// Computes the scores of the block whose keys are here.
 void score_block() {
   SumFragment made[kOctets];
   [[EACH]] for (uint t = 0; t < kOctets; t++) made[t] = no_sums();
@@ -175,7 +177,7 @@ void score_block() {
 
 uint weights[kOctets * 2u];  // of a block, two halves each: [octet][row]
 
-// `masked`: some query sees no more than a part of the block.
+// `masked`: some query sees only a part of the block.
 
 void weigh_block(uint start, float now[kScores], bool masked) {
   if (masked) {
@@ -212,7 +214,7 @@ void weigh_block(uint start, float now[kScores], bool masked) {
     }
     totals[h * 2u] = even;
     totals[h * 2u + 1u] = odd;
-    // Before a split's first block there is nothing to shrink.
+    // Before a split's first block there is nothing to scale.
     moved = moved || (shrink != 1.0 && tops[h] > -1e30);
     tops[h] = top;
     shrinks[h] = shrink;
@@ -287,7 +289,7 @@ void fold_block(uint at, uint end) {
   bool ends[2], folds[2];
   [[unroll]] for (uint h = 0; h < kOwnRows; h++) {
     ends[h] = (next & (sizes[h] - 1u)) == 0u || next >= end;
-    // A split past what the query sees is none.
+    // A split behind the positions that the query sees does not count.
     folds[h] = ends[h] && (at & ~(sizes[h] - 1u)) < seen[h];
   }
   if (any_lane(ends[0] || ends[1])) fold_split(ends, folds);
@@ -320,7 +322,7 @@ void pad_columns(uint column, uint columns) {
   }
 }
 
-// Asks for the values of the block at position `at`, whose keys were asked for before, and for the next block's keys.
+// Starts to load the values of the block at position `at`, whose keys were loaded before, and the next block's keys.
 void ask_block(uint at, uint end, uint page_table, uint kv_head) {
   ask_values(at, end, kv_head);
   find_pages(at + kBlockPositions, end, page_table);
@@ -336,7 +338,7 @@ void begin_tile() {
   [[EACH]] for (uint i = 0; i < kResultTiles * 4u; i++) all_results[i] = 0.0;
 }
 
-// Computes attention for `taken` columns. The first is `column`, at position `position`.
+// Computes attention for `taken` columns. The first one is `column`, at position `position`.
 void attend_tile(uint column, uint taken, uint position, uint page_table, uint group) {
   uint kv_head = group / kGroupsOfKv, end = position + taken;
   uint own = unit_subgroup * kTileColumns;
@@ -375,8 +377,8 @@ void attend_tile(uint column, uint taken, uint position, uint page_table, uint g
   }
 }
 
-// A workgroup takes columns of one sequence from kFrom on, up to the next position that is a multiple of what it takes.
-// attention_alone() makes columns without a neighbour.
+// A workgroup takes columns of one sequence from kFrom on, up to the next position that is a multiple of the number
+// of columns that it takes. attention_alone() computes columns without a neighbour.
 bool begins_tile(uint column, uint count) {
   if (column >= count) return false;
   uvec4 info = column_entry(column);
@@ -387,7 +389,7 @@ bool begins_tile(uint column, uint count) {
 
 void main() {
   uint count = Words(push.parameters).v[0];
-  // The last columns see most, so they come first.
+  // The last columns see most positions, so they come first.
   uint first = (gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x) * kPortion;
   if (first >= count) return;
   uint group = gl_WorkGroupID.y, begins = 0u;

@@ -1,4 +1,5 @@
-// Attention by matrix units (attention_units.glsl): how the work is shared out among workgroups. No way of sharing changes a bit.
+// Attention by matrix units (attention_units.glsl): how the work is divided among workgroups. No way of dividing
+// changes a bit.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -11,24 +12,26 @@
 #include "attention_results.glsl"
 #include "chain.glsl"
 
-// kTiles and kSpreadTiles leave out columns that have no neighbour, which kWhole makes (kAlone).
+// kTiles and kSpreadTiles leave out columns without a neighbour, which kWhole computes (kAlone).
 #include "values/attention_mode.glsl"
 #include "constants/attention.glsl"
 #include "constants/attention_range.glsl"
 // The constants of attention by matrix units. Their ids follow those of AttentionRangeConstants.
 CONSTANTS(AttentionUnitsConstants, 22)
-CONSTANT(22, kQueryTiles, query_tiles, 1u)  // a subgroup makes so many tiles of eight queries
+CONSTANT(22, kQueryTiles, query_tiles, 1u)  // a subgroup computes this many tiles of eight queries
 CONSTANT(23, kAlone, alone, 0u)             // kWhole: the kernel skips columns that have neighbours
-CONSTANT(24, kValuesAhead, values_ahead, 0u)   // tiles of 16 values that are asked for before scores are made
-CONSTANT(25, kEarlyKeys, early_keys, 0u)       // 1: keys are asked for a block ahead
-CONSTANT(26, kShareTogether, share_together, 8u)  // kTogether: heads that a workgroup makes for a column with few positions
+CONSTANT(24, kValuesAhead, values_ahead, 0u)   // tiles of 16 values that are loaded before the scores are computed
+CONSTANT(25, kEarlyKeys, early_keys, 0u)       // 1: keys are loaded one block ahead
+// kTogether: heads that a workgroup computes for a column with few positions
+CONSTANT(26, kShareTogether, share_together, 8u)
 CONSTANTS_END
 #include "attention_blocks.glsl"
 
 const uint kSubgroups = kInvocations / kLanes;
 const bool kSpreads = kMode == kSpread || kMode == kSpreadTiles;
 #include "attention_sizes.glsl"
-// Of columns that see little a workgroup of kTogether makes fewer heads than share their keys of the others.
+// For columns that see few positions, a kTogether workgroup computes fewer heads than share their keys in other
+// columns.
 const uint kTogetherHeads = kShareTogether < kShare ? kShareTogether : kShare;
 const uint kTogetherParts = (kShare + kTogetherHeads - 1u) / kTogetherHeads;
 const uint kTogetherRoom = kSubgroups * kTogetherHeads * kPartialFloats;
@@ -38,7 +41,7 @@ shared float room[kMode == kTogether ? kSharesRoom : kSpreads ? kRoomOfShares : 
 const bool kSharedQueries = kMode == kTogether || kSpreads;
 #include "attention_units.glsl"
 
-// attention_spread.glsl asks for these.
+// attention_spread.glsl needs these.
 void take_share(uint column, uint columns, uint group) {
   take_queries(column, columns, first_head(group), heads_of(group));
   barrier();
@@ -66,7 +69,7 @@ void leave_partial(uint64_t base, uint columns, uint heads, uint split) {
 #include "attention_spread.glsl"
 #include "attention_near.glsl"
 
-// The heads of a group by a workgroup, as many splits at a time as it has subgroups.
+// Computes the heads of a group with a workgroup, as many splits at a time as it has subgroups.
 const uint kItems = (kTogetherHeads * kHeadPadded + kInvocations - 1u) / kInvocations;  // entries that an invocation finishes
 
 void leave_in_room(uint heads) {
@@ -87,11 +90,12 @@ void leave_in_room(uint heads) {
   }
 }
 
-// Behind a split's top and sum in the room: what the results so far are multiplied by, what the split's are, and its sum then.
+// These follow a split's maximum and sum in the room: the factor of the results so far, the factor of the split's
+// results, and then its sum.
 const uint kOldShareAt = kHeadPadded + 2u, kNewShareAt = kHeadPadded + 3u, kScaledAt = kHeadPadded + 4u;
 shared float tops_before[kMode == kTogether ? kTogetherHeads : 1u];  // of earlier rounds
 
-// How the splits of a round are folded: an invocation for each split of a head.
+// How the splits of a round are combined: one invocation for each split of a head.
 void weigh_splits(uint heads, uint splits) {
   for (uint i = gl_LocalInvocationIndex; i < heads * splits; i += kInvocations) {
     uint h = i / splits, split = i % splits;
@@ -175,9 +179,10 @@ void attend_together(uint column, uint head0, uint heads, uint visible, uint pag
   }
 }
 
-// Workgroups take columns of one sequence up to the next position that is a multiple of what a workgroup takes, from kFrom
-// on: the one whose number is the first of these columns does, and the others have nothing to do.
-const uint kTileColumns = kQueryTiles * 8u / kShare;  // of a subgroup
+// Workgroups take columns of one sequence, from kFrom on, up to the next position that is a multiple of the number of
+// columns that a workgroup takes. The workgroup with the number of the first of these columns computes them, and the
+// others have nothing to do.
+const uint kTileColumns = kQueryTiles * 8u / kShare;  // per subgroup
 const uint kGroupColumns = kTileColumns * kSubgroups;
 
 void attend_tiles(uint column, uint group, uint count) {
@@ -193,8 +198,8 @@ void attend_tiles(uint column, uint group, uint count) {
   attend_whole(column + own, columns, group, info.y + own + columns, info.z);
 }
 
-// kSpreadTiles: the neighbours from `column` on that a workgroup takes; 0: another column's workgroups take this one. Their
-// positions have the same multiple of kTileColumns below them, and their splits the same size.
+// kSpreadTiles: returns how many neighbours from `column` on a workgroup takes; 0: another column's workgroups take
+// this one. Their positions have the same multiple of kTileColumns below them, and their splits have the same size.
 uint columns_of_tile(uint column, uint count) {
   uvec4 info = column_entry(column);
   if (!has_neighbour(column, count) || info.y < kFrom) return 0u;
@@ -209,7 +214,7 @@ uint columns_of_tile(uint column, uint count) {
 void attend() {
   uint group = gl_WorkGroupID.y;
   uint column = kMode == kWhole ? gl_WorkGroupID.x * kSubgroups + unit_subgroup : gl_WorkGroupID.x;
-  // The first column is always there: it need not wait for the count.
+  // The first column always exists, so it need not wait for the count.
   if (kMode == kWhole || kMode == kTiles) {
     uint count = Words(push.parameters).v[0];
     if (column >= count) return;
@@ -246,7 +251,7 @@ void attend() {
   uint skipped = gl_WorkGroupID.y % kTogetherParts * kTogetherHeads;  // heads of the group
   if (skipped >= heads_of(group)) return;
 #ifdef BULKHEAD_CHAINED
-  // Of what was there before this step, keys and values come nearer meanwhile.
+  // Meanwhile older keys and values, from before this step, are loaded into nearer caches.
   uint touched[kTouchWords];
   if (kNearFirst != 0u) touch_split(info.z, visible, size, group / kGroupsOfKv, touched);
 #endif

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint32_t kTileQueries = 8;
 
-// Query heads of a KV head that a subgroup takes together: as many as it can, in parts of equal size.
+// Query heads of a KV head that a subgroup computes together: as many as possible, in parts of equal size.
 std::uint32_t heads_sharing(const AttentionShape& shape, std::uint32_t most) {
   const std::uint32_t group = shape.heads / shape.kv_heads;
   const std::uint32_t parts = (group + most - 1) / most;
@@ -22,14 +22,14 @@ std::uint32_t groups_of(const AttentionShape& shape, std::uint32_t sharing) {
   return (shape.heads / shape.kv_heads + sharing - 1) / sharing * shape.kv_heads;
 }
 
-// How many tiles of keys a lane asks for at once: about as many registers for each size of head.
+// How many tiles of keys a lane loads at once: for each head size that takes about as many registers.
 std::uint32_t keys_ahead(const AttentionShape& shape, std::uint32_t words) {
   const std::uint32_t tile_words = (shape.head_padded() + 31) / 32 * 8;
   return std::clamp(words / tile_words, 1U, 4U);
 }
 
-// Says whether workgroups load a block's keys and values through shared memory. A subgroup then needs two sums for each
-// of its results, and has registers for them only if heads are short enough.
+// Returns whether workgroups load a block's keys and values through shared memory. A subgroup then needs two sums for
+// each of its results, and has enough registers only if heads are short.
 bool through_shared_memory(const Mapping& mapping, const AttentionShape& shape) {
   constexpr std::uint32_t kPositions = 64;
   const std::uint32_t keys = (shape.head_padded() + 31) / 32 * 32 * kPositions * 2;
@@ -101,7 +101,7 @@ UnitAttention unit_attention(const Mapping& mapping, const AttentionShape& shape
       sharing.mode = AttentionMode::kWhole;
       break;
     case AttentionMode::kTogether: {
-      sharing.subgroups = 12;                                  // more have too few registers
+      sharing.subgroups = 12;                                  // with more, each has too few registers
       const std::uint32_t room = mapping.shared_bytes - 1024;  // its other variables are small
       const std::uint32_t most = room / (sharing.subgroups * partial_floats(shape) * 4);
       sharing.heads_together =
@@ -124,8 +124,8 @@ UnitAttention unit_attention(const Mapping& mapping, const AttentionShape& shape
       sharing.early_keys = true;
       sharing.heads = heads_sharing(shape, sharing.query_tiles * kTileQueries);
       sharing.through_shared = through_shared_memory(mapping, shape);
-      // Few columns make few workgroups. Workgroups of four subgroups are twice as many as workgroups of eight, and keep
-      // more of a large device busy.
+      // Few columns make few workgroups. With four subgroups instead of eight there are twice as many workgroups,
+      // which keep more of a large device busy.
       if (sharing.through_shared && columns > 256) sharing.subgroups = 8;
       break;
   }
@@ -147,7 +147,7 @@ AttentionVariant units_attention(const Mapping& mapping, const AttentionShape& s
     constexpr std::uint32_t kPortion = AttentionTilesConstants{}.portion;
     variant.x = (columns + kPortion - 1) / kPortion;
   } else if (sharing.mode == AttentionMode::kTogether && context > together_positions(mapping)) {
-    // A few columns' heads are fewer than a large device's processors.
+    // With a few columns there are fewer heads than a large device has processors.
     variant.z = std::clamp(128 / (columns * variant.y), 1U, 16U);
   } else if (sharing.mode == AttentionMode::kSpreadTiles) {
     // The workgroups of a tile's other columns end at once.

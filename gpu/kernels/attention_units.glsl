@@ -1,45 +1,47 @@
-// Attention by matrix units, a subgroup's part: queries that share a KV head, eight for each tile of the unit's columns, over
-// the positions of one sequence. A query is a head of a column.
+// A subgroup's part of attention by matrix units: it computes queries that share a KV head, eight for each tile of
+// the unit's columns, over the positions of one sequence. A query is a head of a column.
 //
-//   scores   the unit multiplies 16 keys by eight queries. Keys lie in cells of eight entries (kv_layout.glsl), which are what
-//            a lane takes of a fragment of keys for two multiplications, as queries do.
+//   scores   the unit multiplies 16 keys by eight queries. Keys are stored in cells of eight entries (kv_layout.glsl),
+//            which are a lane's part of a fragment of keys for two multiplications; the same holds for queries.
 //   values   the unit multiplies 16 entries of 16 values by the weights of eight queries. A lane loads cells of the four
 //            values whose weights it holds, so pairs of entries become its part of the fragment without shared memory.
 //
-// Order of additions of a query: blocks of 64 positions in rising order. A score is one chain of multiply-adds over the
-// head's entries, eight of each lane's share at a time (two of them a group of 32 entries). The weights of a block, halves,
-// are relative to the largest score so far; what was summed before is scaled once for each block. A result's entry is one
-// chain of multiply-adds over a block's positions, 16 at a time. A split's sum of weights is a lane's own, in rising order,
-// then over lanes by distances of 4, 8 and 16. Splits (split_size) are folded as attention.glsl folds them. Weights of
-// positions that a query does not see are zeros, which change no sum: so a result does not depend on the company in a tile.
+// The order of a query's additions: blocks of 64 positions come in rising order. A score is one chain of
+// multiply-adds over the head's entries, eight of each lane's share at a time (two such chains' steps cover a group
+// of 32 entries). The weights of a block are halves, relative to the largest score so far; the earlier sum is scaled
+// once for each block. An entry of a result is one chain of multiply-adds over a block's positions, 16 at a time. A
+// split's sum of weights is first summed within a lane, in rising order, and then over lanes by distances of 4, 8 and
+// 16. Splits (split_size) are combined as in attention.glsl. Positions that a query does not see have a weight of
+// zero, which changes no sum. So a result does not depend on the other queries of its tile.
 //
 // The includer has attention_state.glsl, attention_sizes.glsl, attention_blocks.glsl, and `push`.
 const uint kKeyTiles = kBlockPositions / 16u;
-const uint kOwn = kQueryTiles * 2u;                     // queries of which a lane holds sums: two of each tile
+const uint kOwn = kQueryTiles * 2u;                     // queries whose sums a lane holds: two of each tile
 const uint kEntryGroups = (kHeadPadded + 31u) / 32u;    // of a query or a key
-const uint kValueSets = (kHeadPadded + 63u) / 64u;      // cells that a lane takes of a value
+const uint kValueSets = (kHeadPadded + 63u) / 64u;      // cells of a value that a lane takes
 const uint kValueTiles = kValueSets * 4u;               // of 16 entries, for each tile of queries
 const uint kResultTiles = kQueryTiles * kValueTiles;
 const uint kKeysAhead = kAhead < kKeyTiles ? kAhead : kKeyTiles;
 const bool kKeysEarly = kEarlyKeys != 0u;
 
-// Halves: of the subgroup, or where a workgroup's subgroups have the same ones (kSharedQueries) of all of them.
+// Halves of the subgroup's queries; with kSharedQueries, all subgroups of the workgroup have the same queries.
 const uint kQueryCells = kQueryTiles * kEntryGroups;
 uvec4 queries[kSharedQueries ? 1u : kQueryCells];
 shared uvec4 shared_queries[kSharedQueries ? kQueryCells * 32u : 1u];
 uvec4 query_cell(uint i) { return kSharedQueries ? shared_queries[i * 32u + unit_lane] : queries[kSharedQueries ? 0u : i]; }
 
 uint seen[kOwn];                            // positions that a query sees; 0: there is no such query
-// Of a split: the largest score, the lane's share of the weights' sum, and the results.
+// For a split: the largest score, the lane's share of the weights' sum, and the results.
 float tops[kOwn];
 float totals[kOwn];
 SumFragment results[kResultTiles];
 
-// The lane's i-th query among the subgroup's: column `/ kShare`, head of the group `% kShare`.
+// Returns the number of the lane's i-th query among the subgroup's: its column is number `/ kShare`, its head in the
+// group `% kShare`.
 uint own_query(uint i) { return i / 2u * 8u + (unit_lane & 3u) * 2u + (i & 1u); }
 
-// The queries of `heads` heads from `head0` on in `count` neighbouring columns of one sequence. With kSharedQueries a barrier
-// must follow.
+// Loads the queries of `heads` heads from `head0` on in `count` neighbouring columns of one sequence. With
+// kSharedQueries a barrier must follow.
 void take_queries(uint column, uint count, uint head0, uint heads) {
   [[EACH]] for (uint n = 0; n < kQueryTiles; n++) {
     uint query = n * 8u + (unit_lane >> 2);
@@ -94,8 +96,9 @@ uint64_t tile_page(uint first, uint page_table) {
   return uint64_t(Words(push.pages).v[page_table + first / kPageTokens]) * kPageBytes;
 }
 
-// Cells of some tiles of keys, rows `row` and `row + 8` of each. A split's first ones are asked for while queries are on their
-// way, and where registers last (kKeysEarly) each block's while the block before is still being worked on.
+// Cells of some tiles of keys, rows `row` and `row + 8` of each. A split's first keys are loaded while the queries
+// are being loaded. If there are enough registers (kKeysEarly), each block's keys are loaded while the block before
+// is still being computed.
 const uint kKeyCells = kKeysAhead * kEntryGroups;
 uvec4 low_keys[kKeyCells], high_keys[kKeyCells];
 
@@ -115,7 +118,7 @@ void load_keys(uint first, uint end, uint page_table, uint kv_head) {
 // [query of the lane][tile of keys][row, row + 8]
 const uint kScores = kOwn * kKeyTiles * 2u;
 
-// The first keys have been asked for.
+// The first keys must be loading already.
 void score_block(uint start, uint end, uint page_table, uint kv_head, out float scores[kScores]) {
   [[EACH]] for (uint first = 0; first < kKeyTiles; first += kKeysAhead) {
     if (first != 0u) load_keys(start + first * 16u, end, page_table, kv_head);
@@ -174,7 +177,7 @@ void weigh_block(uint start, float scores[kScores], out uint weights[kWeightWord
     shrinks[i] = shrink;
     moved = moved || shrink != 1.0;
   }
-  if (!any_lane(moved)) return;  // one changes nothing
+  if (!any_lane(moved)) return;  // a factor of one changes nothing
   [[EACH]] for (uint i = 0; i < kResultTiles; i++) {
     [[EACH]] for (uint e = 0; e < 4; e++) {
       precise float scaled = results[i][e] * shrinks[i / kValueTiles * 2u + (e & 1u)];
@@ -183,7 +186,8 @@ void weigh_block(uint start, float scores[kScores], out uint weights[kWeightWord
   }
 }
 
-// The lane's part of the weights of 16 positions: those of query `row`, which lanes of rows 2 * q and 2 * q + 1 hold.
+// Returns the lane's part of the weights of 16 positions: those of query `row`, which lanes of rows 2 * q and 2 * q +
+// 1 hold.
 InputFragment weights_of(uint even, uint odd) {
   uint row = unit_lane >> 2, from = (unit_lane & 3u) * 8u + (row >> 1);
   uint even_early = from_lane(even, from), odd_early = from_lane(odd, from);
@@ -192,7 +196,8 @@ InputFragment weights_of(uint even, uint odd) {
   return input_fragment(uvec4(is_odd ? odd_early : even_early, is_odd ? odd_late : even_late, 0u, 0u), 0u);
 }
 
-// Cells of the four values of 16 whose weights the lane holds (weights_of()): positions 2 * q, 2 * q + 8, 2 * q + 1, 2 * q + 9.
+// Cells of the four values of 16 whose weights the lane holds (weights_of()): positions 2 * q, 2 * q + 8, 2 * q + 1,
+// 2 * q + 9.
 const uint kTileCells = 4u * kValueSets;
 void load_values(uint first, uint end, uint page_table, uint kv_head, out uvec4 cells[kTileCells]) {
   uint tile = tile_start(first, end), pair = (unit_lane & 3u) * 2u;
@@ -206,7 +211,7 @@ void load_values(uint first, uint end, uint page_table, uint kv_head, out uvec4 
   }
 }
 
-// The weighted values of a block's tile m.
+// Adds the weighted values of a block's tile m.
 void add_values(uint m, uint weights[kWeightWords], uvec4 cells[kTileCells]) {
   InputFragment of_queries[kQueryTiles];
   [[EACH]] for (uint n = 0; n < kQueryTiles; n++) {
@@ -228,7 +233,7 @@ void add_values(uint m, uint weights[kWeightWords], uvec4 cells[kTileCells]) {
   }
 }
 
-// Values of the block's first tiles are asked for before its scores are made.
+// The values of the block's first tiles are loaded before its scores are computed.
 const uint kEarlyTiles = kValuesAhead < kKeyTiles ? kValuesAhead : kKeyTiles;
 
 void add_block(uint start, uint end, uint page_table, uint kv_head) {
@@ -253,7 +258,8 @@ void add_block(uint start, uint end, uint page_table, uint kv_head) {
   }
 }
 
-// Sets tops, totals and results to those of a split of the queries. The first keys have been asked for (load_keys()).
+// Sets tops, totals and results to those of a split of the queries. The first keys must be loading already
+// (load_keys()).
 void attend_split(uint start, uint end, uint page_table, uint kv_head) {
   begin_split();
   [[dont_unroll]] for (uint at = start; at < end; at += kBlockPositions) {
@@ -263,12 +269,12 @@ void attend_split(uint start, uint end, uint page_table, uint kv_head) {
   [[EACH]] for (uint i = 0; i < kOwn; i++) totals[i] = sum_of_rows(totals[i]);
 }
 
-// The entry of a head that a lane has in element `e` of a tile of results.
+// Returns the entry of a head that a lane has in element `e` of a tile of results.
 uint entry_of_result(uint tile, uint e) {
   return ((tile / 4u) * 8u + (unit_lane >> 2)) * 8u + (tile & 3u) * 2u + (e >> 1);
 }
 
-// All splits of the queries, and the results.
+// Computes all splits of the queries, and the results.
 void attend_whole(uint column, uint count, uint group, uint end, uint page_table) {
   uint kv_head = group / kGroupsOfKv;
   load_keys(0u, end, page_table, kv_head);
@@ -297,7 +303,7 @@ void attend_whole(uint column, uint count, uint group, uint end, uint page_table
       bool folds[kOwn];
       float old_shares[kOwn], new_shares[kOwn];
       [[EACH]] for (uint i = 0; i < kOwn; i++) {
-        // A split past what the query sees is none.
+        // A split behind the positions that the query sees does not count.
         folds[i] = ends[i] && (at & ~(sizes[i] - 1u)) < seen[i];
         float maximum = max(all_tops[i], tops[i]);
         precise float old_share = exp2(all_tops[i] - maximum);

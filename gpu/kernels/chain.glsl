@@ -1,23 +1,24 @@
-// Kernels of a step that are dispatched without barriers between them: a kernel's workgroups start as soon as those of the
-// one before leave room, ask for their weights, and only then wait for the results that they work on.
+// Kernels of a step that are dispatched without barriers between them: a kernel's workgroups start as soon as the
+// kernel before leaves room for them, load their weights, and only then wait for the results that they need.
 //
-// Each kernel is a link. Its workgroups count themselves in device memory when they are through, also those that had
-// nothing to do; the next link's wait until all have. So whoever is past its wait sees everything that any link before
-// wrote. A device that starts a dispatch's workgroups before the one before has started all of its own could wait in vain:
-// waits are bounded, who has waited too long says so in `failed`, and the host redoes the step with barriers.
+// Each kernel is a link. Each of its workgroups increments a counter in device memory when it is done, even if it had
+// nothing to do; the next link's workgroups wait until all of them have. So a workgroup that is past its wait sees
+// everything that any earlier link wrote. On a device that starts a dispatch's workgroups before all of the one
+// before have started, the wait could be in vain. Therefore waits are bounded: a workgroup that has waited too long
+// sets `failed`, and the host computes the step again with barriers.
 //
-// Without BULKHEAD_CHAINED all of this is nothing. A kernel includes chain_push.glsl before everything else, does its work
-// in a function of its own, asks chain_wait() before it reads what other kernels make (false: don't work), and ends with
-// chain_arrive().
+// Without BULKHEAD_CHAINED all of this does nothing. A kernel includes chain_push.glsl before everything else and
+// does its work in a separate function. It calls chain_wait() before it reads what other kernels write (false: don't
+// work), and ends with chain_arrive().
 #ifdef BULKHEAD_CHAINED
 layout(buffer_reference, std430, buffer_reference_align = 4) nonprivate buffer ChainRef { uint word; };
 const uint kChainMostSpins = 1000000;
-// A count has a line of its own.
+// A counter has its own cache line.
 #define CHAIN_COUNT(link) ChainRef(push.chain_counts + (link) * 128u)
 
 shared uint chain_gives_up;
 
-// Counts a look in vain. True: enough of them, here or elsewhere.
+// Counts a look in vain. Returns true if there were enough of them, here or in another workgroup.
 bool chain_in_vain(inout uint spins) {
   spins++;
   if (spins >= kChainMostSpins) {

@@ -1,4 +1,4 @@
-// What kernels that make checksums share: how sixteen bytes and their place go into four sums.
+// Shared by the kernels that compute checksums: adds sixteen bytes and their place to four sums.
 #include "common.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Sums { uint v[]; };

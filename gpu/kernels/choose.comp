@@ -1,22 +1,22 @@
-// Chooses the experts of each column and their weights, and makes the lists by which products read each chosen expert's
-// weights once for all of its columns.
+// Chooses the experts of each column and their weights. It also makes the lists with which products read each chosen
+// expert's weights once for all of its columns.
 //
-// kChoose: a subgroup for each column takes the kUsed largest logits, the largest first. Of equal logits it takes the one
-// with the lower index first. A weight is exp(logit - largest), divided by the sum of the same for all experts (a lane adds
-// its own in rising order, then the lanes' sums are added by halving distances) or for the chosen experts in their order. The
-// weight is multiplied by `scale`, and by the expert's own scale.
+// kChoose: a subgroup for each column takes the kUsed largest logits, the largest first; of equal logits the one with
+// the lower index comes first. A weight is exp(logit - largest), divided by a sum of the same terms: over all experts
+// (a lane adds its own in rising order, then the lanes' sums are added by halving distances), or over the chosen
+// experts in their order. The weight is then multiplied by `scale`, and by the expert's own scale.
 //
 // With kByScores (DeepSeek-V3, arXiv 2412.19437) a subgroup compares scores plus biases instead of logits. A score is
 // the logit's sigmoid, or its share in the softmax. A group's value is the sum of its two largest scores plus biases.
 // The subgroup takes experts only from the kGroupsUsed groups with the largest values; of equal groups it takes the
 // lower index. Weights are made of scores without biases.
 //
-// kOneColumn: the workgroup's invocations share a single column's experts. An invocation counts how many experts come before
-// its own; that is its expert's place.
+// kOneColumn: the workgroup's invocations divide a single column's experts among them. An invocation counts how many
+// experts come before its own; that is its expert's place.
 //
-// kSort: a pair is a column's place for a chosen expert, column * kUsed + place. One workgroup sorts the pairs by expert
-// and cuts each expert's into tiles of kTileColumns. Which place a pair gets in its expert's list changes no bit of
-// its result, so pairs take places as they come.
+// kSort: a pair is a column's place for a chosen expert, column * kUsed + place. One workgroup sorts the pairs by
+// expert and divides each expert's pairs into tiles of kTileColumns. The place of a pair in its expert's list changes
+// no bit of its result, so pairs take places in any order.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -32,10 +32,10 @@ layout(push_constant, std430) uniform Push {
   // first place's pair}.
   uint64_t tiles;
   uint64_t parameters;
-  float scale;             // of all weights
+  float scale;             // factor of all weights
   uint unused;
   uint64_t expert_scales;  // [expert], or 0
-  uint64_t choice_bias;    // [expert]: kByScores: of scores, for choosing alone; or 0
+  uint64_t choice_bias;    // [expert]: kByScores: added to scores only for the choice; or 0
   FIELDS_END
 #include "fields/chain_push.glsl"
 } push;
@@ -47,14 +47,15 @@ CONSTANT(1, kSubgroups, subgroups, 1u)  // each chooses for a column at a time
 INVOCATIONS(2, kInvocations, invocations, 8u)  // kLanes * kSubgroups
 CONSTANT(3, kPart, part, 0u)                   // ChoosePart
 CONSTANT(4, kExperts, experts, 1u)
-CONSTANT(5, kUsed, used, 1u)                 // of a column
-CONSTANT(6, kSharedGate, shared_gate, 0u)    // a further logit is that of the shared expert's gate
-CONSTANT(7, kRenormalise, renormalise, 0u)   // weights are shares of the chosen ones' sum, not of all
+CONSTANT(5, kUsed, used, 1u)                 // per column
+CONSTANT(6, kSharedGate, shared_gate, 0u)    // one more logit is that of the shared expert's gate
+// weights are divided by the chosen experts' sum, not by the sum over all
+CONSTANT(7, kRenormalise, renormalise, 0u)
 CONSTANT(8, kTileColumns, tile_columns, 1u)  // of the products that follow
 CONSTANT(9, kSigmoid, sigmoid, 0u)   // scores are the logits' sigmoids, not their softmax
 CONSTANT(10, kByScores, by_scores, 0u)  // experts are chosen by score, a bias and groups, not by logit
 CONSTANT(11, kGroups, groups, 1u)            // groups of neighbouring experts, equally many experts in each; at most 32
-CONSTANT(12, kGroupsUsed, groups_used, 1u)   // groups that a column takes experts from
+CONSTANT(12, kGroupsUsed, groups_used, 1u)   // groups from which a column takes experts
 CONSTANTS_END
 
 #include "values/choosing.glsl"
@@ -69,7 +70,7 @@ shared uint places[kExperts];
 const uint kChosenRoom = kSubgroups;
 #include "choose_one.glsl"
 
-// The softmax's denominator over all experts. `kept`: the lane's own logits.
+// Returns the softmax's denominator over all experts. `kept` has the lane's own logits.
 float softmax_sum(float kept[kOfLane], float largest) {
   uint lane = gl_SubgroupInvocationID;
   precise float sum = 0.0;
@@ -84,7 +85,7 @@ float softmax_sum(float kept[kOfLane], float largest) {
 
 const float kLeast = -3.4028234e38;
 
-// The groups that a column may take experts from: bit g stands for group g.
+// Returns the groups from which a column may take experts: bit g stands for group g.
 uint best_groups(float kept[kOfLane]) {
   uint lane = gl_SubgroupInvocationID;
   float sums[kGroups];
@@ -121,7 +122,7 @@ uint best_groups(float kept[kOfLane]) {
   return taken;
 }
 
-// Replaces a lane's logits by the scores that experts are chosen by.
+// Replaces a lane's logits with the scores by which experts are chosen.
 void make_scores(inout float kept[kOfLane], float largest, float sum) {
   uint lane = gl_SubgroupInvocationID;
   [[unroll]] for (uint i = 0; i < kOfLane; i++) {
@@ -158,8 +159,8 @@ Softmax load_scores(Floats logits, out float kept[kOfLane]) {
   return softmax;
 }
 
-// Chooses the experts of the subgroup's column. The places are filled in turn: each gets the largest value that comes
-// after the previous place's value. (A value that is no number gets no place; then any expert will do.)
+// Chooses the experts of the subgroup's column. The places are filled one after the other: each gets the largest
+// value that comes after the previous place's value. (A NaN gets no place; then any expert will do.)
 void take_by_turns(float kept[kOfLane], uint room) {
   uint lane = gl_SubgroupInvocationID;
   float before = uintBitsToFloat(0x7f800000u);
@@ -201,8 +202,7 @@ float part_of(Floats logits, uint place, float largest) {
   return kSigmoid != 0u ? sigmoid(value) : softmax_part(value, largest);
 }
 
-// Makes the weights of the experts that the subgroup's column takes; each lane makes those of some
-// places.
+// Computes the weights of the experts that the subgroup's column uses; each lane computes those of some places.
 void weigh(uint column, Floats logits, float kept[kOfLane], Softmax softmax, uint room) {
   uint lane = gl_SubgroupInvocationID;
   float largest = softmax.largest;
@@ -261,7 +261,8 @@ void choose_one() {
   if (gl_SubgroupID == 0u) weigh(0u, logits_of(0u), kept, softmax, 0u);
 }
 
-// Where each expert's pairs begin in the list, and the tiles: by one subgroup, whose lanes take neighbouring experts each.
+// Finds where each expert's pairs begin in the list, and makes the tiles. One subgroup does it; each of its lanes
+// takes some neighbouring experts.
 void cut_tiles() {
   uint lane = gl_SubgroupInvocationID;
   uint count = 0u, tiles = 0u;

@@ -1,10 +1,10 @@
-// Products of experts' matrices in steps of one column (experts.glsl) include this file. Each workgroup chooses the column's
-// experts from the logits by itself, which takes less time than waiting for a kernel that does nothing else. With
-// kHereAndTells the product's first workgroup writes what choose.comp would write: tiles for the products that follow, and
-// weights for mix.comp.
+// Products of experts' matrices in steps of one column (experts.glsl) include this file. Each workgroup chooses the
+// column's experts from the logits itself, which takes less time than waiting for a kernel that does nothing else.
+// With kHereAndTells the product's first workgroup also writes what choose.comp would write: tiles for the products
+// that follow, and weights for mix.comp.
 //
-// A router can be served in this way if its weights are shares of the chosen experts' sum, and if it has no scores, biases
-// of the choice or experts' scales.
+// This works for a router whose weights are divided by the chosen experts' sum, and which has no scores, biases for
+// the choice, or experts' scales.
 #include "constants/choosing.glsl"
 #include "values/choosing.glsl"
 const uint kChosenRoom = 1;

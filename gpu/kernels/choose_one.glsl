@@ -1,8 +1,8 @@
-// A workgroup chooses the experts of a single column: an invocation counts how many experts come before its own, and the
-// count is its expert's place. Of equal experts the one with the lower index comes first. A value that is no number gets no
-// place; then any expert will do.
+// A workgroup chooses the experts of a single column: an invocation counts how many experts come before its own, and
+// the count is its expert's place. Of equal experts the one with the lower index comes first. A NaN gets no place;
+// then any expert will do.
 //
-// The includer has kInvocations, kExperts, kUsed, and kChosenRoom, the number of columns for whose experts
+// The includer has kInvocations, kExperts, kUsed, and kChosenRoom, the number of columns for whose chosen experts
 // there is room.
 shared float one_column[kExperts];  // the values that decide the choice
 shared uint chosen_experts[kChosenRoom * kUsed];

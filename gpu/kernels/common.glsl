@@ -1,7 +1,7 @@
 // What every kernel shares: references to plain memory, the step's parameters, the layout of activations.
 //
-// A kernel gets 64-bit addresses in its push constants and no descriptors. Loads are four or sixteen bytes, so that no
-// small-type feature is needed of the device.
+// A kernel gets 64-bit addresses in its push constants and no descriptors. Loads have four or sixteen bytes, so the
+// device needs no small-type feature.
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #extension GL_EXT_control_flow_attributes : require
@@ -23,11 +23,12 @@ layout(buffer_reference, std430, buffer_reference_align = 4) buffer FloatsOut { 
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer WordsOut { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 2) buffer HalvesOut { float16_t v[]; };
 
-// The step's parameters begin with counts (forward/step_parameters.hpp); kernels are told which one bounds them.
-// A column follows as {token, position, first word of its page table, 0 or 1 + a row of results that has the token}.
+// The step's parameters begin with counts (forward/step_parameters.hpp); a push constant says which count applies to
+// a kernel. Columns follow as {token, position, first word of its page table, 0 or 1 + a row of results that has the
+// token}.
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer ColumnsRef { uvec4 v[]; };
 
-// Two words by one load.
+// Loads two words at once.
 uvec2 long_at(uint64_t base, uint index) { return unpack32(Longs(base).v[index]); }
 
 #include "values/input_form.glsl"
@@ -36,7 +37,7 @@ uint input_index(uint k, uint form) {
   return form == kInputLanes ? ((k & ~1023u) | (((k >> 2) & 7u) << 7) | (((k >> 5) & 31u) << 2) | (k & 3u)) : k;
 }
 
-// Writes entry k of an input's column; `stride` in entries, as input_stride() in kernels.hpp gives it.
+// Writes entry k of an input's column; `stride` is in entries, as input_stride() in kernels.hpp returns it.
 void store_input(uint64_t base, uint column, uint stride, uint k, float value, uint form) {
   if (form == kInputUnits) {
     uint64_t block = (uint64_t(column >> 3) * (stride >> 5) + (k >> 5)) * 512ul;
@@ -48,7 +49,7 @@ void store_input(uint64_t base, uint column, uint stride, uint k, float value, u
 
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer InputQuadsOut { vec4 v; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer InputHalvesOut { f16vec4 v; };
-// Writes the entries k to k + 3 as store_input() writes one. k and `stride` are multiples of four, `base` of 16 bytes.
+// Writes the entries k to k + 3 like store_input(). k and `stride` must be multiples of four, and `base` of 16 bytes.
 void store_input_quad(uint64_t base, uint column, uint stride, uint k, vec4 values, uint form) {
   if (form == kInputUnits) {
     uint64_t block = (uint64_t(column >> 3) * (stride >> 5) + (k >> 5)) * 512ul;
@@ -58,7 +59,8 @@ void store_input_quad(uint64_t base, uint column, uint stride, uint k, vec4 valu
   }
 }
 
-// Float to half with round to nearest even, the same on every device (packHalf2x16 leaves the rounding open).
+// Converts a float to a half with round to nearest even, the same on every device (packHalf2x16 leaves the rounding
+// open).
 uint half_bits(float value) {
   uint bits = floatBitsToUint(value);
   uint sign = (bits >> 16) & 0x8000u;

@@ -1,5 +1,5 @@
-// What the kernels of gated delta nets share (gpu/kernels/delta.hpp): their push constants, and where a sequence's columns
-// and its state lie.
+// Shared by the kernels of gated delta nets (gpu/kernels/delta.hpp): their push constants, and the places of a
+// sequence's columns and state.
 layout(push_constant, std430) uniform Push {
 #include "fields/delta_push.glsl"
 } push;
@@ -8,18 +8,18 @@ layout(push_constant, std430) uniform Push {
 
 const uint kChannels = (2u * kKeyHeads + kValueHeads) * kSize;
 const uint kValueWidth = kValueHeads * kSize;
-const uint kStateFloats = kValueWidth * kSize;  // in front of the convolution's rows
+const uint kStateFloats = kValueWidth * kSize;  // before the convolution's rows
 
 // A sequence's columns in the step.
 struct Run {
-  uint first, columns;     // of the step's
-  uint from, to;           // slots: before the first column, and after the last
-  uint saved_after;        // after so many columns `saved` gets the state, too; 0: never
+  uint first, columns;     // columns of the step
+  uint from, to;           // slots: read before the first column, and written after the last
+  uint saved_after;        // after this many columns the state is also written to `saved`; 0: never
   uint saved;
-  bool fresh;              // the sequence begins at position 0, so everything before it is zeros
+  bool fresh;              // the sequence begins at position 0, so everything before it is zero
 };
 
-// Which run: the parameters' third count says how many there are.
+// The parameters' third count says how many runs there are.
 uint run_count() { return Words(push.parameters).v[2]; }
 
 Run run_at(uint index) {
@@ -37,7 +37,7 @@ Run run_at(uint index) {
 
 uint64_t slot_at(uint slot) { return push.states + uint64_t(slot) * push.slot_floats * 4u; }
 
-// Rows of the convolution's inputs before the run: row kTaps - 2 is the last.
+// Returns rows of the convolution's inputs before the run; row kTaps - 2 is the last one.
 float input_before(Run run, uint row, uint channel) {
   if (run.fresh) return 0.0;
   return FloatsOut(slot_at(run.from) + (kStateFloats + row * kChannels + channel) * 4ul).v[0];

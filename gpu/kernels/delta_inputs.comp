@@ -1,5 +1,6 @@
-// What gated delta nets read: the convolution of each channel over the last kTaps positions, SiLU of it, and heads of q and
-// k of length 1, those of q divided by the root of their size. A workgroup is a head of a column: q, then k, then v.
+// Computes the inputs of gated delta nets: the convolution of each channel over the last kTaps positions, and SiLU of
+// it. Heads of q and k are then scaled to length 1, and those of q divided by the root of their size. A workgroup
+// computes a head of a column: q, then k, then v.
 //
 // Order of additions: taps from the oldest position on; squares of an invocation's entries k, k + kInvocations, ... in
 // rising order, then invocations by halving distances.

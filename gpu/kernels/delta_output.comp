@@ -1,5 +1,5 @@
-// What a gated delta net gives on: each head's norm (root mean square) of what was read of the state, times a gain, times
-// SiLU of its gate, laid out as a product's input. A workgroup is a value head of a column.
+// Computes the output of a gated delta net: each head's norm (root mean square) of what was read of the state, times
+// a gain, times SiLU of its gate, in the layout of a product's input. A workgroup computes a value head of a column.
 //
 // Order of additions: as in delta_inputs.comp.
 #version 460

@@ -4,18 +4,19 @@
 //   S = decay * S;  S = S + k (beta * (v - S^T k))^T;  out = S^T q
 //   decay = exp(rate * softplus(alpha + bias)), beta = sigmoid(its row)
 //
-// A workgroup makes some values of a head of one sequence, kParts lanes each value, for all of the sequence's columns in
-// order; the state stays in registers from column to column. So it makes no difference how positions are cut into steps.
+// A workgroup computes some values of a head of one sequence, with kParts lanes for each value, for all of the
+// sequence's columns in order; the state stays in registers from column to column. So it makes no difference how
+// positions are divided into steps.
 //
-// Order of additions over keys: a lane takes four neighbours each time, kParts * 4 apart; its four sums as (x + y) + (z + w);
-// then lanes by halving distances.
+// The order of additions over keys: a lane takes four neighbours each time, kParts * 4 apart, and adds its four sums
+// as (x + y) + (z + w); then lanes are added by halving distances.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
 #include "delta.glsl"
 
 const uint kQuads = kSize / 4u;                             // of keys
-const uint kOwnQuads = (kQuads + kParts - 1u) / kParts;     // of a lane
+const uint kOwnQuads = (kQuads + kParts - 1u) / kParts;     // per lane
 const bool kEven = kOwnQuads * kParts == kQuads;
 
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer QuadsOut { vec4 v[]; };
@@ -33,8 +34,9 @@ float softplus(float x) {
   return x > 20.0 ? x : grown;
 }
 
-// The convolution's inputs at the last kTaps - 1 positions up to column `columns` of the run (not included), to a slot.
-// The slot may be the one that the run began with: rows are made in rising order, each of itself or later ones.
+// Writes the convolution's inputs at the last kTaps - 1 positions before column `columns` of the run to a slot. The
+// slot may be the one with which the run began: rows are written in rising order, and each depends only on itself or
+// later rows.
 void keep_inputs(Run run, uint columns, uint slot) {
   uint invocations = kInvocations * gl_NumWorkGroups.y * gl_NumWorkGroups.z;
   uint group = gl_WorkGroupID.y * gl_NumWorkGroups.z + gl_WorkGroupID.z;
@@ -65,7 +67,7 @@ void main() {
   uint head = gl_WorkGroupID.y;
   uint value_at = gl_WorkGroupID.z * (kInvocations / kParts) + id / kParts;
   bool there = value_at < kSize;
-  if (!there) value_at = 0u;  // lanes work together; what these make goes nowhere
+  if (!there) value_at = 0u;  // lanes work together; the results of these lanes are not used
   uint key_head = kNeighbours != 0u ? head / (kValueHeads / kKeyHeads) : head % kKeyHeads;
   uint64_t row_at = ((uint64_t(head) * kSize + value_at) * kQuads + part) * 16u;
 

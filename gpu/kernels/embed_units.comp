@@ -1,5 +1,5 @@
-// The residual stream's first values, and the first product's input, from an embedding matrix that is packed for matrix
-// units: each column's row, by the subgroup's lanes that would hold it in a product.
+// Computes the residual stream's first values, and the first product's input, from an embedding matrix that is packed
+// for matrix units: each column's row, by those of the subgroup's lanes that would hold it in a product.
 #version 460
 #include "common.glsl"
 #include "units.glsl"
@@ -10,7 +10,7 @@ layout(push_constant, std430) uniform Push {
 
 #include "constants/embed.glsl"
 
-// epilogue.glsl's
+// as in epilogue.glsl
 const float kInputShrink = 0.125;
 
 void main() {
@@ -28,7 +28,7 @@ void main() {
   hide_constants(push.quants);
   uint64_t block = push.quants + (token >> 4) * unit_block_bytes(push.groups);
   FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.stride * 4u);
-  // A column's groups are shared by some workgroups.
+  // Several workgroups share a column's groups.
   const uint subgroups = kInvocations / 32u;
   for (uint group = gl_WorkGroupID.y * subgroups + unit_subgroup; group < push.groups;
        group += subgroups * gl_NumWorkGroups.y) {

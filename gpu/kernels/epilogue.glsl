@@ -1,35 +1,36 @@
-// What a product on a GPU makes of its sums, so that no kernel stands between one product and the next:
+// What a product on a GPU does with its sums, so that no kernel is needed between one product and the next:
 //
 //   kStore  the result itself
-//   kAdd    added to the residual stream; the sum times the next norm's gain becomes the next product's input, which
-//           that product's own sums are scaled for (kScaling): the norm needs no pass of its own
-//   kGated  gate function(gate) * up (gates.glsl), laid out as the next product's input
-//   kQkv    bias and rotation; q for attention, the new key and value to their page. The rows of q and k are in such an
-//           order that the two which rotate together are neighbours: a result is two rows
+//   kAdd    added to the residual stream; the sum times the next norm's gain becomes the next product's input, and that
+//           product scales its own sums (kScaling): so the norm needs no separate pass
+//   kGated  gate function(gate) * up (gates.glsl), in the layout of the next product's input
+//   kQkv    bias and rotation; q for attention, the new key and value to their page. The rows of q and k are ordered so
+//           that two rows which rotate together are neighbours: a result is two rows
 //
-// The includer says what `push`, EPILOGUE, SCALING and OUT_FORM are: constants in a kernel of one product, fields of an
-// operation in the kernel that runs them all; INPUT_FORM is the form of every input on the device (store_input).
+// The includer defines `push`, EPILOGUE, SCALING and OUT_FORM: constants in a kernel with one product, fields of an
+// operation in the kernel that runs them all. INPUT_FORM is the form of every input on the device (store_input).
 #include "gates.glsl"
-// An input that is still to be normed is kept this much smaller, for a half to hold what a residual stream may come to, and
-// its scale so much larger; exact.
+// An input that is still to be normalised is stored smaller by this factor, so that a half can hold what a residual
+// stream may reach; its scale is larger by the same factor. Both are exact.
 const float kInputShrink = INPUT_FORM == kInputUnits ? 0.125 : 1.0;
-// The input is still to be normed: its scale is made here from the residual stream, or was by a kernel of its own.
+// The input is still to be normalised: its scale is computed here from the residual stream, or by a separate kernel
+// before.
 #include "values/scaling.glsl"
 
 #include "fused_operands.glsl"
 
-// What finishing a result takes besides its sums: asked for early, so that nobody waits for it.
+// What finishing a result needs besides its sums. It is loaded early, so that nobody waits for it.
 struct Operands {
-  float a, b;       // kAdd: what is there, the next gain. kQkv: the biases
+  float a, b;       // kAdd: the present value and the next gain. kQkv: the biases
   vec2 fine, coarse;
-  uint64_t at;      // kQkv: where the two go; 0: nowhere
+  uint64_t at;      // kQkv: the destination of the two; 0: none
   uint kind;
   float scale;
   float bias, second_bias;  // kBiased
 };
 const uint kPlain = 0, kQuery = 1, kKey = 2, kValue = 3, kTurns = 4;
 
-// A result is a row; for kQkv it is rows `row` and row + 1.
+// A result is one row; with kQkv it is rows `row` and row + 1.
 Operands operands_of(uint column, uint row, uint count, FusedRef fused) {
   Operands o;
   o.a = o.b = 0.0;
@@ -111,7 +112,7 @@ void finish_qkv(float a, float b, Operands o, FusedRef fused) {
 }
 
 
-// `second`: kGated's up row, kQkv's next row. `scale`: the column's, for SCALING == kScaledHere.
+// `second`: kGated's up row, kQkv's next row. `scale`: the column's scale, for SCALING == kScaledHere.
 void finish_result(uint column, uint row, float value, float second, float scale, Operands o, FusedRef fused) {
   if (row >= push.written_rows) return;
   if (SCALING == kScaledByMemory) scale = o.scale;
@@ -131,7 +132,7 @@ void finish_result(uint column, uint row, float value, float second, float scale
     finish_qkv(value, second, o, fused);
     return;
   }
-  // Entries past the last row are read by the next matrix as part of its last group: they are zero.
+  // The next matrix reads entries beyond the last row as part of its last group, so they are zero.
   bool beyond = row >= push.rows;
   if (EPILOGUE == kAdd) {
     precise float sum = o.a + value;

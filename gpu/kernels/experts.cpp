@@ -16,7 +16,7 @@
 namespace bulkhead::gpu::kernels {
 namespace {
 
-// Columns of a step that an expert is chosen by, were all experts chosen as often.
+// Returns how many columns of a step choose an expert if all experts are chosen equally often.
 std::uint32_t columns_of_expert(const RouterShape& router, std::uint32_t columns) {
   return (columns * router.used + router.experts - 1) / router.experts;
 }
@@ -25,7 +25,7 @@ bool chooses_by_scores(const RouterShape& router) {
   return router.sigmoid || router.biased_choice || router.groups > 1;
 }
 
-// Matrix units: columns of a tile that one subgroup makes alone, all of a row by itself.
+// Matrix units: from this many columns in a tile, one subgroup computes all of a row by itself.
 constexpr std::uint32_t kSerialTile = 32;
 
 UnitTiling tiling_of(const MatvecShape& shape, std::uint32_t columns, std::uint32_t tile_columns) {
@@ -82,7 +82,7 @@ RouteVariant route(const Mapping& mapping, std::uint32_t columns) {
 }
 
 bool chooses_at_once(const Mapping& mapping, std::uint32_t columns) {
-  // llvmpipe ends an invocation's loops after 65,535 rounds in all.
+  // llvmpipe ends an invocation's loops after 65,535 rounds in total.
   return mapping.attention_together && columns <= kTogetherSubgroups;
 }
 

@@ -1,11 +1,12 @@
-// Products of experts' matrices, which lie one after another as one: with BULKHEAD_EXPERTS a product's kernel makes a
-// tile of columns that take the same expert (choose.comp) instead of neighbouring columns. The order of additions is the
-// kernel's own, so a result's bits don't depend on who shares its tile.
+// Products of experts' matrices, which are stored one after another as one matrix. With BULKHEAD_EXPERTS a product's
+// kernel computes a tile of columns that use the same expert (choose.comp) instead of neighbouring columns. The order
+// of additions is the kernel's own, so a result's bits don't depend on the other columns of its tile.
 //
-// With kSlices there are no routes: every column takes all kSlices matrices, for example one for each attention head.
+// With kSlices there are no routes: every column uses all kSlices matrices, for example one for each attention head.
 // A pair is then column * kSlices + matrix.
 //
-// Results lie by pairs: [column][expert chosen]. The input does, too, or the experts of a column share it (kShare).
+// Results are stored by pairs: [column][expert chosen]. The input is, too, or the experts of a column share it
+// (kShare).
 #ifdef BULKHEAD_EXPERTS
 #include "constants/experts.glsl"
 
@@ -14,7 +15,7 @@ uint tile_expert, tile_first, tile_count, tile_pair;
 #include "choose_here.glsl"
 #endif
 
-// False: there is no such tile.
+// Returns false if there is no such tile.
 bool take_tile() {
   if (kSlices != 0u) {
     uint count = Words(push.parameters).v[push.count_word];
@@ -41,7 +42,7 @@ bool take_tile() {
   return gl_WorkGroupID.x < tiles;
 }
 
-// The pair at a place of the tile; the last one's behind its end.
+// Returns the pair at a place of the tile; beyond its end, the last pair.
 uint pair_at(uint place) {
   if (kColumns == 1u) return tile_pair;
   if (kSlices != 0u) return (tile_first + min(place, tile_count - 1u)) * kSlices + tile_expert;

@@ -1,5 +1,5 @@
-// gate function(gate) * up, where the two could not be made by one matrix-vector kernel because their types differ; or the
-// function alone.
+// Computes gate function(gate) * up if one matrix-vector kernel could not compute the two because their types differ;
+// or only the function.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -26,7 +26,7 @@ CONSTANTS(GatedProductConstants, 0)
 INVOCATIONS(0, kInvocations, invocations, 8u)
 CONSTANT(1, kForm, form, 0u)  // InputForm of the result
 CONSTANT(2, kGate, gate, 0u)  // Gate
-CONSTANT(3, kPerColumn, per_column, 1u)  // columns here for each of the step's
+CONSTANT(3, kPerColumn, per_column, 1u)  // columns here per column of the step
 CONSTANTS_END
 #include "gates.glsl"
 

@@ -1,11 +1,11 @@
-// What gated products make of a gate and an up, the same in every kernel that makes them.
+// How gated products combine a gate and an up, the same in every kernel.
 #include "values/gate.glsl"
 
-// gate * sigmoid(2u) is GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415), since
-// (1 + tanh(u)) / 2 = sigmoid(2u); here 2u = sqrt(8 / pi) * (gate + 0.044715 * gate^3).
+// gate * sigmoid(2u) is GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415), because (1 + tanh(u)) /
+// 2 = sigmoid(2u); here 2u = sqrt(8 / pi) * (gate + 0.044715 * gate^3).
 //
-// kClamped (OpenAI 2025, arXiv 2508.10925): both are kept within 7, the gate from above alone; the sigmoid is of 1.702
-// times the gate; and the up is one more. kSigmoid: the gate's sigmoid alone.
+// kClamped (OpenAI 2025, arXiv 2508.10925): both are limited to 7, the gate only from above; the sigmoid is of 1.702
+// times the gate; and 1 is added to the up. kSigmoid: only the gate's sigmoid.
 float gated(uint function, float gate, float up) {
   if (function == kClamped) {
     gate = min(gate, 7.0);

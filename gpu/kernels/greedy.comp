@@ -1,5 +1,5 @@
-// The best token of each output column (ties go to the lower id) and its log-probability, in two passes: first over
-// chunks of the vocabulary, then over the chunks' results.
+// Finds the best token of each output column (of equal ones the lowest id) and its log-probability, in two passes:
+// first over chunks of the vocabulary, then over the chunks' results.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -36,7 +36,7 @@ shared float maxima[kInvocations];
 shared uint ids[kInvocations];
 shared float sums[kInvocations];
 
-// Folds (m, id, s) of two parts; the fixed tree below makes the order of additions the vocabulary's alone.
+// Combines (m, id, s) of two parts. The fixed tree below makes the order of additions depend only on the vocabulary.
 void fold(inout float maximum, inout uint id, inout float sum, float m, uint i, float s) {
   bool second = m > maximum || (m == maximum && i < id);
   float best = second ? m : maximum;

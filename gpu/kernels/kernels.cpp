@@ -24,7 +24,7 @@
 namespace bulkhead::gpu::kernels {
 namespace {
 
-// norm_scale.glsl
+// as in norm_scale.glsl
 constexpr std::uint32_t kNormParts = 8;
 
 std::uint32_t flag(bool value) {
@@ -174,7 +174,7 @@ KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape, const Ro
           constants_of(rope_workgroup(mapping, shape), head_constants(shape), rope), 0};
 }
 
-// What the subgroups of a workgroup make at once, a split each.
+// Returns how many positions the subgroups of a workgroup compute at once; each takes a split.
 std::uint32_t together_positions(const Mapping& mapping) {
   return kTogetherSubgroups * mapping.attention_split;
 }
@@ -194,21 +194,21 @@ AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape
                              const AttentionRange& range, std::uint32_t columns,
                              std::uint32_t context) {
   if (!mapping.rows) {
-    // Tiles of a few columns are fewer than a large device's processors, and each would go through all
-    // positions. The partial results of more columns take too much room.
+    // Tiles of a few columns are fewer than a large device's processors, and each would go through all positions. The
+    // partial results of more columns would take too much room.
     constexpr std::uint32_t kSpreadColumns = 128, kSpreadPositions = 4096;
     if (range.units && columns > 64)
       return columns <= kSpreadColumns && context > kSpreadPositions ? AttentionMode::kSpreadTiles
                                                                      : AttentionMode::kTiles;
-    // A few columns' heads are made soonest each by a workgroup of its own. 5 to 16 of them would
-    // perhaps be made sooner spread, too: within a chain that has not run on a GPU.
-    // (Of rows as long as latents', a split for each subgroup doesn't fit in a workgroup's memory.)
+    // The heads of a few columns are fastest if each gets its own workgroup. For 5 to 16 columns, spreading may be
+    // faster; that has not run on a GPU within a chain yet. (With rows as long as latents' rows, a split for each
+    // subgroup doesn't fit into a workgroup's memory.)
     if (mapping.attention_together && columns <= 16 && shape.value_entries == 0)
       return AttentionMode::kTogether;
-    // Many columns keep a GPU busy without their being spread; and partial results take room.
+    // Many columns keep a GPU busy without spreading, and partial results take room.
     return columns <= 64 ? AttentionMode::kSpread : AttentionMode::kWhole;
   }
-  // llvmpipe ends an invocation's loops after 65,535 rounds in all.
+  // llvmpipe ends an invocation's loops after 65,535 rounds in total.
   const std::uint64_t rounds =
       std::uint64_t{positions_seen(shape, context)} / mapping.lanes * (shape.head_padded() / 8 + 2);
   return rounds < 50000 ? AttentionMode::kWhole : AttentionMode::kPartial;
@@ -246,8 +246,8 @@ std::uint32_t partial_splits(const Mapping& mapping, const AttentionShape& shape
 
 namespace {
 
-// Query heads that share a KV head and one workgroup. A CPU profits from loading keys once for
-// several heads.
+// Returns the query heads that share a KV head and one workgroup. On a CPU it is faster to load keys once for several
+// heads.
 std::uint32_t heads_together(const Mapping& mapping, const AttentionShape& shape) {
   const std::uint32_t group = shape.heads / shape.kv_heads;
   if (!mapping.rows) return 1;
@@ -257,7 +257,7 @@ std::uint32_t heads_together(const Mapping& mapping, const AttentionShape& shape
   return 1;
 }
 
-// attention.comp's `room`, shared_q and wide_weights, or a little more, of a GPU's workgroup.
+// Returns the bytes of attention.comp's `room`, shared_q and wide_weights in a GPU's workgroup, or a little more.
 std::uint32_t attention_shared_bytes(const Mapping& mapping, const AttentionShape& shape,
                                      AttentionMode mode, std::uint32_t heads,
                                      std::uint32_t subgroups) {
@@ -273,7 +273,7 @@ std::uint32_t attention_shared_bytes(const Mapping& mapping, const AttentionShap
   return 4 * (q + weights + sinks + std::max(subgroups * partial_floats(shape), shares) + 4);
 }
 
-// Heads of a KV head for which a GPU's subgroup loads keys and values once.
+// Returns the query heads of a KV head for which a GPU's subgroup loads keys and values once.
 std::uint32_t heads_sharing(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode,
                             std::uint32_t most, std::uint32_t subgroups) {
   const std::uint32_t group = shape.heads / shape.kv_heads;
@@ -361,11 +361,11 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape,
       subgroups = kTogetherSubgroups;
       sharing = heads_sharing(mapping, shape, mode, 4, subgroups);
       spread_from = together_positions(mapping);
-      // A few columns' heads are fewer than a large device's processors.
+      // With a few columns there are fewer heads than a large device has processors.
       if (context > spread_from) variant.z = std::clamp(128 / (columns * shape.heads), 1U, 4U);
       break;
     case AttentionMode::kSpread:
-      // Measured on an H200: a subgroup that takes more than four heads of 128 entries has too few registers.
+      // Measured on an H200: a subgroup that computes more than four heads of 128 entries has too few registers.
       subgroups = shape.value_entries == 0 ? 4 : 8;
       sharing = heads_sharing(mapping, shape, mode, std::min(mapping.attention_heads, subgroups),
                               subgroups);

@@ -1,11 +1,11 @@
-// Where keys and values lie. A layer has its keys, then its values, each [page][kv head] of 32 positions:
-//   keys   [head entry / entries of a cell][position] of cells: lanes are positions and load side by side
-//   values [position][head entry]:                              lanes are head entries and load side by side
-// A cell has 16 bytes, that is 8 halves or 4 floats; of bytes it has 8. Heads are padded with zeros to a multiple of eight
-// entries, with bytes to one of 32.
+// Where keys and values are stored. A layer has its keys, then its values, each [page][kv head] of 32 positions:
+//   keys   [head entry / entries of a cell][position] of cells: lanes are positions and load neighbouring cells
+//   values [position][head entry]:                              lanes are head entries and load neighbouring entries
+// A cell has 16 bytes, which are 8 halves or 4 floats; with bytes it has 8 entries. Heads are padded with zeros to a
+// multiple of eight entries; with bytes, to a multiple of 32.
 //
-// Bytes (Q8): an entry is (byte - 128) * scale; 32 neighbouring entries of a position share a scale, a half. A page's scales lie
-// behind its bytes, [block][position] of keys and [position][block] of values.
+// Bytes (Q8): an entry is (byte - 128) * scale; 32 neighbouring entries of a position share a scale, which is a half.
+// A page's scales follow its bytes, as [block][position] for keys and [position][block] for values.
 #include "page_tokens.glsl"
 
 #include "constants/heads.glsl"
@@ -23,7 +23,7 @@ const uint kHeadBytes =
     kPageTokens * (kHeadPadded * kEntryBytes + (kKvFormat == kKvQ8 ? kHeadPadded / kScaleBlock * 2u : 0u));
 const uint kPageBytes = kKvHeads * kHeadBytes;
 
-// Q8: the scales of a block of a key, or of a value; `head_at` is a head's part of a page.
+// Q8: return the address of the scale of a block of a key, or of a value; `head_at` is a head's part of a page.
 uint64_t key_scale_at(uint64_t head_at, uint slot, uint block) {
   return head_at + kScalesAt + (block * kPageTokens + slot) * 2u;
 }
@@ -31,7 +31,7 @@ uint64_t value_scale_at(uint64_t head_at, uint slot, uint block) {
   return head_at + kScalesAt + (slot * kBlocks + block) * 2u;
 }
 
-// Four entries of a word of bytes, to be multiplied by their scale: a byte in the mantissa of 2^23 is exact.
+// Returns the four entries of a word of bytes, without their scale: a byte in the mantissa of 2^23 is exact.
 vec4 bytes_of(uint word) {
   vec4 made;
   [[unroll]] for (uint i = 0; i < 4; i++) {

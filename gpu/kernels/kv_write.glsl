@@ -31,8 +31,8 @@ void write_bytes(uint64_t head_at, uint slot, bool is_value, uint lane) {
   }
 }
 
-// Writes entries pair * 2 and pair * 2 + 1. With Q8 pages it only keeps them: the caller must pass a barrier and then
-// call write_bytes().
+// Writes entries pair * 2 and pair * 2 + 1. With Q8 pages it only stores them for later: the caller must pass a
+// barrier and then call write_bytes().
 void write_pair(uint64_t head_at, uint slot, bool is_value, uint pair, float a, float b) {
   uint i = pair * 2u;
   if (kKvFormat == kKvQ8) {

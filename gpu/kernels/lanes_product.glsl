@@ -1,14 +1,15 @@
-// A block of rows times a tile of columns where a subgroup computes rows together: for GPUs.
+// A block of rows times a tile of columns on a GPU, where a subgroup computes rows together.
 //
-// A lane takes a group of 32 weights: sixteen-byte loads that lie side by side across the lanes, for kRows rows at
+// A lane takes a group of 32 weights, with sixteen-byte loads that are adjacent across the lanes, for kRows rows at
 // once, so that every x loaded serves several rows. SPLIT subgroups may share a row's groups.
 //
-// A column's order of additions: within a lane its groups in rising order, quarters in order, one fma each; then over
-// the lanes by halving distances; then over the SPLIT subgroups in order. SPLIT comes from the matrix's shape alone;
-// kColumns, kRows and kSubgroups don't enter the order.
+// The order of a column's additions: within a lane its groups in rising order, quarters in order, one fma each; then
+// over the lanes by halving distances; then over the SPLIT subgroups in order. SPLIT depends only on the matrix's
+// shape; kColumns, kRows and kSubgroups do not affect the order.
 //
-// Much of a product's few microseconds is waiting for memory: a block's first weights are asked for before anything else
-// (product_begin), then what finishing its results takes, and the next group's before this one's sums are needed.
+// Much of a product's few microseconds is waiting for memory. So a block's first weights are loaded before anything
+// else (product_begin), then the operands for finishing its results, and the next group's weights before this group's
+// sums are needed.
 //
 // The includer has kColumns, kRows, kMatrixRows, kLanes, kSubgroups, kInvocations, and the shared arrays `partials` and
 // `norm_parts`.
@@ -32,7 +33,7 @@ void load_group(uint group) {
   }
 }
 
-// Where the tile's columns of the input begin.
+// Returns where the tile's columns of the input begin.
 #ifdef BULKHEAD_EXPERTS
 uint64_t x_columns[kColumns];
 #define X_COLUMN(c) x_columns[c]
@@ -86,7 +87,7 @@ void product_begin(uint block) {
   if (group < push.groups) load_group(group);
 }
 
-// The squares of the residual stream's columns, for column_scale() after a barrier.
+// Sums the squares of the residual stream's columns, for column_scale() after a barrier.
 void sum_squares(uint column0, FusedRef fused) {
   for (uint part = gl_SubgroupID; part < kNormParts; part += kSubgroups) {
     precise float squares[kColumns];
@@ -117,16 +118,16 @@ float column_scale(uint c, FusedRef fused) {
   return norm_scale(squares, fused.stream_width, fused.epsilon);
 }
 
-// Where the result of the tile's c-th column goes.
+// Returns where the result of the tile's c-th column goes.
 #ifdef BULKHEAD_EXPERTS
 #define RESULT_COLUMN(c) pair_at(c)
 #else
 #define RESULT_COLUMN(c) (column0 + (c))
 #endif
 
-// Adds the lanes' sums up by halving distances, and leaves the subgroup's sums in `partials`, whose part for this block
-// begins at `room`. If there are several sums, each half of the lanes goes on with half of the sums: the additions are
-// the same, and the exchanges are a fraction. A lane ends with `left` sums from `first` on.
+// Adds the lanes' sums by halving distances, and stores the subgroup's sums in `partials`; the part for this block
+// begins at `room`. If there are several sums, each half of the lanes continues with half of the sums: the additions
+// are the same, with a fraction of the exchanges. A lane ends with `left` sums from `first` on.
 void leave_sums(uint room) {
   uint lane = gl_SubgroupInvocationID;
   uint left = kSums, first = 0;
@@ -157,8 +158,8 @@ void leave_sums(uint room) {
   }
 }
 
-// After product_begin(block). All of a workgroup's invocations come here together. `room`: where in `partials` this
-// block's sums may go.
+// Call it after product_begin(block). All of a workgroup's invocations must call it together. `room` is where this
+// block's sums may be stored in `partials`.
 void product_end(uint column0, uint block, uint room) {
   uint lane = gl_SubgroupInvocationID;
   uint thread = gl_SubgroupID * kLanes + lane;
@@ -166,7 +167,8 @@ void product_end(uint column0, uint block, uint room) {
   uint block_rows = (kSubgroups / SPLIT) * kRows;
   FusedRef fused = FusedRef(push.fused);
 
-  // Result i of a thread is column `at / rows_each`, row `at % rows_each` of the block; kQkv has two rows in one.
+  // Result i of a thread is column `at / rows_each`, row `at % rows_each` of the block; with kQkv a result is two
+  // rows.
   uint rows_each = EPILOGUE == kQkv ? block_rows / 2u : block_rows;
   uint step = EPILOGUE == kQkv ? 2u : 1u;
   uint count = EPILOGUE == kQkv ? Words(push.parameters).v[push.count_word] : 0u;

@@ -21,7 +21,7 @@ CONSTANTS_END
 
 shared float sums[kInvocations];
 
-// The sum over all invocations.
+// Returns the sum over all invocations.
 float total(float own) {
   uint id = gl_LocalInvocationID.x;
   sums[id] = own;

@@ -1,8 +1,9 @@
-// Log-probabilities that an output asks for: of the token that was chosen, and the best tokens with theirs. Runs behind
-// greedy.comp and sample.comp, in two passes: sums of weights by chunks of the vocabulary, then an output by a workgroup.
+// Computes the log-probabilities that an output asks for: of the chosen token, and of the best tokens. It runs after
+// greedy.comp and sample.comp, in two passes: first sums of weights for chunks of the vocabulary, then one workgroup
+// per output.
 //
-// Results are logits and the sum of all weights, in integers (sample.comp): the host takes the logarithm, in double. So they
-// depend neither on how the work is shared nor on a driver's logarithm.
+// The results are logits and the sum of all weights, in integers (sample.comp); the host computes the logarithm, in
+// double. So they depend neither on how the work is divided nor on a driver's logarithm.
 #version 460
 #include "common.glsl"
 #include "sampling.glsl"
@@ -30,8 +31,8 @@ float best_of(uint64_t partials) {
   return value;
 }
 
-// The `count` best. The count-th best of the chunks' best tokens is no better than the token that is wanted last: where
-// there are chunks enough, few tokens are as good.
+// Finds the `count` best tokens. The count-th best of the chunks' best tokens is not better than the last token that
+// is wanted. If there are enough chunks, few tokens are as good as that.
 uint find_best(uint64_t partials, uint count) {
   if (push.chunks < count) return sort_best(partials, count);
   for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) {

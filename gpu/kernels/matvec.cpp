@@ -54,7 +54,7 @@ BiasConstants bias_constants(const MatvecShape& shape) {
 }
 
 RowsTiling rows_tiling(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns) {
-  // Two row blocks share each x that is loaded. (A gate and its up are two already.)
+  // Two row blocks share each x that is loaded. (A gate and its up already are two.)
   const bool gated = shape.epilogue == Epilogue::kGated;
   return {tile_of(mapping, columns), !gated && shape.rows >= 256 ? 2U : 1U};
 }
@@ -78,8 +78,8 @@ MatvecVariant rows_product(const Mapping& mapping, const MatvecShape& shape,
 }
 
 std::uint32_t lanes_split(const Mapping& mapping, const MatvecShape& shape) {
-  // Long rows of small matrices are split over subgroups, for enough loads in flight. Shape alone
-  // decides: the split is part of the order of additions.
+  // Long rows of small matrices are split over subgroups, so that enough loads are in flight. Only the shape decides,
+  // because the split affects the order of additions.
   const std::uint32_t rounds = (shape.groups + mapping.lanes - 1) / mapping.lanes;
   return shape.rows > 8192                   ? 1
          : rounds >= 8                       ? 4
@@ -94,9 +94,9 @@ LanesTiling lanes_tiling(const Mapping& mapping, const MatvecShape& shape, std::
   LanesTiling tiling;
   tiling.columns = tile_of(mapping, columns);
   tiling.split = lanes_split(mapping, shape);
-  // Rows that share each x. One column's x costs little beside the weights, and more subgroups hide
-  // more waiting; eight columns times four rows are as many sums as registers hold without spilling
-  // (bench-matvec tries them all).
+  // The rows that share each x. With one column, x costs little compared with the weights, and more subgroups hide
+  // more waiting. Eight columns times four rows are as many sums as registers can hold without spilling (bench-matvec
+  // tries all).
   tiling.rows = tiling.columns >= 8                                      ? 4
                 : tiling.columns == 1 && shape.rows <= 4096 && !few_bits ? 1
                                                                          : 2;

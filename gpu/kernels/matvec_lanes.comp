@@ -1,6 +1,6 @@
-// One product of a step on a GPU: a workgroup makes a block of rows of a tile of columns (lanes_product.glsl).
+// One product of a step on a GPU: a workgroup computes a block of rows of a tile of columns (lanes_product.glsl).
 //
-// The first tile doesn't wait for the count of columns: it has one.
+// The first tile doesn't wait for the count of columns, because there is at least one column.
 #version 460
 #define BULKHEAD_WIDE_LOADS
 #include "common.glsl"
@@ -32,7 +32,7 @@ shared float norm_parts[kNormParts * kColumns];
 
 void main() {
 #ifdef BULKHEAD_EXPERTS
-  const uint column0 = 0u;  // of the tile
+  const uint column0 = 0u;  // first column of the tile
   if (!take_tile()) return;
 #else
   uint column0 = gl_WorkGroupID.x * kColumns;

@@ -1,5 +1,5 @@
 // A matrix times some columns: out[column][row] (op)= sum over k of weight[row][k] * x[column][k].
-// Both mappings take the same push constants (fields/matvec_push.glsl).
+// Both mappings use the same push constants (fields/matvec_push.glsl).
 layout(push_constant, std430) uniform Push {
 #include "fields/matvec_push.glsl"
 #ifdef BULKHEAD_EXPERTS
@@ -19,7 +19,7 @@ const uint kMatrixRows = kEpilogue == kGated ? 2 * kRows : kRows;
 #include "fused_operands.glsl"
 #include "gates.glsl"
 
-// What kAdd adds to.
+// Returns the value to which kAdd adds.
 float held(uint column, uint row) {
   if (row >= push.rows) return 0.0;
   return FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u).v[row];
@@ -37,7 +37,7 @@ void finish(uint column, uint row, float value, float other) {
       other = up;
     }
   }
-  // Entries past the last row are read by the next matrix as part of its last group: they are zero.
+  // The next matrix reads entries beyond the last row as part of its last group, so they are zero.
   if (row >= push.rows) {
     if (kEpilogue != kAdd) store_input(push.out_address, column, push.out_stride, row, 0.0, kOutForm);
   } else if (kEpilogue == kAdd) {

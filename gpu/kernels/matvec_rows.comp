@@ -1,11 +1,11 @@
-// Matrix-vector products where a lane computes whole rows: for devices whose lanes are a CPU's SIMD lanes.
+// Matrix-vector products in which a lane computes whole rows: for devices whose lanes are a CPU's SIMD lanes.
 //
-// There a load costs a scalar load and an insertion for each lane, whatever its width, a broadcast costs nearly nothing,
-// and barriers are dear: so loads are of eight bytes, a word of weights is loaded once for all columns, and x is loaded
-// spread over the lanes and broadcast.
+// On such a device a load costs a scalar load and an insertion for each lane, whatever its width; a broadcast costs
+// nearly nothing; and barriers are expensive. So loads have eight bytes, a word of weights is loaded once for all
+// columns, and the lanes each load a part of x and broadcast it.
 //
-// A column's order of additions: k in groups of 32, in a group quarters 0,1,4,5,2,3,6,7, one fma each. Nothing else
-// enters it.
+// The order of a column's additions: k in groups of 32; within a group the quarters 0,1,4,5,2,3,6,7; one fma each.
+// Nothing else affects it.
 #version 460
 #include "common.glsl"
 #include "weights.glsl"
@@ -21,7 +21,7 @@ uvec3 group_highs[kMatrixRows];
 vec4 weights[kMatrixRows * 4];  // a stage's: four quarters of each row
 float sums[kMatrixRows * kColumns];
 
-// Decodes the weights of row r that belong to a stage of the group, whose scales and high bits are loaded.
+// Decodes the weights of row r that belong to a stage of the group. Its scales and high bits must be loaded.
 void decode_stage(uint r, uint group, uint stage) {
   uint64_t quants = rows[r].quants;
   if (kPlanes >= 4u) {

@@ -1,7 +1,7 @@
 // One product of a step by matrix units: units_product.glsl.
 //
-// A dispatch lasts a few microseconds and much of that is waiting for memory: the first tile doesn't wait for the count of
-// columns (it has one), and what finishing a result takes is asked for before the weights.
+// A dispatch lasts a few microseconds, and much of that is waiting for memory. So the first tile doesn't wait for the
+// count of columns (there is at least one), and the operands for finishing a result are loaded before the weights.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -9,12 +9,12 @@
 #include "units.glsl"
 CONSTANTS(MatvecUnitsConstants, 14)
 CONSTANT(14, kLanes, lanes, 32u)               // subgroup size
-CONSTANT(15, kColumnTiles, column_tiles, 1u)   // of 8 columns, of a subgroup
+CONSTANT(15, kColumnTiles, column_tiles, 1u)   // tiles of 8 columns, per subgroup
 CONSTANT(16, kSubgroups, subgroups, 4u)
 INVOCATIONS(17, kInvocations, invocations, 128u)  // kLanes * kSubgroups
 CONSTANT(18, kSegments, segments, 1u)
 CONSTANT(19, kSegmentStages, segment_stages, 1u)
-CONSTANT(20, kStepGroups, step_groups, 4u)     // groups of a step of the loop: 1, 2 or a multiple of 4
+CONSTANT(20, kStepGroups, step_groups, 4u)     // groups per step of the loop: 1, 2 or a multiple of 4
 CONSTANT(21, kSerial, serial, 0u)
 CONSTANT(22, kColumnSubgroups, column_subgroups, 1u)  // kSerial: subgroups side by side over columns
 // 1: weights are loaded a step ahead. 2: only a segment's first weights are, before the kernel waits for
@@ -45,7 +45,7 @@ CONSTANTS_END
 shared float partials[kPartialFloats];
 shared float norm_parts[kNormParts * kNormColumns];
 
-// The squares of the residual stream's columns, in the order that norm_scale.glsl tells.
+// Sums the squares of the residual stream's columns, in the order of norm_scale.glsl.
 void sum_squares(FusedRef fused) {
   for (uint part = unit_subgroup; part < kNormParts; part += kSubgroups) {
     [[dont_unroll]] for (uint c = 0; c < kNormColumns; c++) {
@@ -66,7 +66,7 @@ void sum_squares(FusedRef fused) {
 }
 
 #ifdef BULKHEAD_CHAINED
-// A word of each sector of the first column that the subgroup's part of the norm takes, up to 8192 entries of all parts.
+// A word of each sector of the first column for the subgroup's part of the norm; up to 8192 entries of all parts.
 const uint kStreamTouches = 4;
 void touch_stream(FusedRef fused, out uint touched[kStreamTouches]) {
   [[unroll]] for (uint i = 0; i < kStreamTouches; i++) {
@@ -76,7 +76,7 @@ void touch_stream(FusedRef fused, out uint touched[kStreamTouches]) {
   }
 }
 
-// The words must be good for something, or they are not loaded: here for a word that nobody reads.
+// The compiler removes loads that nothing uses. So this function turns the words into one that nobody reads.
 void keep_touched(uint touched[kStreamTouches]) {
   uint all = 0u;
   [[unroll]] for (uint i = 0; i < kStreamTouches; i++) all ^= touched[i];
@@ -90,7 +90,7 @@ float column_scale(uint column, FusedRef fused) {
   return norm_scale(squares, fused.stream_width, fused.epsilon);
 }
 
-// Results that a lane of a subgroup finishes: pairs i with i % kSegments == segment.
+// The results that a lane of a subgroup finishes: pairs i with i % kSegments == segment.
 const uint kPairs = kTiles * 2u;
 const uint kOwnPairs = (kPairs + kSegments - 1u) / kSegments;
 
@@ -116,7 +116,8 @@ void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
     }
   }
 #ifdef BULKHEAD_CHAINED
-  // One column's squares are summed behind the products, by values that come nearer meanwhile.
+  // For one column, the squares are summed after the products, from values that are loaded into nearer caches
+  // meanwhile.
   const bool late_squares = kScaling == kScaledHere && kNormColumns == 1u && kSubgroups >= kNormParts;
   uint touched[kStreamTouches];
   if (late_squares) touch_stream(fused, touched);
@@ -163,7 +164,7 @@ void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
 }
 
 #ifdef BULKHEAD_EXPERTS
-// Which weights there are to load is known only behind the wait. Subgroups side by side take rows alone.
+// The wait decides which weights are to be loaded. Neighbouring subgroups only take different rows.
 void multiply_tile() {
   if (!chain_wait() || !take_tile()) return;
   if (kSerial != 0u) {

@@ -1,5 +1,5 @@
-// Four sums over memory that tell whether two lots of it are equal: each word is mixed with its place, so that words which
-// change places, or change, are seen; the sums don't depend on the order in which invocations come to them.
+// Computes four sums over memory that show whether two contents are equal. Each word is mixed with its place, so that
+// changed or exchanged words are noticed. The sums don't depend on the order in which invocations run.
 #version 460
 #include "checksum.glsl"
 

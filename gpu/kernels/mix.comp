@@ -1,6 +1,6 @@
-// What a column's experts made, put together: the sum of their results times their weights, in the order in which they
-// were chosen, then the shared expert's; one fma each. Added to the residual stream, from which the next product's input
-// is made as by a product's own epilogue (epilogue.glsl, kAdd); or stored.
+// Combines the results of a column's experts: the sum of their results times their weights, in the order in which the
+// experts were chosen, then the shared expert's result; one fma each. The sum is added to the residual stream, and
+// the next product's input is made as in a product's own epilogue (epilogue.glsl, kAdd); or the sum is stored.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -30,7 +30,7 @@ CONSTANTS(MixConstants, 0)
 INVOCATIONS(0, kInvocations, invocations, 8u)
 CONSTANT(1, kUsed, used, 1u)               // experts of a column
 CONSTANT(2, kSharedGate, shared_gate, 0u)  // the weights' last is the shared expert's
-CONSTANT(3, kAdds, adds, 0u)               // to what is there
+CONSTANT(3, kAdds, adds, 0u)               // adds to the present value
 CONSTANT(4, kForm, form, 0u)               // InputForm of the next product's input
 CONSTANTS_END
 

@@ -1,5 +1,5 @@
-// The scale of a root-mean-square norm on GPUs, made by a kernel of its own or within the product that waits for it: one
-// order of additions for all.
+// The scale of a root-mean-square norm on GPUs. A separate kernel computes it, or the product that needs it; the
+// order of additions is the same.
 //
 // kNormParts parts take the column's quads of entries in turn, kLanes quads at a time; a lane adds its quads' squares in
 // rising order; then the lanes by halving distances; then the parts in order.

@@ -1,5 +1,6 @@
-// Sums as memory_checksum.comp makes them, over pieces of memory that a list names: a workgroup for each piece. Several
-// pieces may go into one sum, each with a place of its own, so that the whole is the sum over all of them in a row.
+// Computes the sums of memory_checksum.comp over pieces of memory that a list names, with a workgroup for each piece.
+// Several pieces may go into one sum, each with its own place, so that the result is the sum over all of them in a
+// row.
 #version 460
 #include "checksum.glsl"
 

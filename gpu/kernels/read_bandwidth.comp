@@ -1,4 +1,4 @@
-// Reads memory and does next to nothing with it: what the device's memory can give, for benchmarks.
+// Reads memory and does almost nothing with it: measures the read speed of the device's memory, for benchmarks.
 #version 460
 #include "common.glsl"
 

@@ -1,10 +1,11 @@
-// Root-mean-square norm of each column (or of the columns that a list names), times a gain, laid out as the
-// matrix-vector kernels read it, or added to what is there. kCopy: the column as it is, laid out so;
-// kTimes: times the gain's first entry. kAdded may make the next product's input from the sum as a product's own epilogue
+// Root-mean-square norm of each column (or of the columns that a list names), times a gain, in the layout that the
+// matrix-vector kernels read, or added to the present value. kCopy: the column unchanged, in that layout; kTimes:
+// times the gain's first entry. kAdded may make the next product's input from the sum, as a product's own epilogue
 // does (epilogue.glsl, kAdd).
 //
-// Order of additions: kLanes == 0: an invocation's entries k, k + kInvocations, ... in rising order, then invocations by
-// halving distances through shared memory; else norm_scale.glsl's, a subgroup for each of its parts.
+// The order of additions: with kLanes == 0, an invocation's entries k, k + kInvocations, ... in rising order, then
+// invocations by halving distances through shared memory; otherwise that of norm_scale.glsl, with a subgroup for each
+// of its parts.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -21,7 +22,7 @@ layout(push_constant, std430) uniform Push {
 CONSTANTS(RmsNormConstants, 0)
 INVOCATIONS(0, kInvocations, invocations, 8u)  // a power of two
 CONSTANT(1, kForm, form, 0u)                   // InputForm of the result
-CONSTANT(2, kLanes, lanes, 0u)                 // > 0: the workgroup has kNormParts of these
+CONSTANT(2, kLanes, lanes, 0u)                 // > 0: the workgroup has kNormParts subgroups of this size
 CONSTANT(3, kMakes, makes, 0u)                 // NormMakes
 CONSTANT(4, kNextForm, next_form, 0u)          // InputForm of the next product's input
 CONSTANTS_END
@@ -45,7 +46,7 @@ float result_of(float value, float scale, float gain) {
   return made;
 }
 
-// Stores entry k of result `index`, made of the value, its column's scale, its gain, next_gain_of(k) and
+// Stores entry k of result `index`, computed from the value, its column's scale, its gain, next_gain_of(k) and
 // held_of(index, k).
 void store_result(uint index, uint k, float value, float scale, float gain, float next_gain, float held) {
   float made = result_of(value, scale, gain);
@@ -68,13 +69,13 @@ shared float sums[kInvocations];
 
 uint part_of(uint column) { return column * gl_NumWorkGroups.y + gl_WorkGroupID.y; }
 
-// Says whether four entries can be loaded and stored at once.
+// Returns whether four entries can be loaded and stored at once.
 bool has_whole_quads() {
   uint all = uint(push.in_address) | uint(push.gain) | uint(push.out_address) | uint(push.next_gain) | uint(push.next_input) |
              (push.width | push.padded_width | push.in_stride | push.out_stride | push.next_stride) * 4u;
   return (all & 15u) == 0u;
 }
-// Loads four entries from k on. Entries past the last one get values of no use.
+// Loads four entries from k on. Entries beyond the last one get meaningless values.
 vec4 load_quad(uint64_t base, uint k, bool whole) {
   if (whole) return Vec4s(base).v[min(k, push.width - 4u) / 4u];
   vec4 loaded;
@@ -108,8 +109,8 @@ void store_quad(uint index, uint k, vec4 values, float scale, vec4 gain, vec4 ne
   store_input_quad(push.next_input, index, push.next_stride, k, input_values, kNextForm);
 }
 
-// The norm for GPUs. It spends its time waiting for memory, so it asks for everything at once, without conditions between the
-// loads. It asks for what doesn't depend on other kernels before it waits for them.
+// The norm for GPUs. Most of its time is waiting for memory, so it loads everything at once, without conditions
+// between the loads. It loads what doesn't depend on other kernels before it waits for them.
 void norm_by_subgroups() {
   uint index = gl_WorkGroupID.x;
   uint part = gl_SubgroupID;
@@ -118,7 +119,7 @@ void norm_by_subgroups() {
     if (index >= Words(push.parameters).v[push.count_word]) return;
     column = Words(push.list).v[index];
   } else if (index != 0u && index >= Words(push.parameters).v[push.count_word]) {
-    return;  // the first column is always there: it need not wait for the count
+    return;  // the first column always exists, so it need not wait for the count
   }
   bool whole = has_whole_quads();
   bool feeds = kMakes == kAdded && push.next_gain != 0ul;

@@ -1,6 +1,6 @@
-// What stands between the q, k, v products and attention, in one pass: biases, per-head norms, rotation by position,
-// and the new key and value written to their page. A workgroup is one head of one column: query heads first, then
-// key heads, then value heads.
+// The work between the q, k, v products and attention, in one pass: biases, per-head norms, rotation by position, and
+// the new key and value written to their page. A workgroup computes one head of one column: first the query heads,
+// then the key heads, then the value heads.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -34,7 +34,7 @@ layout(push_constant, std430) uniform Push {
 CONSTANTS(RopeConstants, 5)
 CONSTANT(5, kPairing, pairing, 0u)  // 0: (2i, 2i + 1); 1: (i, i + pairs)
 CONSTANT(6, kValueNorm, value_norm, 0u)  // ValueNorm
-CONSTANT(7, kTemperature, temperature, 0u)  // a float's bits: of q at long positions; 0: none
+CONSTANT(7, kTemperature, temperature, 0u)  // a float's bits: factor of q at long positions; 0: none
 CONSTANT(8, kTemperatureSpan, temperature_span, 1u)  // positions
 CONSTANTS_END
 #include "values/value_norm.glsl"
@@ -63,7 +63,7 @@ float load_entries(uint column, uint head, uint lane) {
 }
 
 // Returns the head's norm as a factor, from the lanes' sums of squares; 1 in models without per-head norms. All
-// invocations call this, and afterwards each sees all of `entries`.
+// invocations must call this; afterwards each sees all of `entries`.
 float scale_of_head(float sum, uint lane) {
   precise float scale = 1.0;
   if (push.q_gain != 0ul) {
@@ -100,8 +100,7 @@ void write_query_pair(uint column, uint head, uint position, uint pair, float fi
 
 void rotate() {
   uint column = gl_WorkGroupID.x;
-  // The first column always exists, so it need not wait for the count. On a GPU this kernel does little
-  // but wait.
+  // The first column always exists, so it need not wait for the count. On a GPU this kernel mostly waits.
   if (column != 0u && column >= Words(push.parameters).v[0]) return;
   uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
   if (!chain_wait()) return;
@@ -125,7 +124,7 @@ void rotate() {
   uint64_t key_base = push.keys + uint64_t(page) * kPageBytes + kv_head * kHeadBytes;
   uint64_t value_base = push.values + uint64_t(page) * kPageBytes + kv_head * kHeadBytes;
 
-  // Two neighbouring entries at a time: a word of float16.
+  // Two neighbouring entries at a time, which are one word of float16.
   for (uint pair = lane; pair < kHeadPadded / 2u; pair += kLanes) {
     float made[2];
     [[unroll]] for (uint side = 0; side < 2; side++) {

@@ -1,9 +1,9 @@
-// Makes what attention over latents reads (DeepSeek-V2, arXiv 2405.04434): a column's queries, and its position's row of the
-// cache. A workgroup makes one query head of a column. The last workgroup of a column makes the row.
+// Computes what attention over latents reads (DeepSeek-V2, arXiv 2405.04434): a column's queries, and its position's
+// row of the cache. A workgroup computes one query head of a column. The last workgroup of a column computes the row.
 //
-//   query  the head's plain entries times its key matrix (`absorbed`), then its entries that turn by position, all times q_scale,
-//          which grows with long positions where there is a temperature
-//   row    the latent's norm times its gain, then the key entries that turn
+//   query  the head's plain entries times its key matrix (`absorbed`), then its entries that rotate by position, all times
+//          q_scale, which grows with long positions if there is a temperature
+//   row    the latent's norm times its gain, then the key entries that rotate
 //
 // Order of additions of the norm: an invocation's entries k, k + kLanes, ... in rising order, then invocations by halving
 // distances.
@@ -16,9 +16,9 @@
 
 layout(push_constant, std430) uniform Push {
   FIELDS(RopeLatentPush)
-  uint64_t q;         // [column][head][q_head]: plain entries, then kHead - kLatent that turn
+  uint64_t q;         // [column][head][q_head]: plain entries, then kHead - kLatent entries that rotate
   uint64_t absorbed;  // [column][head][kLatent]
-  uint64_t row;       // [column][row_stride]: the latent, then entries that turn
+  uint64_t row;       // [column][row_stride]: the latent, then entries that rotate
   uint64_t gain;      // [kLatent]
   uint64_t fine;      // [256][pairs] of (cos, sin): the angle of position % 256
   uint64_t coarse;    // [position / 256][pairs]
@@ -39,11 +39,11 @@ layout(push_constant, std430) uniform Push {
 
 #include "constants/rope_workgroup.glsl"
 // Constants of rope_latent.comp. They follow HeadConstants, whose head size is the length of a cache row: the latent,
-// then the entries that turn.
+// then the entries that rotate.
 CONSTANTS(RopeLatentConstants, 5)
 CONSTANT(5, kLatent, latent, 64u)      // entries
 CONSTANT(6, kHalves, halves, 0u)       // pairs: 0: (2i, 2i + 1); 1: (i, i + pairs)
-CONSTANT(7, kTemperature, temperature, 0u)  // a float's bits: of queries at long positions; 0: none
+CONSTANT(7, kTemperature, temperature, 0u)  // a float's bits: factor of queries at long positions; 0: none
 CONSTANT(8, kTemperatureSpan, temperature_span, 1u)  // positions
 CONSTANTS_END
 
@@ -70,7 +70,7 @@ void load(uint column, uint head, uint lane) {
   }
 }
 
-// The scale of the latent's norm. All invocations must call it.
+// Returns the scale of the latent's norm. All invocations must call it.
 float latent_scale(uint lane) {
   precise float sum = 0.0;
   for (uint i = lane; i < kLatent; i += kLanes) sum = fma(entries[i], entries[i], sum);
@@ -88,7 +88,7 @@ float latent_scale(uint lane) {
   return scale;
 }
 
-// Entry i of the entries that turn, after the rotation.
+// Returns entry i of the entries that rotate, after the rotation.
 float turned(uint i, Vec2s fine, Vec2s coarse) {
   float own = entries[kLatent + i];
   if (i >= push.rope_pairs * 2u) return own;

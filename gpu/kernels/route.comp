@@ -1,10 +1,10 @@
-// A router's logits: rows of floats times the normed columns of the residual stream, in float32 throughout, so that
-// neither an input's rounding nor a device's matrix units choose other experts.
+// A router's logits: rows of floats times the normalised columns of the residual stream, in float32 throughout, so
+// that neither the rounding of an input nor a device's matrix units change the choice of experts.
 //
-// A subgroup makes a row for kColumns columns. Order of additions: quads of entries go round kNormParts parts of kLanes
-// quads, as norm_scale.glsl tells, and the squares are summed so, too: the scale is bit for bit that of the norm's own
-// kernel. A lane's products are one chain over all parts in rising order; then lanes by halving distances. The sum is
-// multiplied by the column's scale.
+// A subgroup computes a row for kColumns columns. The order of additions: quads of entries are distributed to
+// kNormParts parts of kLanes quads in turn, as in norm_scale.glsl, and the squares are summed in the same way: so the
+// scale is bit for bit that of the norm's own kernel. A lane's products are one chain over all parts in rising order;
+// then lanes are added by halving distances. The sum is multiplied by the column's scale.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -17,7 +17,7 @@ layout(push_constant, std430) uniform Push {
   uint64_t gain;        // [width]: the norm's
   uint64_t router;      // [row][width]
   uint64_t logits;      // [column][rows]
-  uint64_t scales;      // [column]: what the norm comes to, for products; or 0
+  uint64_t scales;      // [column]: the norm's factor, for products; or 0
   uint64_t parameters;
   uint64_t bias;        // [row]: of the logits; or 0
   uint width;           // a multiple of four
@@ -31,10 +31,10 @@ layout(push_constant, std430) uniform Push {
 
 CONSTANTS(RouteConstants, 0)
 CONSTANT(0, kLanes, lanes, 8u)          // subgroup size
-CONSTANT(1, kSubgroups, subgroups, 1u)  // each makes a router's row
+CONSTANT(1, kSubgroups, subgroups, 1u)  // each computes a router's row
 INVOCATIONS(2, kInvocations, invocations, 8u)  // kLanes * kSubgroups
 CONSTANT(3, kColumns, columns, 1u)             // of a workgroup
-CONSTANT(4, kManyBatch, many_batch, 1u)        // of several columns: parts whose quads a lane asks for at once
+CONSTANT(4, kManyBatch, many_batch, 1u)        // with several columns: parts whose quads a lane loads at once
 CONSTANTS_END
 
 float over_lanes(float own) {
@@ -45,9 +45,9 @@ float over_lanes(float own) {
   return sum;
 }
 
-// A round is kNormParts parts of kLanes quads. A step of few columns spends its time waiting for memory: a lane asks for the
-// quads of a whole round at once (kBatch), and for the weights of the first rounds before it waits for other kernels. In a step
-// of many columns some subgroups compute while others wait, and registers are scarce.
+// A round is kNormParts parts of kLanes quads. In a step of few columns most of the time is waiting for memory: so a
+// lane loads the quads of a whole round at once (kBatch), and the weights of the first rounds before it waits for
+// other kernels. In a step of many columns some subgroups compute while others wait, and registers are scarce.
 const uint kRoundQuads = kNormParts * kLanes;
 const uint kBatch = kColumns == 1u ? kNormParts : kManyBatch;  // parts
 const uint kEarlyRounds = kColumns == 1u ? 3u : 0u;

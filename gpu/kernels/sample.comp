@@ -1,14 +1,16 @@
-// One draw for each output that asks for it, as worker/engine/sampler.hpp defines temperature, top-k, top-p and min-p: the
-// token takes the greedy choice's place in the results. A workgroup does an output; runs behind greedy.comp.
+// One draw for each output that asks for it, as worker/engine/sampler.hpp defines temperature, top-k, top-p and
+// min-p. The token replaces the greedy choice in the results. A workgroup handles one output; it runs after
+// greedy.comp.
 //
-// Weights are exp((logit - best) / temperature), by the CPU sampler's own polynomial and so with its bits, then integers in
-// units of 2^-40. Integers add up to the same in any order: nothing here depends on how the work is shared. The CPU's sums
-// are rounded, so the two can part where a draw or a border falls within about 1e-6 of a token's edge.
+// Weights are exp((logit - best) / temperature), by the CPU sampler's own polynomial and so with the same bits, and
+// then integers in units of 2^-40. Integers give the same sum in any order, so nothing here depends on how the work
+// is divided. The CPU's sums are rounded, so the two can differ if a draw or a border falls within about 1e-6 of a
+// token's edge.
 //
-// Without top-k: a histogram of weights by distance to the best finds the bucket that top-p ends in, its tokens in order
-// give the last one that is in; then chunks in order of ids, and in the drawn chunk its tokens. With top-k the histogram
-// counts tokens, and all tokens down to the bucket are put in order. A bucket with too many tokens to put in order
-// (equal logits, extreme temperatures) is searched bit by bit instead.
+// Without top-k: a histogram of weights by distance to the best finds the bucket in which top-p ends. Its tokens, in
+// order, give the last one that is included. Then chunks are searched in order of ids, and the tokens of the drawn
+// chunk. With top-k the histogram counts tokens, and all tokens down to the bucket are sorted. A bucket with too many
+// tokens to sort (equal logits, extreme temperatures) is searched bit by bit instead.
 #version 460
 #include "common.glsl"
 #include "sampling.glsl"
@@ -43,7 +45,7 @@ uint draw_from_best(uint64_t partials, uint top_k, uvec4 fractions) {
   return sorted_ids[0];
 }
 
-// Where top-p ends: into answer_key and answer_id.
+// Writes where top-p ends to answer_key and answer_id.
 void find_last(uint64_t partials, uint top_p) {
   uint64_t target = find_bucket(0ul, top_p, false);
   bool fits = found_bucket < kBuckets;
@@ -104,7 +106,7 @@ uint draw_from_all(uint64_t partials, uint mode, uvec4 fractions, uint fallback)
     }
   }
   uint64_t left = drawn(sum_of_all(mine), fractions);
-  uint chunk = 0u;  // every lane the same walk
+  uint chunk = 0u;  // every lane does the same walk
   while (chunk + 1u < push.chunks && left >= chunk_sums[chunk]) left -= chunk_sums[chunk++];
   uint per_lane = (kChunk + kInvocations - 1u) / kInvocations;
   uint start = chunk * kChunk + lane * per_lane;

@@ -1,16 +1,16 @@
-// What drawing (sample.comp) and log-probabilities (logprobs.comp) share: weights, and finding the best tokens of a row. A
-// workgroup does an output.
+// Shared by draws (sample.comp) and log-probabilities (logprobs.comp): weights, and finding the best tokens of a row.
+// A workgroup handles one output.
 layout(push_constant, std430) uniform Push {
 #include "fields/sample_push.glsl"
 } push;
 
-// Two quads for an output: {mode, top-k or 0, 1 / temperature, least (logit - best) / temperature}, {top-p in units of
-// 2^-32, upper 32 bits of the draw, its lower 21, 0 or 1 + how many log-probabilities}. Mode: 0 none, 1 all tokens, 2 top-p
-// or min-p cut some off.
+// Two quads for each output: {mode, top-k or 0, 1 / temperature, least (logit - best) / temperature}, {top-p in units
+// of 2^-32, upper 32 bits of the draw, its lower 21, 0 or 1 + the number of log-probabilities}. Mode: 0 nothing, 1
+// all tokens, 2 top-p or min-p removes some.
 #include "constants/sampling.glsl"
 
-const uint kBuckets = 1024u;  // 32 for each factor of e; past the last a weight is 0
-const uint kMost = 1024u;     // tokens that are put in order at once
+const uint kBuckets = 1024u;  // 32 for each factor of e; beyond the last one a weight is 0
+const uint kMost = 1024u;     // tokens that are sorted at once
 const uint kMostChunks = 512u;
 const uint kRun = 32u;
 const uint kNoToken = 0xffffffffu;
@@ -63,7 +63,7 @@ float exp_of_nonpositive(float x) {
   return x < -87.0 ? 0.0 : value;
 }
 
-// (logit - best) / temperature, as the CPU rounds it.
+// Returns (logit - best) / temperature, as the CPU rounds it.
 float distance_of(float logit) {
   precise float difference = logit - best;
   precise float scaled = difference * scale;
@@ -87,12 +87,12 @@ bool better(uint key, uint id, uint other_key, uint other_id) {
   return key > other_key || (key == other_key && id < other_id);
 }
 
-// Whether no token of the chunk is as good as the key.
+// Returns whether no token of the chunk is as good as the key.
 bool skips(uint64_t partials, uint chunk, uint key) {
   return key_of(uintBitsToFloat(Quads(partials).v[chunk].x)) < key;
 }
 
-// The same for all.
+// The same for all invocations.
 uint64_t sum_of_all(uint64_t mine) {
   sums[lane] = mine;
   barrier();
@@ -105,7 +105,7 @@ uint64_t sum_of_all(uint64_t mine) {
   return total;
 }
 
-// How much of the tokens down to (key, id) there is: their number, or their weight.
+// Returns the number, or the weight, of the tokens down to (key, id).
 uint64_t measure(uint64_t partials, uint key, uint id, bool counts) {
   uint64_t mine = 0ul;
   for (uint chunk = 0u; chunk < push.chunks; chunk++) {
@@ -120,7 +120,7 @@ uint64_t measure(uint64_t partials, uint key, uint id, bool counts) {
   return sum_of_all(mine);
 }
 
-// The first (key, id), from the best on, down to which there is as much as `target`, bit by bit.
+// Finds bit by bit the first (key, id), from the best on, down to which the measure reaches `target`.
 void search(uint64_t partials, uint64_t target, bool counts) {
   uint key = 0u;
   for (uint bit = 0x80000000u; bit != 0u; bit >>= 1) {
@@ -135,8 +135,9 @@ void search(uint64_t partials, uint64_t target, bool counts) {
   barrier();
 }
 
-// Fills the histogram and finds the bucket in which `target` is reached; found_bucket is kBuckets where none is.
-// answer_sum: what lies before it. A target of 0: the fraction top_p of all weights, which it returns.
+// Fills the histogram and finds the bucket in which `target` is reached; found_bucket is kBuckets if there is none.
+// answer_sum is the measure before it. If `target` is 0, the fraction top_p of all weights is the target, which it
+// returns.
 uint64_t find_bucket(uint64_t target, uint top_p, bool counts) {
   for (uint i = lane; i < kBuckets; i += kInvocations) low[i] = high[i] = 0u;
   barrier();
@@ -185,8 +186,8 @@ uint64_t find_bucket(uint64_t target, uint top_p, bool counts) {
   return target;
 }
 
-// Tokens of buckets [first, last] (or, with `by_answer`, down to the answer) into keys and ids; found_count may be more than
-// what fits.
+// Collects the tokens of buckets [first, last] (or, with `by_answer`, down to the answer) in keys and ids;
+// found_count may be more than fits.
 void gather(uint64_t partials, uint first, uint last, bool by_answer) {
   if (lane == 0u) found_count = 0u;
   barrier();
@@ -222,7 +223,7 @@ void sort_found() {
   barrier();
 }
 
-// The `count` best tokens into sorted_keys and sorted_ids, best first; how many there are.
+// Sorts the `count` best tokens into sorted_keys and sorted_ids, best first; returns how many there are.
 uint sort_best(uint64_t partials, uint count) {
   find_bucket(uint64_t(count), 0u, true);
   bool fits = found_bucket < kBuckets;

@@ -1,4 +1,4 @@
-// Keeps logits within a cap, where they lie (soft_cap.glsl). A workgroup takes kEntries of a row.
+// Limits logits to a cap in place (soft_cap.glsl). A workgroup takes kEntries of a row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -11,7 +11,7 @@ layout(push_constant, std430) uniform Push {
   uint64_t parameters;
   uint width;
   uint stride;
-  uint count_word;  // which of the parameters' counts bounds the rows
+  uint count_word;  // which of the parameters' counts is the number of rows
   float cap;
   FIELDS_END
 #include "fields/chain_push.glsl"
@@ -20,7 +20,7 @@ layout(push_constant, std430) uniform Push {
 
 CONSTANTS(SoftCapConstants, 0)
 INVOCATIONS(0, kInvocations, invocations, 8u)
-CONSTANT(1, kEntries, entries, 2048u)  // of a workgroup
+CONSTANT(1, kEntries, entries, 2048u)  // per workgroup
 CONSTANTS_END
 
 void cap_logits() {

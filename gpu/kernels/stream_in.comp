@@ -1,6 +1,6 @@
-// The residual stream's first values in a stage of a split model (worker/forward/split_transformer.hpp): rows that an
-// earlier stage computed, as they are. Also makes the first product's input from them, as the layer before would have
-// (epilogue.glsl). A workgroup takes a column.
+// The residual stream's first values in a stage of a split model (worker/forward/split_transformer.hpp): a copy of
+// rows that an earlier stage computed. It also makes the first product's input from them, as the layer before would
+// have done (epilogue.glsl). A workgroup takes one column.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
@@ -12,7 +12,8 @@ layout(push_constant, std430) uniform Push {
   uint64_t parameters;
   uint64_t gain;         // GPUs: the first norm's gain; 0: no input is made
   uint64_t input_address;  // GPUs: the first product's input: [column][input_stride], by store_input
-  uint64_t chain_counts;   // matrix units: the chain that begins behind this kernel, whose counts it sets to zero
+  // matrix units: the counters of the chain that begins behind this kernel, which sets them to zero
+  uint64_t chain_counts;
   uint64_t chain_failed;
   uint width;
   uint stride;
@@ -27,7 +28,7 @@ INVOCATIONS(0, kInvocations, invocations, 8u)
 CONSTANT(1, kForm, form, 0u)  // InputForm of the first product's input
 CONSTANTS_END
 
-// epilogue.glsl's
+// as in epilogue.glsl
 const float kInputShrink = kForm == kInputUnits ? 0.125 : 1.0;
 
 void main() {

@@ -1,6 +1,7 @@
-// Fragments of matrix units (cooperative matrices, 16x8x16, halves in, float32 sums), filled entry by entry: lane 4 * r + q holds
-// rows r and r + 8 of a fragment of weights and column r of one of inputs, of both k = 2 * q, 2 * q + 1 and the same plus 8;
-// and of sums rows r and r + 8 in columns 2 * q and 2 * q + 1. units_fragments.comp shows at start that the device does so.
+// Fragments of matrix units (cooperative matrices, 16x8x16, halves in, float32 sums), filled entry by entry. Lane 4 *
+// r + q holds rows r and r + 8 of a fragment of weights and column r of a fragment of inputs, in both for k = 2 * q,
+// 2 * q + 1 and the same plus 8; of sums it holds rows r and r + 8 in columns 2 * q and 2 * q + 1.
+// units_fragments.comp checks at the start that the device does so.
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #ifdef BULKHEAD_EMULATED_UNITS
@@ -17,7 +18,7 @@
 #define from_lane subgroupShuffle
 #endif
 
-// Of the j-th half of a group.
+// Returns the fragment of the j-th half of a group.
 WeightFragment weight_fragment(f16vec2 low_row[4], f16vec2 high_row[4], const uint j) {
   WeightFragment a;
   a[0] = low_row[j * 2u].x;

@@ -1,6 +1,6 @@
-// Which way of sharing a product among subgroups is taken: what an H200 was fastest with, whole
-// steps of a Qwen2.5-7B (Q4_0, Q4_K_M, Q8_0) and a Llama-3.2-1B (F16) timed by turns
-// (bench/RESULTS.md), and by like of these what was not measured.
+// Chooses how a product is divided among subgroups. The table has what was fastest on an H200 for whole steps of a
+// Qwen2.5-7B (Q4_0, Q4_K_M, Q8_0) and a Llama-3.2-1B (F16), timed by turns (bench/RESULTS.md). Cases that were not
+// measured use the choice of a similar case.
 #include <algorithm>
 #include <iterator>
 #include <optional>
@@ -10,14 +10,14 @@
 namespace bulkhead::gpu::kernels {
 namespace {
 
-// A layer's products by what they are like: few or many rows, short or long ones.
+// The kinds of a layer's products: few or many rows, short or long rows.
 enum class Part : std::uint8_t {
   kQkv,
   kOut,
   kGateUp,
   kDown,
   kLogits,
-  kOther,  // a gate and up of few rows
+  kOther,  // a gate and up with few rows
 };
 
 Part part_of(const MatvecShape& shape) {
@@ -37,7 +37,7 @@ Part part_of(const MatvecShape& shape) {
   return blocks <= kFewBlocks ? Part::kQkv : Part::kLogits;
 }
 
-// Types that cost about the same to unpack.
+// Types whose unpacking costs about the same.
 enum Kind : std::uint8_t {
   kHalves = 1,
   kBytes = 2,
@@ -60,7 +60,7 @@ Kind kind_of(TensorType type) {
 
 enum class Chained : std::uint8_t { kNo, kYes };
 
-// Segments of a row by subgroups that are neighbours; steps of a chain, or behind barriers.
+// Neighbouring subgroups compute the segments of a row; for steps of a chain, or steps with barriers.
 struct Split {
   std::uint8_t kinds;
   Part part;
@@ -68,7 +68,7 @@ struct Split {
   std::uint32_t from, to;  // columns
   std::uint32_t row_blocks, column_tiles, row_sets, step_groups, ahead;
 };
-// The first that fits counts.
+// The first row that matches counts.
 constexpr Split kSplits[] = {
     // One column.
     {kHalves, Part::kGateUp, Chained::kYes, 1, 1, 4, 1, 1, 2, 2},
@@ -96,7 +96,7 @@ constexpr Split kSplits[] = {
     {kHalves, Part::kQkv, Chained::kYes, 9, 16, 2, 2, 1, 2, 1},
     {kBytes, Part::kQkv, Chained::kYes, 9, 16, 1, 2, 1, 2, 2},
     {kPlainNibbles, Part::kQkv, Chained::kYes, 9, 16, 1, 2, 1, 4, 1},
-    // Some, behind barriers.
+    // Some columns, with barriers.
     {kBytes | kNibbles, Part::kGateUp, Chained::kNo, 17, 32, 1, 2, 1, 2, 0},
     {kBytes, Part::kOut, Chained::kNo, 17, 32, 2, 2, 1, 4, 0},
     {kOtherNibbles, Part::kOut, Chained::kNo, 17, 32, 1, 2, 1, 2, 0},
@@ -110,7 +110,7 @@ constexpr Split kSplits[] = {
     {kOtherNibbles, Part::kOut, Chained::kNo, 33, 128, 1, 2, 1, 2, 0},
 };
 
-// All segments of a row by one subgroup.
+// One subgroup computes all segments of a row.
 struct Serial {
   std::uint8_t kinds;
   Part part;
@@ -118,20 +118,21 @@ struct Serial {
   UnitTiling tiling;
   std::uint32_t least_inputs = 0;  // weights of a row
 };
-// A step of more columns has its segments by one subgroup in each product; one of fewer where a row of kSerials says so.
+// In a step with more columns one subgroup computes all segments in each product; in a step with fewer columns it
+// does so if a row of kSerials says so.
 constexpr std::uint32_t kSplitColumns = 128, kWide = kSplitColumns + 1, kNoMatter = 0xffffffffU;
-// Models with shorter rows have smaller matrices, of which large tiles make too few for a device (a 1B's prompt of 512
-// was read 7 % slower).
+// Models with shorter rows have smaller matrices; large tiles would make too few of them for a device (a 1B read a
+// prompt of 512 tokens 7 % slower).
 constexpr std::uint32_t kLongRow = 4096;
 // UnitTiling: columns (of the step), row_blocks, column_tiles, subgroups, step_groups, serial,
 // column_subgroups, ahead, local_totals.
 constexpr Serial kSerials[] = {
-    // Matrices of many rows keep the device busy without sharing a row.
+    // Matrices with many rows keep the device busy without dividing a row.
     {kHalves, Part::kGateUp, 33, kSplitColumns, {0, 2, 8, 4, 2, true, 1, 0}},
     {kBytes | kNibbles, Part::kGateUp, 65, kSplitColumns, {0, 2, 4, 4, 2, true, 1, 1}},
     {kHalves, Part::kQkv, 65, kSplitColumns, {0, 2, 2, 4, 2, true, 1, 1}},
     {kAny, Part::kLogits, 33, kSplitColumns, {0, 2, 8, 4, 2, true, 1, 1}},
-    // Small matrices by small tiles, or the device is not full; of many columns there is enough.
+    // Small matrices need small tiles, or the device is not full; with many columns there are enough tiles.
     {kHalves, Part::kGateUp, kWide, 1535, {0, 2, 8, 4, 2, true, 1, 0, true}, kLongRow},
     {kHalves, Part::kGateUp, kWide, 384, {0, 2, 8, 4, 2, true, 1, 0}},
     {kHalves, Part::kQkv, kWide, 384, {0, 2, 8, 4, 2, true, 1, 0}},
@@ -145,7 +146,7 @@ constexpr Serial kSerials[] = {
     {kSixBits, Part::kDown, kWide, 384, {0, 2, 4, 4, 2, true, 1, 1}},
     {kBytes, Part::kGateUp, kWide, 384, {0, 2, 4, 4, 2, true, 1, 1}},
     {kNibbles, Part::kGateUp, kWide, 384, {0, 2, 8, 4, 1, true, 1, 0}},
-    // Many columns. Totals in memory leave registers for twice as many subgroups.
+    // Many columns. With totals in memory, registers suffice for twice as many subgroups.
     {kHalves, Part::kQkv, kWide, 767, {0, 2, 8, 4, 2, true, 1, 0, true}, kLongRow},
     {kHalves, Part::kDown, 768, kNoMatter, {0, 2, 8, 8, 1, true, 2, 0, true}},
     {kBytes | kNibbles, Part::kDown, 1024, kNoMatter, {0, 2, 8, 4, 1, true, 2, 0, true}},
@@ -182,7 +183,7 @@ std::optional<UnitTiling> serial_tiling(const MatvecShape& shape, std::uint32_t 
   return tiling;
 }
 
-// What the table does not have.
+// The choice for cases that the table does not have.
 UnitTiling usual_split(const MatvecShape& shape, std::uint32_t columns, bool in_chain) {
   const Kind kind = kind_of(shape.type);
   const bool halves = kind == kHalves, bytes = kind == kBytes, plain = kind == kPlainNibbles;
@@ -193,7 +194,7 @@ UnitTiling usual_split(const MatvecShape& shape, std::uint32_t columns, bool in_
   tiling.step_groups = halves ? 2 : 4;
   tiling.subgroups = segments >= 4 ? segments : 4 / segments * segments;
   if (columns > 8) {
-    // Two blocks of a subgroup share each x; that must leave subgroups enough, with long rows.
+    // Two blocks of a subgroup share each x. With long rows that must leave enough subgroups.
     const bool plenty = segments <= 4 || stages >= 64;
     tiling.column_tiles = halves && columns > 16 && segments <= 8 ? 4 : 2;
     tiling.row_blocks = plenty && !halves ? 2 : 1;
@@ -202,7 +203,7 @@ UnitTiling usual_split(const MatvecShape& shape, std::uint32_t columns, bool in_
   const bool little_to_unpack = halves || bytes || (plain && segments <= 4);
   tiling.row_blocks = little_to_unpack ? 2 : 1;
   if (!in_chain) return tiling;
-  // The first weights are asked for before the link before is over.
+  // The first weights are loaded before the preceding link is over.
   const Part part = part_of(shape);
   if (part == Part::kGateUp) {
     // Many segments already give many subgroups (bench/history/kernels.md, for a gemma-3).

@@ -50,7 +50,7 @@ UnitConstants unit_constants(TensorType type) {
 }
 
 UnitSegments unit_segments(const MatvecShape& shape) {
-  // As many subgroups as it takes to have enough loads in flight with one column.
+  // As many subgroups as are needed to have enough loads in flight with one column.
   constexpr std::uint32_t kEnoughSubgroups = 8192;
   const std::uint32_t stages = std::max(shape.groups / kStageGroups, 1U);
   const std::uint32_t blocks = blocks_of(shape) * shape.together;
@@ -79,7 +79,7 @@ MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling) {
   variant.spec.push_bytes = sizeof(MatvecPush);
   variant.spec.required_subgroup_size = kLanes;
   MatvecConstants product;
-  product.columns = std::min(tiling.columns, 8U);  // the kernel asks whether a tile is full
+  product.columns = std::min(tiling.columns, 8U);  // the kernel checks whether a tile is full
   product.rows = tiling.row_blocks;
   product.epilogue = static_cast<std::uint32_t>(shape.epilogue);
   product.gate = static_cast<std::uint32_t>(shape.gate);

@@ -1,22 +1,24 @@
-// Products by matrix units (cooperative matrices, 16x8x16, halves in, float32 sums): how weights packed in the order of
-// the unit's own fragments (weight_layout.hpp, UnitLayout) become fragments, and a tile of a product.
+// Products by matrix units (cooperative matrices, 16x8x16, halves in, float32 sums): how weights that are packed in
+// the order of the unit's fragments (weight_layout.hpp) become fragments, and how a tile of a product is computed.
 //
-// A block is sixteen rows of the matrix, a group 32 neighbouring k, a stage four groups. In a fragment of weights, lane
-// 4 * r + q holds the unit's rows r and r + 8: the block's rows 2 * r and 2 * r + 1, so that its results are neighbours, too.
-// (Of a gate's and an up's rows in turn: a gate and its up.) Of a group it takes k = 8 * q ... 8 * q + 7 of both. In a fragment of inputs it has the
-// same k of column r: sixteen neighbouring bytes. As both sides agree, which k goes to which slot of the unit is ours to
-// choose. units_fragments.comp shows at start that the device's fragments are ordered so.
+// A block is sixteen rows of the matrix, a group is 32 neighbouring k, and a stage is four groups. In a fragment of
+// weights, lane 4 * r + q holds the unit's rows r and r + 8; these are the block's rows 2 * r and 2 * r + 1, so that
+// its results are neighbours, too. (If a gate's and an up's rows alternate, these are a gate and its up.) From a
+// group the lane takes k = 8 * q ... 8 * q + 7 of both rows. In a fragment of inputs it has the same k of column r:
+// sixteen neighbouring bytes. Because both sides agree, we are free to choose which k goes into which slot of the
+// unit. units_fragments.comp checks at the start that the device's fragments have this order.
 //
-// The source says GL_NV_cooperative_matrix, which is what glslc knows; the build makes VK_KHR_cooperative_matrix of it
+// The source uses GL_NV_cooperative_matrix, which glslc supports; the build converts it to VK_KHR_cooperative_matrix
 // (cmake/khr_matrices.cpp).
 //
-// Order of additions of a result: k in segments of kSegmentStages stages. Within a segment a chain of multiply-adds by the
-// unit, two a group, groups in rising order. Then the segments' sums in rising order, in float32. Type and shape choose the
-// segments; nothing else enters the order: not how many columns or rows a subgroup takes, nor whether subgroups share a
-// row's segments or one makes them all.
+// The order of a result's additions: k is divided into segments of kSegmentStages stages. Within a segment there is
+// one chain of the unit's multiply-adds, two per group, with groups in rising order. Then the segments' sums are
+// added in rising order, in float32. Type and shape determine the segments. Nothing else affects the order: not how
+// many columns or rows a subgroup takes, nor whether subgroups share a row's segments or one computes them all.
 //
-// A weight is the half nearest to what its block says, up to the rounding of scale and minimum to halves: quants are exact,
-// centred exactly, then scaled by one multiplication or fma. Minima are those of the centred quants: what the middle one stands for.
+// A weight is the half nearest to its exact value, apart from the rounding of scale and minimum to halves: quants are
+// exact, centred exactly, and then scaled by one multiplication or fma. The minima are those of the centred quants:
+// the value of the middle one.
 #include "unit_fragments.glsl"
 
 #include "constants/units.glsl"
@@ -25,27 +27,28 @@
 const bool kMinima = kHasMinima != 0u;
 const bool kSuper = kScales == kScaleSupers;
 const bool kCodes = (kCodebook0 | kCodebook1 | kCodebook2 | kCodebook3) != 0u;
-// The codebook is twice a float of one sign, two exponent and one mantissa bits (MXFP4): arithmetic gives its values sooner
-// than looking them up.
+// The codebook is twice a float with one sign, two exponent and one mantissa bits (MXFP4): arithmetic gives its
+// values faster than a look-up.
 const bool kTinyFloats = kCodebook0 == 0x83828180u && kCodebook1 == 0x8c888684u && kCodebook2 == 0x7d7e7f80u &&
                          kCodebook3 == 0x74787a7cu;
 
-// Bytes of a stage's parts, in their order: quants, high bits, scales, minima (weight_layout.hpp).
+// The bytes of a stage's parts, in their order: quants, high bits, scales, minima (weight_layout.hpp).
 const uint kQuantBytes = kQuants == kHalves ? 4096u : kQuants == kBytes ? 2048u : 1024u;
 const uint kHighBytes = kHighBits * 256u;
 const uint kScaleBytes = kQuants == kHalves || kSuper ? 0u : kScales == kScaleSixteens ? 256u : 128u;
-// kSuper: ahead of two stages halves for 256 weights, and either stage's int8 scales.
+// kSuper: before two stages there are halves for 256 weights, and both stages' int8 scales.
 const uint kHeaderBytes = 288;
 const uint kPartBytes = kQuantBytes + kHighBytes + kScaleBytes * (kMinima ? 2u : 1u);
 const uint kStageBytes = kSuper ? kHeaderBytes + 2u * kPartBytes : kPartBytes;
 
 const uint kQuantWords = 32;
 
-// What a lane holds of some neighbouring groups of a block.
+// A lane's share of some neighbouring groups of a block.
 struct LaneWeights {
   uint quants[kQuantWords];
   uint high[4];
-  // Halves of both rows: of each group; kSuper: of the lane's own share of the stage's groups, after prepare().
+  // Halves of both rows, for each group; with kSuper, for the lane's own share of the stage's groups, after
+  // prepare().
   uint scales[4];
   uint minima[4];
   uint d;      // kSuper
@@ -54,12 +57,12 @@ struct LaneWeights {
 
 uint64_t unit_block_bytes(uint groups) { return uint64_t(groups >> (kSuper ? 3 : 2)) * kStageBytes; }
 
-// Stores a quad in four neighbouring words of an array. (glslc makes a function with an array for a parameter copy the whole
-// array in and out.)
+// Stores a quad in four neighbouring words of an array. (If a function has an array as a parameter, glslc makes it
+// copy the whole array in and out.)
 #define TAKE_QUAD(words, first, quad) \
   words[first] = quad.x, words[(first) + 1u] = quad.y, words[(first) + 2u] = quad.z, words[(first) + 3u] = quad.w
 
-// `count` groups from `group` on, which is a multiple of it; 1, 2 or 4.
+// Loads `count` groups (1, 2 or 4) from `group` on, which is a multiple of `count`.
 LaneWeights load_weights(const uint count, uint64_t block, uint group, uint lane) {
   LaneWeights w;
   uint within = count == 4u ? 0u : group & 3u;
@@ -76,7 +79,7 @@ LaneWeights load_weights(const uint count, uint64_t block, uint group, uint lane
   }
   uint r = lane >> 2;
   if (kQuants == kNibbles) {
-    // Of the pair of stages.
+    // The second of the pair of stages.
     uint second = kSuper ? (group >> 2) & 1u : 0u;
     uint64_t quants = stage + (kSuper ? kHeaderBytes : 0u) + second * kQuantBytes;
     if (count == 1u) {
@@ -117,7 +120,7 @@ LaneWeights load_weights(const uint count, uint64_t block, uint group, uint lane
     }
   }
   uint64_t scales = stage + (kQuantBytes + kHighBytes) + r * 16u + within * 4u;
-  // Lanes of weights 16 ... 31 have scales of their own.
+  // Lanes with weights 16 ... 31 have other scales.
   if (kScales == kScaleSixteens) scales += (lane & 2u) * 64u;
   if (count == 4u) {
     uvec4 quad = Quads(scales).v[0];
@@ -135,8 +138,8 @@ LaneWeights load_weights(const uint count, uint64_t block, uint group, uint lane
   return w;
 }
 
-// 1024 in both halves of a word, of which the compiler must not know that it is one number: an instruction that masks by a
-// number and adds by another takes only one of them as such, and would become two.
+// 1024 in both halves of a word. The compiler must not know that it is a single number: an instruction that masks by
+// one number and adds another can encode only one of them, and would become two instructions.
 uint halves_of_1024;
 void hide_constants(uint64_t address) {
   halves_of_1024 = 0x64006400u + ((unit_lane + uint(address >> 63)) >> 5);  // no address is that high

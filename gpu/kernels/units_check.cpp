@@ -31,7 +31,7 @@ Result<bool> fragments_as_expected(Device& device) {
   BULKHEAD_TRY(const Buffer in, device.allocate(4096, Memory::kUpload, "fragments' check"));
   BULKHEAD_TRY(const Buffer out, device.allocate(4096, Memory::kReadback, "fragments' check"));
   constexpr std::uint32_t kB = 512, kC = 1024;  // bytes into `in`
-  // No two entries of a matrix are the same, so that none can stand for another.
+  // No two entries of a matrix are equal, so that none can be mistaken for another.
   for (std::uint32_t i = 0; i < 256; ++i) {
     const std::uint16_t half = half_of(i);
     std::memcpy(in.mapped().data() + i * 2, &half, 2);

@@ -1,6 +1,6 @@
-// Matrix units as units.glsl uses them, by invocations that tell each other their fragments through shared memory: so that
-// tests compute the units' products where a device has none. A workgroup is one subgroup, of 32 invocations whatever the
-// device's subgroups are, and all of them are at a product at the same time.
+// Emulates matrix units as units.glsl uses them: invocations exchange their fragments through shared memory. Tests
+// use it to compute the units' products on devices that have none. A workgroup is one subgroup of 32 invocations,
+// whatever the device's subgroups are, and all of them take part in a product at the same time.
 #define WeightFragment float16_t[8]
 #define InputFragment float16_t[4]
 #define SumFragment float[4]

@@ -1,10 +1,12 @@
-// A tile of a product by matrix units; units.glsl says in which order.
+// A tile of a product by matrix units; units.glsl says in which order it adds.
 //
-// Two ways to share the work, of equal bits. For few columns the segments of a block of rows go to neighbouring subgroups,
-// which add through shared memory: even a small matrix then has all its loads in flight. For many columns a subgroup makes
-// all segments one after another, and keeps the total beside the segment's sums, or in memory (kLocalTotals).
+// There are two ways of dividing the work, which give the same bits. For few columns, neighbouring subgroups take the
+// segments of a block of rows and add through shared memory; so even a small matrix has all its loads in flight. For
+// many columns a subgroup computes all segments one after another, and keeps the total beside the segment's sums, or
+// in memory (kLocalTotals).
 //
-// Loops over steps stay rolled: unrolled, the compiler hoists loads until registers spill, and the kernel falls off a cliff.
+// Loops over steps are not unrolled: otherwise the compiler moves loads forward until registers spill, and the kernel
+// becomes much slower.
 //
 // The includer has push (matvec_push.glsl), epilogue.glsl, the constants kColumns, kRows (blocks of a subgroup),
 // kColumnTiles, kSubgroups, kStepGroups, kAhead, kLocalTotals, and SEGMENTS and SEGMENT_STAGES; for split_product() the
@@ -22,11 +24,12 @@ uint64_t x_base;
 #endif
 SumFragment sums[kTiles];
 
-// A step's weights: a part of a stage, or some stages, all asked for before the first is used.
+// The weights of a step: a part of a stage, or some stages, all loaded before the first is used.
 //
-// What a loop asks for in one round and uses in the next is moved by the compilers we know, which waits for it. So a round uses
-// what it asks for, other subgroups use the time, and the first step's weights come ahead of the loop. (kAhead == 1 asks a step
-// ahead all the same: with weights that are bytes or halves it is not slower.)
+// If a loop loads in one round what it uses in the next, the compilers that we know move the registers, which waits
+// for the loads. So a round uses what it loads itself while other subgroups compute, and the first step's weights are
+// loaded before the loop. (kAhead == 1 nevertheless loads one step ahead: for weights that are bytes or halves that
+// is not slower.)
 const uint kStepStages = kStepGroups > 4u ? kStepGroups / 4u : 1u, kPartGroups = kStepGroups > 4u ? 4u : kStepGroups;
 const uint kStepParts = kRows * kStepStages;
 // Of two steps: the early one's, and those of the round.
@@ -71,11 +74,11 @@ void multiply_step(const uint place, uint group, uint last) {
   }
 }
 
-// Sets the sums to those of groups [first, last). With kAhead load_step(kEarly, first, last) came before.
+// Sets the sums to those of groups [first, last). With kAhead, load_step(kEarly, first, last) must come before.
 void multiply(uint first, uint last) {
   [[unroll]] for (uint t = 0; t < kTiles; t++) sums[t] = no_sums();
   if (kAhead == 1u) {
-    // A step ahead all along.
+    // Always one step ahead.
     [[dont_unroll]] for (uint group = first; group < last; group += kStepGroups) {
       [[unroll]] for (uint i = 0; i < kStepParts; i++) parts[kNow + i] = parts[kEarly + i];
       if (group + kStepGroups < last) load_step(kEarly, group + kStepGroups, last);
@@ -106,18 +109,18 @@ void take_place(uint block0, uint tile0) {
   }
 #else
   uint64_t first_block = push.quants;
-  // Where there are fewer columns than a tile has, lanes read the last one again.
+  // If there are fewer columns than a tile has, lanes read the last column again.
   uint own_column = min(lane >> 2, kColumns - 1u);
   x_base = push.x + uint64_t(tile0) * push.x_stride * 16u + (own_column * 4u + (lane & 3u)) * 16u;
 #endif
   [[unroll]] for (uint r = 0; r < kRows; r++) blocks[r] = first_block + min(block0 + r, block_count - 1u) * block_bytes;
 }
 
-// A lane's results of a tile are two rows that are neighbours (kGated: a gate and its up), of columns 2 * q and 2 * q + 1.
+// A lane's results of a tile are two neighbouring rows (kGated: a gate and its up), in columns 2 * q and 2 * q + 1.
 uint result_row(uint block) { return EPILOGUE == kGated ? block * 8u + (lane >> 2) : block * 16u + (lane >> 2) * 2u; }
 uint result_column(uint tile, uint e) { return tile * 8u + (lane & 3u) * 2u + e; }
 
-// Where that column's result goes.
+// Returns where that column's result goes.
 #ifdef BULKHEAD_EXPERTS
 #define RESULT_COLUMN(column) pair_at(column)
 #else
@@ -147,14 +150,14 @@ void finish_pair(uint column, uint block, float first, float second, float scale
   }
 }
 
-// All segments by the subgroup itself. The input is normed, or its scales are in memory.
+// The subgroup computes all segments itself. The input must be normalised, or its scales must be in memory.
 //
-// With kLocalTotals the totals lie in the invocation's memory: a segment needs them once, and in registers they would
-// keep half of the subgroups off a processor.
+// With kLocalTotals the totals are in the invocation's memory: each segment needs them only once, and in registers
+// they would leave room for only half of the subgroups on a processor.
 void serial_product(uint block0, uint tile0, uint count) {
   take_place(block0, tile0);
   precise float totals[kTiles * 4];
-  // Zero, as no address is that high. The compiler can't know it, so the array stays in memory.
+  // Zero, because no address is that high. The compiler can't know that, so the array stays in memory.
   uint place = kLocalTotals != 0u ? uint(push.quants >> 63) : 0u;
   [[dont_unroll]] for (uint s = 0; s < SEGMENTS; s++) {
     uint last = min((s + 1u) * SEGMENT_STAGES * 4u, push.groups);

@@ -1,15 +1,15 @@
-// Quantised weights as gpu/kernels/weight_layout.hpp lays them out, and how they become floats.
+// Reads quantised weights in the layout of gpu/kernels/weight_layout.hpp and turns them into floats.
 //
-// A row is a whole number of groups of 32 weights. "Quarter" j of a group is weights 4j..4j+3. Every weight becomes the
-// float nearest to what its block says, by one fma: a field of B bits n is put into the mantissa of 2^B, and
-// weight = (2^B + n) * scale + bias, with the bias taking 2^B back.
+// A row is a whole number of groups of 32 weights. "Quarter" j of a group is weights 4j..4j+3. One fma gives the
+// float nearest to each weight's exact value: a field of B bits n is put into the mantissa of 2^B, and weight = (2^B
+// + n) * scale + bias, where the bias subtracts 2^B again.
 //
-// How a type does that is a file of its own, types/NAME.glsl, made of the functions below:
+// Each type has a file, types/NAME.glsl, which does this with the functions below:
 //   vec4 scale_NAME(Matrix row, uint group)   (scale, bias) of a group's first sixteen weights in xy, of the others in zw
 //   vec4 decode_NAME(uvec4 words, uvec3 high, uint quarter, const bool upper, vec2 scale)   four weights; see decode()
 #include "constants/weights.glsl"
 
-// BULKHEAD_WIDE_LOADS: the includer's device is best with loads of sixteen bytes, not eight.
+// BULKHEAD_WIDE_LOADS: loads of sixteen bytes suit the includer's device better than loads of eight.
 
 struct Matrix {
   uint64_t quants;  // [row][plane][group] of 16 bytes
@@ -37,7 +37,7 @@ float half_at(uint64_t base, uint index) {
 
 // --- scales
 
-// A half for each group. `bias`: what takes the mantissa's offset, and the middle of the integers, back.
+// A half for each group. `bias`: subtracts the mantissa's offset and the middle of the integers.
 vec4 scale_of_half(Matrix row, uint group, const float bias) {
   float d = half_at(row.scales, group);
   precise float b = bias * d;
@@ -70,7 +70,7 @@ vec4 scale_of_packed(Matrix row, uint group, const float bias) {
   return vec4(s, b, s, b);
 }
 
-// An int8 for each sixteen weights times a half for 256.
+// An int8 for each sixteen weights, times a half for 256 weights.
 vec4 scale_of_bytes(Matrix row, uint group) {
   float d = half_at(row.supers, group >> 3);
   uint word = Words(row.scales).v[group >> 1];
@@ -87,19 +87,19 @@ uvec4 nibbles(uint word, const bool upper) {
   return uvec4(w & 15u, (w >> 8) & 15u, (w >> 16) & 15u, (w >> 24) & 15u);
 }
 
-// Where the high plane has a bit for each weight: 16 in each.
+// For types whose high plane has one bit for each weight: 16 in each.
 uvec4 fifth_bits(uint bits, uint quarter, const bool upper) {
   uint h = bits >> (quarter * 4u + (upper ? 16u : 0u));
   return uvec4((h << 4) & 16u, (h << 3) & 16u, (h << 2) & 16u, (h << 1) & 16u);
 }
 
-// Where it has two bits for each weight: from 0 to 3.
+// For types with two bits for each weight: from 0 to 3.
 uvec4 two_bits(uvec3 high, uint quarter, const bool upper) {
   uint h = (upper ? high.y : high.x) >> (quarter * 8u);
   return uvec4(h & 3u, (h >> 2) & 3u, (h >> 4) & 3u, (h >> 6) & 3u);
 }
 
-// What a nibble stands for, plus 128.
+// Returns the value of a nibble, plus 128.
 uint codebook(uint index) {
   uint low = (index & 4u) != 0u ? kCodebook1 : kCodebook0;
   uint high = (index & 4u) != 0u ? kCodebook3 : kCodebook2;
@@ -150,7 +150,7 @@ vec4 scaled(vec4 n, vec2 scale) {
   return weight;
 }
 
-// Where the offset has to go first, exactly, for the product to be rounded once.
+// For types whose offset must be subtracted first, exactly, so that the product is rounded only once.
 vec4 centred_and_scaled(vec4 n, const float offset, vec2 scale) {
   precise vec4 centred = n - offset;
   precise vec4 weight = centred * scale.x;
@@ -177,14 +177,15 @@ uvec3 group_high(Matrix row, uint group) {
   return uvec3(0u);
 }
 
-// The words in which quarter j of a group lies, of those sixteen bytes of its planes that have it.
+// Returns the words of quarter j of a group, from those sixteen bytes of its planes that contain it.
 uvec4 words_of(uvec4 quad, uint j) {
   return kPlanes == 8u ? quad : kPlanes == 4u ? ((j & 1u) != 0u ? quad.zwzw : quad) : uvec4(quad[j & 3u], 0u, 0u, 0u);
 }
 
-// Quarter 4 * upper + quarter of a group. `words`: the words it lies in: one for quantised types (word `quarter` of its
-// 16 bytes), two for 16-bit ones, four for F32. `upper` is known when the shader is compiled; `quarter` need not be, so
-// that loops over it can stay loops: a JIT's time goes with the code's size.
+// Returns quarter 4 * upper + quarter of a group. `words` are the words that contain it: one for quantised types
+// (word `quarter` of its 16 bytes), two for 16-bit types, four for F32. `upper` is known when the shader is compiled;
+// `quarter` need not be, so that loops over it can stay loops, because a JIT compiler's time grows with the code's
+// size.
 vec4 decode(uvec4 words, uvec3 high, uint quarter, const bool upper, vec4 scale) {
   vec2 own = upper ? scale.zw : scale.xy;
   vec4 weights = vec4(0.0);

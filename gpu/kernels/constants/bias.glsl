@@ -1,4 +1,4 @@
-// Ids behind those of any product.
+// The ids follow those of every product.
 CONSTANTS(BiasConstants, 35)
 CONSTANT(35, kBiased, biased, 0u)  // results have biases: FusedOperands::bias
 CONSTANTS_END

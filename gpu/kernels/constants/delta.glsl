@@ -1,12 +1,12 @@
-// What the kernels of gated delta nets are specialised for (delta.glsl).
+// The constants of the kernels of gated delta nets (delta.glsl).
 CONSTANTS(DeltaConstants, 0)
 INVOCATIONS(0, kInvocations, invocations, 64u)
 CONSTANT(1, kSize, size, 128u)  // entries of a head; a multiple of four
 CONSTANT(2, kKeyHeads, key_heads, 1u)
 CONSTANT(3, kValueHeads, value_heads, 1u)
-CONSTANT(4, kTaps, taps, 4u)    // of the convolution
+CONSTANT(4, kTaps, taps, 4u)    // taps of the convolution
 CONSTANT(5, kParts, parts, 8u)  // lanes that share a value's keys; a power of two
 CONSTANT(6, kLanes, lanes, 8u)  // subgroup size
-CONSTANT(7, kNeighbours, neighbours, 0u)  // 1: value heads of a key head follow each other
+CONSTANT(7, kNeighbours, neighbours, 0u)  // 1: the value heads of a key head are neighbours
 CONSTANT(8, kForm, form, 0u)    // InputForm of the result
 CONSTANTS_END

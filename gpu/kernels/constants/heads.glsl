@@ -1,4 +1,4 @@
-// The heads of a model's attention, and how its keys and values are kept (kv_layout.glsl).
+// The heads of a model's attention, and the format of its keys and values (kv_layout.glsl).
 CONSTANTS(HeadConstants, 1)
 CONSTANT(1, kHead, head, 64u)  // entries
 CONSTANT(2, kHeads, heads, 8u)

@@ -1,4 +1,4 @@
-// Constants of the kernels that turn heads by position, a workgroup for each head.
+// Constants of the kernels that rotate heads by position, with a workgroup for each head.
 CONSTANTS(RopeWorkgroupConstants, 0)
 INVOCATIONS(0, kLanes, lanes, 8u)
 CONSTANTS_END

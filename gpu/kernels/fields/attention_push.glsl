@@ -6,9 +6,10 @@ uint64_t pages;
 uint64_t out_address;  // kPartial: [column][head][kMaximumSplits][kPartialFloats]; else [column][out_stride]
 uint out_stride;
 uint padded_width;
-// GPUs, where a mode leaves partial results behind (attention_spread.glsl):
+// For GPUs, in modes with partial results (attention_spread.glsl):
 uint64_t partials;     // [column][head][most_splits][kPartialFloats]
-uint64_t counts;       // workgroups that are done: [column][head], kAttentionCountBytes each, zeros before and after
+// counters of workgroups that are done: [column][head], kAttentionCountBytes each, zeros before and after
+uint64_t counts;
 uint most_splits;      // partial_splits()
 uint unused;
 uint64_t sinks;        // [head], times log2(e), for kSinks; 0: the shape has none

@@ -1,16 +1,16 @@
-// What a product of a step on a GPU needs besides its matrix and columns, in device memory (epilogue.glsl).
-uint64_t stream;      // [column][stream_stride]: what the input's norm is of
+// What a product of a step on a GPU needs in device memory besides its matrix and columns (epilogue.glsl).
+uint64_t stream;      // [column][stream_stride]: the values that the input's norm refers to
 uint64_t scales;      // [column], for kScaledByMemory
 uint stream_width;
 uint stream_stride;   // a multiple of four
 float epsilon;
-uint first_row;       // kQkv: where the matrix's rows stand among those of q, k and v
+uint first_row;       // kQkv: the place of the matrix's rows among those of q, k and v
 uint64_t next_gain;   // kAdd; 0: no product reads the result
 uint64_t next_input;
 uint next_stride;
 uint rope_pairs;
 uint64_t bias;        // kQkv: [q, k, v], or 0; with kBiased: of each row (experts: [expert][row])
-uint64_t fine;        // as RopeKvPush has them
+uint64_t fine;        // as in RopeKvPush
 uint64_t coarse;
 uint64_t pages;
 uint64_t keys;
@@ -22,4 +22,4 @@ uint heads;
 uint kv_heads;
 uint head_padded;
 uint kv_float;
-uint64_t second_bias;  // kGated: the ups'; `bias` has the gates'
+uint64_t second_bias;  // kGated: the biases of the ups; `bias` has those of the gates

@@ -1,4 +1,4 @@
-// What a product makes of its sums (epilogue.glsl).
+// What a product does with its sums (epilogue.glsl).
 VALUES(Epilogue)
 VALUE(kStore, kStore, 0)
 VALUE(kAdd, kAdd, 1)

@@ -1,3 +1,3 @@
-// The form of what logprobs.comp writes for an output (LogprobRow).
-NUMBER(kMostLogprobs, 20)   // tokens that it tells at most
+// Numbers of the format that logprobs.comp writes for an output (LogprobRow).
+NUMBER(kMostLogprobs, 20)   // the most tokens that it reports
 NUMBER(kLogprobBytes, 192)
