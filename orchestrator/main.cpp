@@ -202,7 +202,7 @@ std::vector<DaemonFigure> figures_of_server(const Server& server) {
   };
 }
 
-// For somebody who gave a file or a setting as other servers take them: what to write instead.
+// Returns advice for a user who gave a file or a setting in the form that other servers take.
 std::string what_was_meant(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
@@ -211,7 +211,7 @@ std::string what_was_meant(int argc, char** argv) {
       return "write `bulkheadd " + std::string(settings ? "--config " : "--model ") + word + "`";
     }
     if (word == "--config" || word == "--model" || word == "--set") {
-      ++i;  // and its value
+      ++i;  // skips the setting's value, too
       continue;
     }
     const std::string name = word.substr(word.find_first_not_of('-'));
@@ -227,7 +227,7 @@ void prepare_process() {
   close_descriptors_on_exec();
   // A parent may have ignored SIGCHLD; the kernel would then reap this process's children.
   std::signal(SIGCHLD, SIG_DFL);
-  std::signal(SIGHUP, SIG_IGN);  // until there is something to reload
+  std::signal(SIGHUP, SIG_IGN);  // until the daemon can reload its settings
 }
 
 std::unique_ptr<ControlGroups> control_groups(const config::IsolationSettings& isolation) {
@@ -245,7 +245,7 @@ int serve(const config::Sources& sources, config::Settings settings) {
   prepare_process();
   const bool loopback = is_loopback(settings.server.host);
 
-  // As the log's, its reader may be slow: that is no reason not to serve.
+  // The reader of stdout may be slow, as the log's may; the daemon serves all the same.
   LineWriter standard_output(STDOUT_FILENO);
   EventLoop loop;
   ServiceManager service(loop);
@@ -323,8 +323,8 @@ int serve(const config::Sources& sources, config::Settings settings) {
   return exit_code;
 }
 
-// Everybody on the machine may read a command line (/proc/PID/cmdline, ps). Once it has been read
-// here, keys are taken out of it.
+// Removes keys from the command line once it has been read, because every user of the machine can read it
+// (/proc/PID/cmdline, ps).
 void hide_keys(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     for (const std::string_view setting : {"server.api_key=", "server.keys="}) {

@@ -21,7 +21,7 @@ std::string take_from_environment(const char* name) {
   return taken;
 }
 
-// 0: it is no number.
+// Returns 0 if the text is not a number.
 std::int64_t number_of(std::string_view text) {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -48,14 +48,14 @@ ServiceManager::ServiceManager(EventLoop& loop)
     : passed_(take_passed()), timer_(loop), address_(take_from_environment("NOTIFY_SOCKET")) {
   const std::int64_t silence_us = number_of(take_from_environment("WATCHDOG_USEC"));
   const std::string watched = take_from_environment("WATCHDOG_PID");
-  // A path or, with an "@", a name in the abstract namespace.
+  // The address is a path or, with an "@", a name in the abstract namespace.
   const bool fits = address_.size() > 1 && address_.size() < sizeof(sockaddr_un::sun_path);
   if (!fits || (address_[0] != '/' && address_[0] != '@')) {
     address_.clear();
     return;
   }
   socket_.reset(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  // Twice as often as it must be, as sd_watchdog_enabled(3) advises.
+  // Sends twice as often as required, as sd_watchdog_enabled(3) advises.
   if (silence_us > 1 && (watched.empty() || number_of(watched) == ::getpid()))
     interval_ = std::chrono::microseconds(silence_us / 2);
 }

@@ -24,8 +24,8 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::size_t kMaxConnections = 2048;
-constexpr std::size_t kForOperators = 16;  // A connection that is younger may have sent its request already.
-// One that has just come may have sent its request already.
+constexpr std::size_t kForOperators = 16;  // connections kept for operators' requests
+// A connection that is younger may have sent its request already.
 constexpr std::chrono::milliseconds kIdleAtLeast{250};
 constexpr std::chrono::seconds kCloseTimeout{5};
 
@@ -68,13 +68,13 @@ void Server::Impl::accept() {
     if (error == asio::error::operation_aborted || !self->acceptor.is_open()) return;
     self->loop.call("a new connection", [&] {
       if (error) {
-        // Out of descriptors, most likely: some will be closed in a moment.
+        // The process has probably run out of descriptors. Some connections will be closed in a moment.
         spdlog::warn("accepting a connection: {}", error.message());
         return self->accept_later();
       }
       self->accepted(std::move(socket));
     });
-    // Whatever came of this one: there are others.
+    // Accepts the next connection whether this one failed or not.
     if (!error) self->accept();
   });
 }
@@ -98,7 +98,7 @@ void Server::Impl::accepted(tcp::socket socket) {
   connection->begin(full);
 }
 
-// A client that keeps a connection for later can make another one; one that is turned away can't.
+// A client whose idle connection is closed can make a new one; a client that is turned away can't.
 bool Server::Impl::close_longest_idle() {
   std::shared_ptr<Connection> longest;
   auto since = std::chrono::steady_clock::now() - kIdleAtLeast;

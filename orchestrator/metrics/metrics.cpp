@@ -211,7 +211,7 @@ class OfWorker {
   const Snapshot::Labels labels_;
 };
 
-// For a worker and for each of its spares.
+// Adds the state of a worker or of one of its spares.
 void add_state(OfWorker& out, const char* state, const Restarts& restarts) {
   out.gauge_of({"state", state}, "bulkhead_worker_state", "1 for the state that a worker is in", 1);
   for (std::size_t i = 0; i < kDeathCauses; ++i) {

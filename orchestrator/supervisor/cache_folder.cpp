@@ -26,19 +26,19 @@ namespace bulkhead::orchestrator {
 namespace {
 
 constexpr const char* kDroppedPrefix = ".dropped-";
-constexpr int kMostNames = 100;   // for what waits to be deleted, of one worker
-constexpr int kMostDaemons = 64;  // of one user, with workers of one name
+constexpr int kMostNames = 100;   // names for one worker's folders that wait to be deleted
+constexpr int kMostDaemons = 64;  // daemons of one user that have workers of the same name
 // With what is put before and behind it, a file's name may have 255 bytes.
 constexpr std::size_t kMostNameBytes = 180;
 
-// Of a worker's name, in which there is no '%' and no '/'.
+// Returns the folder's name for a worker's name, in which there is no '%' and no '/'.
 std::string folder_name_of(const std::string& worker) {
   std::string name = worker.starts_with('.') ? "%2E" + worker.substr(1) : worker;
   if (name.size() <= kMostNameBytes) return name;
   return fmt::format("{}%{:016x}", name.substr(0, kMostNameBytes), fnv1a(worker));
 }
 
-// The folder of that name in `parent`, also when its owner may not look into it.
+// Opens the folder of that name in `parent`, even if its owner may not read it.
 UniqueFd open_folder(int parent, const char* name) {
   constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
   UniqueFd fd(::openat(parent, name, kFlags));
@@ -50,7 +50,7 @@ UniqueFd open_folder(int parent, const char* name) {
   return UniqueFd(::openat(parent, name, kFlags));
 }
 
-// Why nobody but this user can have put something there; empty: so it is.
+// Returns why somebody other than this user can have put something there; empty if nobody else can.
 std::string doubt_about(const struct stat& folder) {
   if (!S_ISDIR(folder.st_mode)) return S_ISLNK(folder.st_mode) ? "it is a link" : "it is no folder";
   if (folder.st_uid != ::geteuid()) return fmt::format("it belongs to user {}", folder.st_uid);
@@ -60,14 +60,14 @@ std::string doubt_about(const struct stat& folder) {
   return {};
 }
 
-// The same of what is at the path; empty if nothing is there.
+// Returns the same for a path; empty if nothing is at the path.
 std::string doubt_about_path(const std::string& path) {
   struct stat folder {};
   return ::lstat(path.c_str(), &folder) != 0 ? std::string() : doubt_about(folder);
 }
 
-// A folder of this user's alone, made where it is not there, whatever the umask. The last name is no
-// link. Otherwise why not.
+// Makes a folder that belongs to this user alone, whatever the umask is, unless it exists. The path's last name must
+// not be a link. Returns why it failed; empty: it did not.
 std::string make_own_folder(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
@@ -83,14 +83,14 @@ std::string make_own_folder(const std::string& path) {
 
 std::vector<std::string> names_in(int folder) {
   std::vector<std::string> names;
-  // A position of its own, and its own descriptor to close.
+  // This descriptor has its own position, and closedir() closes it.
   const int again = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR* const entries = again < 0 ? nullptr : ::fdopendir(again);
   if (entries == nullptr) {
     if (again >= 0) ::close(again);
     return names;
   }
-  constexpr std::size_t kAtOnce = 4096;  // bounds the memory that it takes
+  constexpr std::size_t kAtOnce = 4096;  // bounds the memory that reading a folder takes
   while (const dirent* entry = ::readdir(entries)) {
     const std::string name = entry->d_name;
     if (name != "." && name != "..") names.push_back(name);
@@ -100,7 +100,7 @@ std::vector<std::string> names_in(int folder) {
   return names;
 }
 
-// Whether nothing of that name is there any more. What somebody else has removed meanwhile is as good.
+// Says whether nothing of that name is there any more. If somebody else has removed it meanwhile, that is as good.
 bool unlink_at(int folder, const std::string& name) {
   return ::unlinkat(folder, name.c_str(), 0) == 0 || errno == ENOENT ||
          ::unlinkat(folder, name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT;
@@ -120,8 +120,8 @@ class Removal {
   }
 
  private:
-  // Files go, and empty folders. A folder with something in it comes up to the root, so that none is
-  // ever deeper than that.
+  // Removes files and empty folders. Moves a folder that is not empty up to the root, so that no folder is ever
+  // deeper than one level.
   bool remove(const std::string& name) {
     if (!count()) return false;
     if (unlink_at(root_, name)) return true;
@@ -137,7 +137,7 @@ class Removal {
   }
 
   bool bring_up(int folder, const std::string& name) {
-    // To rename a folder to another place its own ".." is written.
+    // A rename to another parent changes the folder's own "..", so the folder must be writable.
     ::fchmodat(folder, name.c_str(), 0700, AT_SYMLINK_NOFOLLOW);
     std::string up;
     do {
@@ -158,7 +158,7 @@ class Removal {
 bool CacheFolder::remove_all(const std::string& folder, std::uint64_t most) {
   {
     const UniqueFd root = open_folder(AT_FDCWD, folder.c_str());
-    // A link, perhaps: that goes, and not what it leads to.
+    // If this is a link, the link is removed, and not what it leads to.
     if (!root.valid()) return ::unlink(folder.c_str()) == 0 || errno == ENOENT;
     if (::fchmod(root.get(), 0700) != 0 || !Removal(root.get(), most).run()) return false;
   }

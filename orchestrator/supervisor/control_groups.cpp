@@ -30,7 +30,7 @@ constexpr std::size_t kMostGroupNameBytes = 128;
 constexpr int kMostRemovals = 50;
 constexpr std::chrono::milliseconds kBetweenRemovals{100};
 
-// Writes a file of the cgroup file system, which takes a value in one call. Empty: written; else why not.
+// Writes a file of the cgroup file system, which takes a value in one call. Returns why it failed; empty: it did not.
 std::string write_value(const std::string& path, const std::string& value) {
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
   ssize_t put = -1;
@@ -43,7 +43,7 @@ std::string write_value(const std::string& path, const std::string& value) {
   return fmt::format("writing \"{}\" to {}: {}", value, path, std::strerror(errno));
 }
 
-// A worker's name as a part of a folder's name.
+// Turns a worker's name into a part of a folder's name.
 std::string fit_for_folder(std::string name) {
   name.resize(std::min(name.size(), kMostGroupNameBytes));
   for (char& c : name) {
@@ -62,7 +62,7 @@ void remove_later(std::string folder, GroupFolders folders) {
   });
 }
 
-// The controllers as cgroup.subtree_control takes them: "+memory +pids".
+// Returns the controllers in the form of cgroup.subtree_control: "+memory +pids".
 std::string controllers_of(const DelegatedGroup& group, char sign) {
   std::string text;
   if (group.memory) text += std::string(1, sign) + "memory";

@@ -38,7 +38,7 @@ std::vector<std::string> OomKills::files() {
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const std::string path = line.substr(second + 1);
-    // In a container the mount often begins at the process's own cgroup, whatever the path says.
+    // In a container the mount often begins at the process's own cgroup, so the path does not lead there.
     if (controllers.empty()) {
       files.push_back("/sys/fs/cgroup" + path + "/memory.events");
       files.push_back("/sys/fs/cgroup/memory.events");

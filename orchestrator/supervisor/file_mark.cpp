@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view kShape = "-00000-of-00000.gguf";
 constexpr unsigned kMostParts = 1000;
 
-// The file itself, and where its name says that it is a part, the others.
+// Returns the file and, if its name says that it is one part of several, the other parts.
 std::vector<std::string> parts_of(const std::string& path) {
   if (path.size() <= kShape.size()) return {path};
   const std::string_view end = std::string_view(path).substr(path.size() - kShape.size());

@@ -13,14 +13,14 @@ namespace {
 
 constexpr milliseconds kLookAtBusy{25}, kLookAtLoading{250}, kLookAtIdle{1000};
 constexpr milliseconds kPingBusy{250};
-constexpr int kLoadingPatience = 10;  // a step of loading may take so many timeouts
+constexpr int kLoadingPatience = 10;  // a step of loading may take this many timeouts
 
 }  // namespace
 
 Heartbeat::Verdict Heartbeat::look(Clock::time_point now, Phase phase,
                                    std::optional<std::uint64_t> beat, bool can_send,
                                    milliseconds timeout) {
-  // After a long absence, what the process sent meanwhile has yet to be read: no verdict now.
+  // After the daemon's own long absence, messages of the process are still unread, so there is no verdict yet.
   if (forgive_own_absence(now, phase, timeout) > timeout / 2) return {};
   if (phase == Phase::kIdle) {
     if (answered_ != pinged_) {

@@ -32,8 +32,8 @@ namespace {
 constexpr int kChannelFd = 3;
 constexpr int kRegionFd = 4;
 
-// Out of the way of the numbers above, so that one dup2 in the child can't overwrite another's
-// source.
+// The child's descriptors are first moved above this number, so that no dup2 to the final numbers overwrites another
+// descriptor's source.
 constexpr int kFirstHigh = 64;
 
 Result<UniqueFd> move_high(int fd) {
@@ -47,16 +47,17 @@ Result<UniqueFd> move_high(int fd) {
   return UniqueFd(high);
 }
 
-// Where memory runs out the kernel should end a worker, which costs a pause, and not the daemon.
+// If memory runs out, the kernel should end a worker, which costs a pause, and not the daemon.
 void prefer_as_victim(pid_t pid) {
   UniqueFd file(::open(fmt::format("/proc/{}/oom_score_adj", pid).c_str(),
                        O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
-  constexpr std::string_view kScore = "500";  // of 1000; more would make it everybody's victim
-  // Where that can't be written, nothing but the preference is lost.
+  // of 1000; a higher score would make a worker the first victim of the whole machine
+  constexpr std::string_view kScore = "500";
+  // If the score can't be written, only this preference is lost.
   if (file.valid()) (void)!::write(file.get(), kScore.data(), kScore.size());
 }
 
-// Of /proc/PID/stat behind the name, which may hold anything.
+// Indexes of fields of /proc/PID/stat behind the process's name, which may hold any characters.
 constexpr std::size_t kStatState = 0, kStatFlags = 6, kStatUserTime = 11, kStatSystemTime = 12,
                       kStatThreads = 17, kStatMemory = 20, kStatExitCode = 49;
 
@@ -116,7 +117,7 @@ Result<Process> Process::start(const std::string& program,
     place(child_stdout.get(), 1);
   } else {
     note(posix_spawn_file_actions_addopen(&actions.value, 0, "/dev/null", O_RDONLY, 0));
-    place(2, 1);  // whatever a library prints goes to the log, never to the daemon's own output
+    place(2, 1);  // what a library prints goes to the log, never to the daemon's own output
   }
   place(socket.get(), kChannelFd);
   int first_unused = kChannelFd + 1;
@@ -138,7 +139,7 @@ Result<Process> Process::start(const std::string& program,
   if (!process.pidfd_.valid())
     return errno_error(ErrorCode::kInternal, "pidfd_open of a worker", errno);
 
-  // From here on the worker's ends are the worker's alone: our copies would hide its death.
+  // The daemon closes its copies of the worker's ends, because they would hide the worker's death.
   channel.worker_socket.reset();
   channel.worker_region.reset();
   channel.worker_stdin.reset();
@@ -166,7 +167,7 @@ void Process::end() {
 }
 
 void Process::kill() {
-  if (pid_ >= 0) ::kill(pid_, SIGKILL);  // not reaped yet, so the number is still this child's
+  if (pid_ >= 0) ::kill(pid_, SIGKILL);  // the process is not reaped yet, so its number still belongs to this child
 }
 
 std::optional<Activity> Process::activity() const {
@@ -217,24 +218,24 @@ std::optional<Exit> Process::stopped() const {
   const auto stat_of = [&](const std::string& thread) {
     return stat_fields(fmt::format("/proc/{}/task/{}/stat", pid_, thread));
   };
-  // One that is on its way out starts no other, so a second look shows whether one was missed.
+  // A thread that is ending starts no other thread, so a second look shows whether one was missed.
   const std::set<std::string> seen = threads_of(pid_);
   std::int64_t code = 0;
   bool code_is_there = true;
   for (const std::string& id : seen) {
     const auto fields = stat_of(id);
-    if (fields.empty()) continue;           // gone
-    constexpr std::int64_t kExiting = 0x4;  // PF_EXITING, which only a thread in do_exit() has
+    if (fields.empty()) continue;           // this thread has gone
+    constexpr std::int64_t kExiting = 0x4;  // PF_EXITING: only a thread in do_exit() has it
     if (fields.size() <= kStatExitCode || (number(fields[kStatFlags]) & kExiting) == 0)
       return std::nullopt;
     if (id != leader) continue;
     code = number(fields[kStatExitCode]);
-    // do_exit() sets the code between the flag and letting the memory go.
+    // do_exit() sets the exit code after the flag and before it frees the memory.
     code_is_there = code != 0 || number(fields[kStatMemory]) == 0;
   }
   if (seen.empty() || !code_is_there || !std::ranges::includes(seen, threads_of(pid_)))
     return std::nullopt;
-  // Of what one look tells the kernel reads the code first.
+  // Of the fields that one look reads, the kernel reads the exit code first, so it may be too old.
   if (code == 0) {
     if (const auto again = stat_of(leader); again.size() > kStatExitCode)
       code = number(again[kStatExitCode]);

@@ -152,7 +152,7 @@ void Spare::died(const Death& death) {
     return set_state(State::kFailed);
   }
   restarts_.add(death.cause);
-  // Nobody waits for it: it leaves the machine to those who serve for a moment.
+  // Nothing waits for a spare, so it leaves the machine to the serving processes for a moment.
   start_in(std::max(policy_.delay(), milliseconds(250)));
   set_state(State::kRestarting);
 }
@@ -218,7 +218,8 @@ void StandbyPool::discard(const std::string& why) {
 
 void StandbyPool::discard_imported(const std::string& why) {
   for (auto& spare : spares_) {
-    // At once: what comes next loads cold, and finds no room beside what this one has imported.
+    // This spare goes at once: the next process loads cold, and would find no room beside the memory that the spare
+    // has imported.
     if (spare->process() != nullptr && spare->process()->given_vault() != 0) spare->kill(why);
   }
   remove_gone_later();
@@ -247,7 +248,7 @@ Spare* StandbyPool::find(std::string_view name) {
   return found == spares_.end() ? nullptr : found->get();
 }
 
-// In a turn of its own: the spare that calls may be the one that goes.
+// This runs in a later turn of the loop, because the calling spare may be the one that is removed.
 void StandbyPool::remove_gone_later() {
   loop_.post([this, weak = std::weak_ptr(alive_)] {
     if (!weak.expired()) remove_gone();

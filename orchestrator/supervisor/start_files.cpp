@@ -23,7 +23,7 @@ struct StartFilesLook::Look {
   Paths paths;
   StartFiles found;
   std::atomic<bool> done = false;  // once true, the event loop may read `found`
-  // A thread for each look: one that hangs keeps no later look waiting.
+  // Each look has its own thread, so that a look that hangs delays no later look.
   std::shared_ptr<TaskThread> thread = std::make_shared<TaskThread>();
 };
 
@@ -43,7 +43,7 @@ bool StartFilesLook::passed(const Paths& paths, const std::string& worker) {
         look->found = {file_mark_of(look->paths.model),
                        template_mark_of(look->paths.chat_template)};
         look_at_program(look->paths.program);
-      } catch (const std::exception&) {  // no memory: as if the file could not be found
+      } catch (const std::exception&) {  // without memory, the file counts as not found
         look->found = {"-", ""};
       }
       look->done = true;

@@ -25,7 +25,7 @@ Status Vault::take(ipc::Channel& channel, const ipc::VaultOffer& offer, std::str
     return violation(
         fmt::format("{} descriptors, and {} are allowed", wanted, ipc::kMostVaultDescriptors));
   }
-  ipc::Channel::Descriptors all(closer_);  // closes, without waiting, what is not taken
+  ipc::Channel::Descriptors all(closer_);  // closes the descriptors that are not taken, without waiting
   while (all.fds.size() < wanted) {
     auto packet = channel.take_descriptors();
     if (!packet)
@@ -56,8 +56,8 @@ ipc::Vault Vault::give(ipc::Channel& channel) {
         std::span(all).subspan(at, std::min(kDescriptorsOfPacket, all.size() - at)),
         contents_.epoch);
     if (sent.ok()) continue;
-    // Nobody is there to load it twice. Otherwise the process loads the model itself, beside what it
-    // was not given: that memory may be what it needs.
+    // If the process is gone, nothing is left to do. Otherwise the process loads the model itself, and may need the
+    // memory that the vault holds.
     if (sent.error().code() != ErrorCode::kUnavailable)
       drop("its descriptors can't be sent: " + sent.error().message());
     return {};
@@ -75,7 +75,7 @@ void Vault::ended(DeathCause cause) {
     case DeathCause::kHang:
     case DeathCause::kAsked:
       return;
-    case DeathCause::kExit:  // it found something wrong with itself, and could not go on
+    case DeathCause::kExit:  // the process found a fault of its own, and could not continue
     case DeathCause::kFailedStart:
       kv_doubtful_ = true;
       return;

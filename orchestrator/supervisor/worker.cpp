@@ -84,7 +84,7 @@ void Worker::set_state(WorkerState state, Tell tell) {
   if (tell == Tell::kNow) events_.worker_changed(*this);
 }
 
-// ---- one process after the other ----
+// ---- successive processes ----
 
 void Worker::start_process() {
   restart_timer_.cancel();
@@ -109,7 +109,7 @@ void Worker::start_process() {
                                              static_cast<ProcessEvents&>(*this));
   Status started = process_->start(start_files_.take());
   if (!started.ok()) {
-    // Not the worker's doing, and trying again at once won't help.
+    // The fault is not the worker's, and an immediate retry would not help.
     process_.reset();
     last_death_ = "failed start: " + started.error().message();
     last_death_cause_ = DeathCause::kFailedStart;
@@ -124,7 +124,7 @@ void Worker::start_process() {
   events_.worker_changed(*this);
 }
 
-// The files come last, so that what is found is of this start.
+// The files are looked at last, so that the result belongs to this start.
 bool Worker::looked_at_files() {
   return (start_files_.begun() || cache_.passed(cache_check_)) &&
          start_files_.passed({options_.model_file, options_.chat_template, options_.program},
@@ -156,7 +156,7 @@ bool Worker::take_over() {
   return true;
 }
 
-// One that came to stand by may be what is waited for.
+// The worker may be waiting for a spare that has just become ready.
 void Worker::spares_changed() {
   const bool waits = state_ == WorkerState::kRestarting && process_ == nullptr;
   if (ever_ready_ && waits && take_over()) return;
@@ -177,7 +177,7 @@ void Worker::schedule_restart(bool immediately) {
 }
 
 void Worker::give_up(const std::string& reason) {
-  vault_.drop("its worker is given up");  // the device has others, perhaps
+  vault_.drop("its worker is given up");  // other workers may need the device's memory
   pool_.discard("their worker is given up");
   starts_when_it_is_gone_ = false;
   set_state(WorkerState::kFailed);
@@ -191,8 +191,8 @@ void Worker::give_up(const std::string& reason) {
   events_.worker_failed(*this, reason);
 }
 
-// What it died of may pass: a device that others filled, a file that was being replaced. Tried
-// slowly, and ever more slowly, it costs nobody anything.
+// The cause of its death may pass: other programs filled the device, or a file was being replaced. Tries at growing
+// intervals cost little.
 void Worker::retry_later() {
   if (options_.retry_failed.count() == 0) return;
   constexpr std::uint32_t kMostDoublings = 4;
@@ -347,12 +347,12 @@ void Worker::restart() {
   if (state_ == WorkerState::kStopped) return;
   if (state_ == WorkerState::kUnloaded) {
     if (next_options_.has_value()) become_next();
-    return;  // the worker's next process begins afresh anyway
+    return;  // the worker's next process begins anew anyway
   }
   unload_after_drain_ = false;
   if (process_ != nullptr && process_->asked_to_end()) return;
   policy_.reset();
-  pool_.discard("their worker is restarted");  // they may have loaded what is not wanted any more
+  pool_.discard("their worker is restarted");  // the spares may have loaded what is not wanted any more
   if (state_ == WorkerState::kRestarting || state_ == WorkerState::kFailed || process_ == nullptr) {
     schedule_restart(true);
     events_.worker_changed(*this);
@@ -368,7 +368,7 @@ void Worker::restart() {
 }
 
 void Worker::configure(WorkerOptions options) {
-  if (next_options_.has_value()) {  // it is being replaced: they are the successor's
+  if (next_options_.has_value()) {  // the worker is being replaced, so these arguments are for its successor
     next_options_ = std::move(options);
     return;
   }
@@ -399,7 +399,7 @@ void Worker::stop() {
   pool_.keep(0);
   if (process_ == nullptr) return;
   if (asks) return process_->shut_down();
-  process_->kill("stopped while loading");  // it reads no message now
+  process_->kill("stopped while loading");  // a process that loads reads no messages
 }
 
 void Worker::kill(const std::string& words) {

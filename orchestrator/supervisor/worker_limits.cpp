@@ -12,11 +12,11 @@
 namespace bulkhead::orchestrator {
 namespace {
 
-constexpr std::size_t kNameBytes = 256;       // names of things
-constexpr std::size_t kReasonBytes = 4096;    // a sentence or some
-constexpr std::size_t kFailureBytes = 65536;  // a client gets it
+constexpr std::size_t kNameBytes = 256;       // the name of a thing
+constexpr std::size_t kReasonBytes = 4096;    // one sentence or a few
+constexpr std::size_t kFailureBytes = 65536;  // the client gets this text
 constexpr std::size_t kNumericsIdBytes =
-    1024;  // three names of 255 bytes that a driver tells, and numbers
+    1024;  // three names of up to 255 bytes that a driver reports, and numbers
 constexpr std::size_t kMostCounters = 256;
 constexpr std::size_t kMostOptimizations = 64;
 constexpr std::size_t kMostProtections = 32;
@@ -97,7 +97,7 @@ struct Check {
   }
   template <typename Other>
   Status operator()(const Other&) const {
-    return {};  // bounded by what was asked for: see the journal
+    return {};  // the request bounds these sizes; the journal checks them
   }
 };
 
@@ -116,7 +116,7 @@ Status check_limits(const ipc::FromWorker& message) {
 void tidy(ipc::FromWorker& message) {
   if (auto* fatal = std::get_if<ipc::Fatal>(&message)) {
     if (fatal->message.size() > kReasonBytes) {
-      std::size_t end = kReasonBytes;  // not inside a character
+      std::size_t end = kReasonBytes;  // the text must not be cut inside a character
       while (end > 0 && (static_cast<unsigned char>(fatal->message[end]) & 0xC0) == 0x80)
         --end;
       fatal->message = fatal->message.substr(0, end) + " ...";

@@ -35,12 +35,13 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kLogReadBytes = 16 * 1024;
-// Of one pipe in a tenth of a second, dropped or not: a flood costs its writer's time, not ours.
+// The most bytes read from one pipe in a tenth of a second, dropped lines included. If a worker writes more, the
+// worker waits, not the daemon.
 constexpr std::size_t kMostReadPerWindow = 512 * 1024;
 constexpr milliseconds kWindow{100};
 constexpr std::array<std::string_view, 5> kLevels = {"trace", "debug", "info", "warn", "error"};
 
-// So many a second, and so many at once after a quiet time.
+// Allows so many lines a second, and so many at once after a quiet time.
 class Allowance {
  public:
   Allowance(std::uint64_t per_second, std::uint64_t at_once)
@@ -62,10 +63,10 @@ struct Pipe {
 
   std::string name;
   UniqueFd fd;
-  std::string partial;        // of a line that has no end yet
+  std::string partial;        // the beginning of a line that has no end yet
   bool skips_rest = false;    // the line was too long, and its beginning has been passed on
   std::size_t in_window = 0;  // bytes read
-  std::uint64_t untold = 0;   // lines dropped
+  std::uint64_t untold = 0;   // dropped lines that the log has not mentioned yet
   Allowance lines{WorkerLogs::kLinesPerSecond, WorkerLogs::kLinesAtOnce};
   Allowance bytes{WorkerLogs::kBytesPerSecond, WorkerLogs::kBytesAtOnce};
 };
@@ -158,7 +159,7 @@ struct WorkerLogs::Shared {
     std::vector<pollfd> items;
     Clock::time_point window = Clock::now(), last = window;
     while (true) {
-      bool waits = false;  // some pipe for the next window
+      bool waits = false;  // some pipe waits for the next window
       items.assign(1, {wake.get(), POLLIN, 0});
       for (Pipe& pipe : pipes) {
         const bool rests = pipe.in_window >= kMostReadPerWindow;
@@ -190,7 +191,7 @@ struct WorkerLogs::Shared {
     pipes.splice(pipes.end(), added);
   }
 
-  // False at its end.
+  // Returns false at the pipe's end.
   bool read(Pipe& pipe) {
     char bytes[kLogReadBytes];
     const ssize_t got = ::read(pipe.fd.get(), bytes, sizeof bytes);
@@ -247,13 +248,13 @@ struct WorkerLogs::Shared {
   UniqueFd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::mutex mutex;
   std::list<Pipe> added;  // under the mutex
-  std::list<Pipe> pipes;  // the thread's
+  std::list<Pipe> pipes;  // only the thread uses these
   KeptLines kept;
   std::atomic<std::uint64_t> lines{0}, dropped{0};
 };
 
 WorkerLogs& WorkerLogs::instance() {
-  static WorkerLogs* const logs = new WorkerLogs;  // its thread goes on to the process's end
+  static WorkerLogs* const logs = new WorkerLogs;  // its thread runs until the process ends
   return *logs;
 }
 

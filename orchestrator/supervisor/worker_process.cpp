@@ -14,11 +14,11 @@ using std::chrono::steady_clock;
 
 namespace {
 
-constexpr int kRecordsPerTurn = 256;  // then other workers and clients get theirs
-// A process that closed its channel ends within this, or is made to.
+constexpr int kRecordsPerTurn = 256;  // after so many records, other workers and clients get their turn
+// A process that has closed its channel must end within this time, or it is killed.
 constexpr milliseconds kExitAfterEndOfFile{250};
 constexpr milliseconds kExitAfterShutdown{5000};
-// Requests that were cancelled and of which the worker has not said the last word.
+// Cancelled requests whose end the worker has not confirmed.
 constexpr std::size_t kMaxCancelled = 65536;
 Error violation(std::string what) {
   return Error(ErrorCode::kCorrupt, std::move(what));
@@ -109,7 +109,7 @@ void WorkerProcess::settle() {
 // ---- receiving ----
 
 void WorkerProcess::watch_channel() {
-  // Nothing that a condemned process says counts, and what a stopped one said has been read.
+  // The daemon ignores what a process says after it was condemned. It has read all that a stopped process said.
   if (!kill_cause_.empty() || stopped_.has_value()) return;
   Result<bool> asleep = channel_->prepare_sleep();
   if (asleep.ok() && *asleep) {
@@ -122,7 +122,7 @@ void WorkerProcess::watch_channel() {
   }
   if (!asleep.ok() && asleep.error().code() == ErrorCode::kCorrupt)
     return violated(asleep.error().message());
-  // Something is there already (or the end is): look at it in a turn of its own.
+  // A message, or the channel's end, may be there already: this looks for it in a later turn of the loop.
   loop_.post([this, weak = std::weak_ptr(alive_)] {
     if (weak.expired() || channel_ == nullptr || stopped_.has_value()) return;
     channel_->finish_sleep();
@@ -139,7 +139,7 @@ void WorkerProcess::receive() {
       return violated(record.error().message());
     }
     if (record->empty()) {
-      // A vault's wait for their offer.
+      // The descriptors of a vault wait for their offer.
       if (!may_offer() && channel_->waiting_descriptors() != 0)
         return violated("descriptors that nobody asked for");
       break;
@@ -248,7 +248,7 @@ Status WorkerProcess::handle(ipc::FromWorker&& message) {
   if (const auto* hello = std::get_if<ipc::Hello>(&message)) return handle_hello(*hello);
   if (auto* fatal = std::get_if<ipc::Fatal>(&message)) {
     fatal_ = fatal->message.empty() ? "no reason given" : fatal->message;
-    return {};  // its exit follows
+    return {};  // the process's exit follows
   }
   if (stage_ == Stage::kStarting) return violation("its first message was no hello");
   if (auto* stats = std::get_if<ipc::Stats>(&message)) {
@@ -316,18 +316,18 @@ void WorkerProcess::send(const ipc::ToWorker& message) {
 }
 
 void WorkerProcess::flush() {
-  // What a stopped process is not sent, no request can be blamed for.
+  // Nothing more is sent to a stopped process, so no request is blamed for its death.
   while (!outbox_.empty() && channel_ != nullptr && kill_cause_.empty() && !stopped_.has_value()) {
     Result<bool> sent = ipc::try_send(*channel_, outbox_.front().message);
     if (!sent.ok()) {
-      if (sent.error().code() == ErrorCode::kUnavailable) return;  // its death is noticed elsewhere
-      // In a turn of its own: the caller may be in the middle of something.
+      if (sent.error().code() == ErrorCode::kUnavailable) return;  // another place notices its death
+      // This runs in a later turn of the loop, because the caller may be in the middle of its own work.
       loop_.post([this, weak = std::weak_ptr(alive_), rule = sent.error().message()] {
         if (!weak.expired() && channel_ != nullptr) violated(rule);
       });
       return;
     }
-    if (!*sent) return;  // the channel wakes us when there is room
+    if (!*sent) return;  // the channel wakes the loop when it has room
     outbox_.pop_front();
   }
 }
@@ -366,7 +366,7 @@ std::vector<WorkerProcess::Unfinished> WorkerProcess::take_unfinished() {
 
 void WorkerProcess::shut_down() {
   if (asked_to_end_) return;
-  if (loading()) return kill("stopped while loading");  // it reads no message now
+  if (loading()) return kill("stopped while loading");  // a process that loads reads no messages
   asked_to_end_ = true;
   send(ipc::Shutdown{});
   kill_timer_.start(kExitAfterShutdown, [this] { kill("did not end when asked to"); });
@@ -377,7 +377,7 @@ void WorkerProcess::kill(const std::string& words, DeathCause cause) {
   kill_cause_ = words;
   kill_kind_ = cause;
   dying();
-  process_.kill();  // its end comes through the pidfd
+  process_.kill();  // the pidfd reports its end
   lost();
 }
 
@@ -396,8 +396,8 @@ void WorkerProcess::channel_ended() {
   dying();
   look_whether_stopped();
   if (stopped_.has_value()) return;
-  if (asked_to_end_) return;  // and has its time for that since then
-  // The exit follows within moments; a process that only closed its end is no use to anyone.
+  if (asked_to_end_) return;  // it has already been given its time to end
+  // The exit usually follows within moments. A process that has only closed its end can do nothing useful.
   kill_timer_.start(kExitAfterEndOfFile, [this] {
     look_whether_stopped();
     if (!stopped_.has_value()) kill("closed its channel without ending");

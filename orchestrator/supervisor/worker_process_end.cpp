@@ -1,5 +1,5 @@
-// A process' end, from the first sign of it to its exit, or to the moment when that is not waited
-// for any more.
+// Follows the end of a process from the first sign of it to its exit, or to the moment when the daemon stops waiting
+// for the exit.
 #include <signal.h>
 
 #include "config/base/log.hpp"
@@ -12,18 +12,18 @@ using std::chrono::milliseconds;
 
 namespace {
 
-// Between the end of a process's first thread, or of its channel, and that of its other threads. So
-// often it is looked, then its exit is waited for.
+// The time between looks for the end of the process's other threads, once its first thread or its channel has ended.
+// After some looks the daemon waits for the exit.
 constexpr milliseconds kBetweenLooks{1};
 constexpr int kMostLooksForTheEnd = 50;
-// More than a dead process can have left to be read, whatever the transport, but for its ring.
+// A dead process can't have left more bytes to be read, whatever the transport, except in its ring.
 constexpr std::uint64_t kMostLastBytes = std::uint64_t{20} << 20;
 constexpr const char* kBrokeARule = "a process that broke a rule could write to it";
 
-// A process that did not end, when nobody has a WorkerProcess of it any more. It keeps itself.
+// A process that did not end, after its WorkerProcess was destroyed. This object keeps itself alive.
 struct Leftover {
   std::string name;
-  WorkerGroup group;  // before the process: the group goes after the process
+  WorkerGroup group;  // declared before the process, so that the group is removed after it
   Process process;
   ReadableWatch watch;
 
@@ -49,13 +49,13 @@ struct Leftover {
 
 WorkerProcess::~WorkerProcess() {
   if (!stuck_ || process_.pid() < 0) return;
-  exit_watch_.reset();  // of the same descriptor
+  exit_watch_.reset();  // it watches the same descriptor
   Leftover::reap_at_its_end(
       std::make_shared<Leftover>(loop_, name_, std::move(group_), std::move(process_)));
 }
 
-// Once it serves, with the threads that it then has: the news of its death, which its channel brings
-// only when its memory has been unmapped.
+// Called once the process serves, for the threads that it has then. A thread's end tells of the process's death
+// earlier than the channel does: the channel closes only when the process's memory has been unmapped.
 void WorkerProcess::watch_threads() {
   thread_watches_.clear();
   thread_exits_ = process_.thread_exit_fds();
@@ -68,8 +68,8 @@ void WorkerProcess::watch_threads() {
   }
 }
 
-// Its exit may take long: a driver unmaps and frees what it had, gigabyte by gigabyte. That no thread
-// of it runs any more is known at once.
+// The exit may take long, because a driver unmaps and frees the process's memory, gigabyte by gigabyte. But the end
+// of all its threads is known at once.
 void WorkerProcess::look_whether_stopped() {
   if (stopped_.has_value() || channel_ == nullptr) return;
   stopped_ = process_.stopped();
@@ -85,13 +85,13 @@ void WorkerProcess::look_whether_stopped() {
   receive_last_words();
   const bool killed = stopped_->killed_by(SIGKILL) && kill_cause_.empty() && !asked_to_end_;
   if (killed && fatal_.empty() && stage_ == Stage::kServing) events_->process_stopped(*this);
-  // What ended it the kernel tells only those who may trace it; to others it says 0.
+  // The kernel tells what ended a process only to processes that may trace it; for others the status is 0.
   if (kill_cause_.empty() && stopped_->status == 0) return;
   if (kill_cause_.empty()) known_death();
   lost();
 }
 
-// In a turn of its own: whoever kills it may be in the middle of something.
+// This runs in a later turn of the loop, because the caller may be in the middle of its own work.
 void WorkerProcess::lost() {
   loop_.post([this, weak = std::weak_ptr(alive_)] {
     if (weak.expired()) return;
@@ -104,10 +104,10 @@ const Death& WorkerProcess::known_death() {
   return *told_;
 }
 
-// SIGKILL does not end a process that waits in the kernel for a driver, and one that has ended may
-// wait there while it is taken back. Nobody knows for how long; its requests shall not.
+// SIGKILL does not end a process that waits in the kernel for a driver, and an ended process may wait there while the
+// kernel frees it. Nobody knows for how long, so its requests do not wait for that.
 void WorkerProcess::exit_took_too_long() {
-  if (process_.has_ended()) return;  // ended() is on its way
+  if (process_.has_ended()) return;  // ended() will be called soon
   receive_last_words();
   if (!told_.has_value()) told_ = how_it_ended(stopped_.value_or(Exit{CLD_KILLED, SIGKILL}));
   Death death = *told_;
@@ -138,7 +138,7 @@ void WorkerProcess::close_channel() {
   channel_.reset();
 }
 
-// Before anything of the process is forgotten.
+// Runs before anything of the process is forgotten.
 Death WorkerProcess::how_it_ended(const Exit& exit) const {
   Death death{.cause = kill_kind_, .words = kill_cause_, .last_word = fatal_};
   death.vault = given_vault_;
@@ -161,7 +161,7 @@ Death WorkerProcess::how_it_ended(const Exit& exit) const {
   }
   death.words = fatal_.empty() ? words : fatal_ + " (" + words + ")";
   if (exit.exited_with(ipc::kExitDeviceLost)) {
-    // What it wanted to say may have found no room: the code alone is doubt enough.
+    // The process's message may have found no room, so the exit code alone counts as a sign of a lost device.
     const bool told = fatal_.find("device lost") != std::string::npos;
     death.cause = DeathCause::kDeviceLost;
     if (!told) death.words = "device failure: " + death.words;
@@ -169,7 +169,7 @@ Death WorkerProcess::how_it_ended(const Exit& exit) const {
   } else if (exit.code != CLD_EXITED) {
     death.cause = DeathCause::kSignal;
     death.signal = exit.status;
-    // A process can't do that to itself by mistake.
+    // A process can't send itself these signals by mistake.
     death.from_outside = exit.killed_by(SIGKILL) || exit.killed_by(SIGTERM);
   } else if (loading()) {
     death.vault_unusable = death.importing && exit.exited_with(ipc::kExitVaultUnusable);
@@ -181,8 +181,8 @@ Death WorkerProcess::how_it_ended(const Exit& exit) const {
   return death;
 }
 
-// What it sent before it died counts: those tokens are accepted, and the client gets them. A process
-// of its own making may still write: it is not listened to for long.
+// Reads what the process sent before it died: the daemon accepts those tokens, and the client gets them. A process
+// that the worker has started may still write, so the reading is bounded.
 void WorkerProcess::receive_last_words() {
   const std::uint64_t most_bytes = kMostLastBytes + std::uint64_t{options_.ipc.ring_kib} * 1024;
   std::uint64_t bytes = 0;
@@ -199,8 +199,7 @@ void WorkerProcess::receive_last_words() {
   }
 }
 
-// It has ended already, but not as one that kept the rules: that counts for what a successor may be
-// given.
+// Marks a process that has already ended as one that broke a rule; that decides what a successor may be given.
 void WorkerProcess::condemn(const std::string& rule) {
   kill_cause_ = "protocol violation: " + rule;
   kill_kind_ = DeathCause::kProtocolViolation;
@@ -209,7 +208,7 @@ void WorkerProcess::condemn(const std::string& rule) {
 void WorkerProcess::ended() {
   events_->process_dying(*this);
   receive_last_words();
-  const pid_t process_pid = process_.pid();  // none once it is reaped
+  const pid_t process_pid = process_.pid();  // there is no number once the process is reaped
   std::optional<Exit> exit = process_.ended();
   if (!exit.has_value()) {  // a spurious wake-up
     exit_watch_->wait([this] { ended(); });
@@ -224,7 +223,7 @@ void WorkerProcess::ended() {
   process_ = Process();
   group_ = WorkerGroup();
   alive_.reset();
-  // Before anybody can start a successor.
+  // This happens before a successor can start.
   if (death.cause == DeathCause::kProtocolViolation && !stuck_) cache_.drop(kBrokeARule);
   events_->process_ended(*this, death);
 }

@@ -1,5 +1,5 @@
-// Watches a process's life: when the daemon pings the process, when the process's silence counts as
-// a hang, and what it did meanwhile.
+// Watches whether a process lives: when the daemon pings it, when its silence counts as a hang, and what it did
+// meanwhile.
 #include <cstdlib>
 
 #include "config/base/log.hpp"

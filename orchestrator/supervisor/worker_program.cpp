@@ -19,7 +19,7 @@ namespace {
 struct Pinned {
   UniqueFd file;
   struct stat first {};
-  bool told = false;  // that it is not the same any more
+  bool told = false;  // the log has said that the program at the path has changed
 };
 
 bool same(const struct stat& a, const struct stat& b) {
@@ -50,7 +50,8 @@ Result<std::string> pinned_program(const std::string& path) {
       return errno_error(ErrorCode::kNotFound, "starting the worker program " + path, errno);
     program.file = std::move(file);
   }
-  // By the daemon's own number: a child that starts it has closed the descriptor by then.
+  // The path uses the daemon's own process number, because a child that starts the program has closed the descriptor
+  // by then.
   std::string name = fmt::format("/proc/{}/fd/{}", ::getpid(), program.file.get());
   return ::access(name.c_str(), X_OK) == 0 ? name : path;
 }
@@ -65,7 +66,7 @@ void look_at_program(const std::string& path) {
     if (pinned == all.programs.end() || !pinned->second.file.valid() || pinned->second.told) return;
     first = pinned->second.first;
   }
-  // Nobody waits for the lock meanwhile.
+  // The lock is free during this call, so nobody waits for it.
   if (::stat(path.c_str(), &now) == 0 && same(now, first)) return;
   const std::lock_guard lock(all.mutex);
   if (std::exchange(all.programs[path].told, true)) return;
