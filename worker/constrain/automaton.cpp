@@ -1,5 +1,5 @@
-// The sets of automaton.hpp and the closure over all that takes no byte. How a leaf takes one is in
-// automaton_leaves.cpp.
+// The sets of automaton.hpp, and the closure over all nodes that take no byte. automaton_leaves.cpp says how a leaf
+// takes one.
 #include "worker/constrain/automaton.hpp"
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 namespace bulkhead::constrain {
 namespace {
 
-// Depth of a text's nesting; frames at once, frames looked at, and items of united sets for one byte. No schema of use
-// comes near; a hostile one ends here instead of taking the memory.
+// Limits for one byte: the depth of a text's nesting, frames at the same time, frames looked at, and items of united
+// sets. No useful schema comes near them; a hostile one ends here before it takes the memory.
 constexpr std::uint32_t kMostDepth = 4'000;
 constexpr std::size_t kMostItems = 4'000;
 constexpr std::size_t kMostPasses = 20'000;
@@ -106,7 +106,7 @@ ConfigId Automaton::close(Pending& pending) {
 }
 
 void Automaton::call(RuleId rule, Frame back, ConfigId parents, Pending& out) {
-  // Nothing is left to do in this frame: its callers are returned to at once.
+  // This frame has nothing left to do, so the automaton returns to its callers at once.
   if (grammar_->nodes[back.node].kind != NodeKind::kEnd) {
     if (configs_[parents].depth >= kMostDepth) return;
     parents = intern({{back, parents}});
@@ -120,7 +120,7 @@ void Automaton::expand(const Item& item, Pending& out) {
   Frame frame = item.frame;
   switch (node.kind) {
     case NodeKind::kEnd:
-      // Copied: interning moves the table.
+      // The items are copied, because interning moves the table.
       for (const Item& back : std::vector<Item>(configs_[item.parents].items)) {
         out.add(back.frame, back.parents, *this);
       }
@@ -225,7 +225,7 @@ ConfigId Automaton::step(ConfigId config, unsigned char byte) {
     configs_[config].next = std::make_unique<Edges>();
     bytes_ += sizeof(Edges);
   }
-  Edge& edge = (*configs_[config].next)[byte];  // stays where it is when the table moves
+  Edge& edge = (*configs_[config].next)[byte];  // this reference stays valid when the table moves
   if (edge.to == kUnknown) {
     Pending pending;
     for (const Item& item : std::vector<Item>(configs_[config].items)) {

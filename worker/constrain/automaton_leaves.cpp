@@ -31,7 +31,7 @@ void Automaton::advance(const Item& item, unsigned char byte, Pending& out) {
     case NodeKind::kKeyStart:
     case NodeKind::kArray:
     case NodeKind::kItem:
-      return;  // never wait for a byte
+      return;  // these nodes never wait for a byte
   }
 }
 
@@ -65,7 +65,7 @@ void Automaton::advance_string(const Item& item, const Node& node, unsigned char
   const auto rest = [](std::uint32_t bound, std::uint32_t taken) {
     return bound == kUnbounded ? kUnbounded : bound > taken ? bound - taken : 0;
   };
-  // `taken` characters have come and the automaton is in `state`: can it still end?
+  // Says whether the text can still end after `taken` characters, with the automaton in `state`.
   const auto live = [&](std::uint32_t state, std::uint32_t taken) {
     if (taken > shape.max) return false;
     if (!shape.lengths) return true;
@@ -101,7 +101,7 @@ void Automaton::advance_key(const Item& item, const Node& node, unsigned char by
   const ObjectShape& shape = grammar_->objects[node.index];
   Frame frame = item.frame;
   const ObjectShape::TrieNode& at = shape.trie[frame.state];
-  // Some name below the trie's node may come now.
+  // Says whether any name below the trie's node may come now.
   const auto live = [&](std::uint32_t trie) {
     const std::vector<std::uint32_t>& below = shape.trie[trie].below;
     for (auto index = std::lower_bound(below.begin(), below.end(), frame.count);

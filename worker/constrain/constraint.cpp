@@ -1,4 +1,4 @@
-// The front ends that need little, and checking of texts.
+// The front ends that need little code, and the checking of texts.
 #include "worker/constrain/constraint.hpp"
 
 #include "worker/constrain/automaton.hpp"

@@ -121,7 +121,7 @@ DfaPtr literals(std::span<const std::u32string> texts, bool inside) {
     ends[node] = true;
   }
   auto dfa = std::make_shared<Dfa>();
-  const auto other = static_cast<std::uint32_t>(trie.size());  // a text that is none of them
+  const auto other = static_cast<std::uint32_t>(trie.size());  // stands for a text that is none of the literals
   dfa->states.resize(trie.size() + (inside ? 0 : 1));
   for (std::size_t node = 0; node < trie.size(); ++node) {
     State& state = dfa->states[node];
@@ -219,7 +219,7 @@ Result<Lengths> Lengths::of(const Dfa& dfa, std::uint32_t most) {
       return lengths;
     }
     lengths.exact_.push_back(row);
-    // Past `most` nobody asks; the last row may then repeat.
+    // Nobody asks for lengths beyond `most`; the last row may then repeat.
     if (lengths.exact_.size() > most) {
       lengths.cycle_ = static_cast<std::uint32_t>(lengths.exact_.size()) - 1;
       return lengths;
@@ -248,7 +248,7 @@ bool Lengths::at(std::uint32_t state, std::uint32_t length) const {
 }
 
 bool Lengths::can_finish(std::uint32_t state, std::uint32_t low, std::uint32_t high) const {
-  // After one round of the cycle nothing new comes.
+  // After one round of the cycle, the rows repeat.
   const auto rows = static_cast<std::uint32_t>(exact_.size());
   const std::uint64_t last = std::uint64_t{std::max(low, cycle_)} + (rows - cycle_);
   for (std::uint64_t length = low; length <= std::min<std::uint64_t>(high, last); ++length) {

@@ -1,6 +1,6 @@
-// The table of formats. Sources: RFC 3339 (dates and times), 4122 (uuid), 5321 (email, its usual
-// part), 1123 (hostname), 2673 and 4291 (addresses), 3986 and 3987 (uri, iri), 6901 (json-pointer),
-// 6570 (uri-template), ISO 8601 durations. Each is a subset of what they allow that validators agree on.
+// The table of formats. Sources: RFC 3339 (dates and times), 4122 (uuid), 5321 (email, its usual part), 1123
+// (hostname), 2673 and 4291 (addresses), 3986 and 3987 (uri, iri), 6901 (json-pointer), 6570 (uri-template), ISO 8601
+// (durations). Each format is a subset of its standard on which validators agree.
 #include "worker/constrain/formats.hpp"
 
 namespace bulkhead::constrain {

@@ -1,6 +1,6 @@
-// llama.cpp's grammar format (GBNF): rules "name ::= alternatives", quoted texts, character classes,
-// ".", groups, and the repetitions * + ? {m} {m,} {m,n}. Read into a grammar of automaton.hpp.
-// A rule that calls itself before it takes a character is refused, as llama.cpp refuses it.
+// Reads llama.cpp's grammar format (GBNF) into a grammar of automaton.hpp: rules "name ::= alternatives", quoted
+// texts, character classes, ".", groups, and the repetitions * + ? {m} {m,} {m,n}. Like llama.cpp, it refuses a rule
+// that calls itself before it takes a character.
 #include <algorithm>
 #include <map>
 #include <string_view>
@@ -100,7 +100,7 @@ class Reader {
     return {};
   }
 
-  // What is in a rule is made from its end to its beginning: parsed first, then built.
+  // The nodes of a rule are made from its end to its beginning, so the rule is parsed first and built afterwards.
   struct Element {
     NodeKind kind = NodeKind::kCall;  // kCall: `rule`; kText: `dfa`
     RuleId rule = 0;
@@ -168,7 +168,7 @@ class Reader {
       if (!take(U"}")) return wrong("\"}\" was expected");
       if (max < min) return wrong("a repetition {m,n} with m over n");
     }
-    // A rule of its own: its frame has the count.
+    // The repetition gets its own rule, whose frame has the count.
     Element out;
     out.rule = grammar_.add_rule();
     const NodeId loop = grammar_.add(Node{});
@@ -298,7 +298,7 @@ class Reader {
   std::map<std::string, RuleId> names_;
 };
 
-// Rules that call themselves before a character is taken.
+// Finds rules that call themselves before a character is taken.
 class LeftCalls {
  public:
   explicit LeftCalls(const Grammar& grammar) : grammar_(grammar) { find_empty(); }
@@ -312,7 +312,7 @@ class LeftCalls {
   }
 
  private:
-  // Nodes that are reached from this one without taking a character, loops' bodies aside.
+  // Returns the nodes that can be reached from this one without taking a character, without loops' bodies.
   std::vector<NodeId> reached(NodeId at) const {
     const Node& node = grammar_.nodes[at];
     switch (node.kind) {
@@ -324,7 +324,7 @@ class LeftCalls {
         return out;
       }
       case NodeKind::kLoop: {
-        // Back from the body it is the next round, not a deeper call.
+        // The way from the body back here begins the next round; it is not a deeper call.
         std::vector<NodeId> out = {node.next};
         if (!node.branches.empty()) {
           const Node& body = grammar_.nodes[node.branches[0]];
@@ -348,7 +348,7 @@ class LeftCalls {
     return {};
   }
 
-  // Nodes from which the rule's end is reached without a character.
+  // Finds nodes from which the rule's end can be reached without taking a character.
   void find_empty() {
     empty_.assign(grammar_.nodes.size(), false);
     for (bool changed = true; changed;) {

@@ -1,4 +1,4 @@
-// Building a grammar, and taking out of it what can't end.
+// Builds a grammar, and removes the parts of it that can't end.
 #include "worker/constrain/grammar.hpp"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ NodeId Grammar::bytes(std::string_view text, NodeId next) {
 }
 
 bool ObjectShape::can_close(std::uint32_t index, std::uint32_t count) const {
-  if (index > size()) return true;  // others have begun: see can_take_other
+  if (index > size()) return true;  // other items have begun: see can_take_other
   return next_required[index] == size() && count >= min;
 }
 
@@ -77,7 +77,7 @@ bool ArrayShape::can_take(std::uint32_t count, std::uint32_t found, bool contain
   const std::uint32_t now = found + (containing ? 1 : 0);
   if (now >= min_contains) return true;
   if (rest_containing && max == kUnbounded) return true;
-  // The places that are left for wanted items.
+  // The number of places that are left for wanted items.
   std::uint64_t places = 0;
   const auto fixed = static_cast<std::uint32_t>(prefix_containing.size());
   for (std::uint32_t i = count + 1; i < std::min(fixed, max); ++i) {
@@ -103,7 +103,7 @@ bool Grammar::ends(const Node& node, const std::vector<bool>& node_ends) const {
     case NodeKind::kKeyStart:
     case NodeKind::kKey:
     case NodeKind::kItem:
-      return true;  // kObject and kArray tell
+      return true;  // kObject and kArray decide this themselves
     case NodeKind::kSplit:
       return std::any_of(node.branches.begin(), node.branches.end(),
                          [&](NodeId branch) { return node_ends[branch]; });
@@ -120,7 +120,7 @@ bool Grammar::ends(const Node& node, const std::vector<bool>& node_ends) const {
     }
     case NodeKind::kLoop: {
       if (!next_ends() || node.min == 0) return next_ends();
-      // The body leads back here, so it is asked without what follows it.
+      // The body leads back here, so it is asked without the nodes that follow it.
       const Node& body = nodes[node.branches[0]];
       return body.kind == NodeKind::kCall ? rule_ends(body.index) : !automata[body.index]->empty();
     }
@@ -188,7 +188,7 @@ void make_trie(ObjectShape& shape) {
   }
 }
 
-// States from which plain characters (all that need no escape) lead to such states for ever.
+// Returns the states from which plain characters (those that need no escape) lead only to such states, for ever.
 std::vector<bool> safe_states(const Dfa& dfa) {
   std::vector<bool> safe(dfa.states.size(), true);
   for (bool changed = true; changed;) {
@@ -199,7 +199,7 @@ std::vector<bool> safe_states(const Dfa& dfa) {
       bool ok = true;
       for (const Dfa::Range& range : dfa.states[state].ranges) {
         if (range.high < next) continue;
-        // Surrogates are no characters; a quote and a backslash are not plain.
+        // Surrogates are not characters; a quote and a backslash are not plain.
         if (range.low > next && !(next >= 0xD800 && range.low <= 0xE000) &&
             !(next == '"' && range.low == '"' + 1) && !(next == '\\' && range.low == '\\' + 1)) {
           ok = false;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint32_t kMostDigits = 32;
 
-// The digits so far, against a bound's at the same places.
+// How the digits so far compare with a bound's digits at the same places.
 enum class Side : std::uint8_t { kLess, kEqual, kGreater };
 
 struct Progress {
@@ -61,7 +61,8 @@ class Builder {
     if (range.high)
       most_fraction_ =
           std::max<std::uint32_t>(most_fraction_, range.high->value.fraction.size() + 1);
-    // The remainders multiply the states: then no count of digits, but for the bounds'.
+    // Each remainder multiplies the number of states. If there are remainders, digits are counted only for the
+    // bounds.
     count_digits_ =
         (range.multiples.empty() && range.not_multiples.empty()) || range.low || range.high;
   }
@@ -188,7 +189,7 @@ class Builder {
     side = against(c, place < bound->value.fraction.size() ? bound->value.fraction[place] : '0');
   }
 
-  // Fewer digits than the bound's: less, whatever they are.
+  // A number with fewer digits than the bound is less, whatever its digits are.
   static Side with_length(Side side, const std::optional<NumberRange::Bound>& bound,
                           std::uint32_t digits) {
     if (!bound || digits == bound->value.whole.size()) return side;
@@ -200,11 +201,11 @@ class Builder {
     at.high = with_length(at.high, range_.high, at.digits);
   }
 
-  // Where the number's magnitude is, against the bound's; then with both signs.
+  // Returns how the number's magnitude compares with the bound's; then the comparison with both signs.
   static int place(const Progress& at, Side side, const NumberRange::Bound& bound) {
     const bool zero_bound = bound.value.whole == "0" && bound.value.fraction.empty();
     int order = side == Side::kLess ? -1 : side == Side::kGreater ? 1 : 0;
-    // Equal so far, and the bound goes on: a bound's fraction has no trailing zeros.
+    // The digits are equal so far, and the bound has more: a bound's fraction has no trailing zeros.
     if (order == 0) {
       const bool in_fraction = at.phase == Phase::kFraction || at.phase == Phase::kPoint;
       const std::size_t seen = in_fraction ? at.digits : 0;
@@ -212,7 +213,7 @@ class Builder {
     }
     if (zero_bound) return order == 0 ? 0 : (at.negative ? -1 : 1);
     if (at.negative != bound.value.negative) {
-      return at.negative ? -1 : 1;  // -0 against a negative bound is told by the caller
+      return at.negative ? -1 : 1;  // the caller handles -0 against a negative bound
     }
     return at.negative ? -order : order;
   }
@@ -239,7 +240,7 @@ class Builder {
       const bool divides = at.rests[i] == 0 && !at.nonzero_fraction;
       if (divides != (i < range_.multiples.size())) return false;
     }
-    // Bounded numbers don't write zero as -0: its sign would have to be looked past.
+    // A bounded number never writes zero as -0, because the comparison would have to ignore the sign.
     const bool bounded = range_.low || range_.high;
     if (bounded && at.negative && is_zero(at)) return false;
     if (range_.low) {
@@ -261,7 +262,7 @@ class Builder {
   std::uint32_t most_whole_ = 0, most_fraction_ = 0;
 };
 
-// "-12.5e-3" to digits.
+// Splits a text such as "-12.5e-3" into its digits.
 Result<Decimal> of_text(std::string text) {
   Decimal out;
   long exponent = 0;

@@ -1,5 +1,5 @@
-// From the syntax tree of an expression to a term. Each node is compiled with the term of all that
-// follows it, so that `$` and a lookahead can speak of the whole rest: they are intersections with it.
+// Turns the syntax tree of an expression into a term. Each node is compiled with the term of all that follows it, so
+// that `$` and a lookahead can refer to the whole rest: they are intersections with that term.
 #include "worker/constrain/regex.hpp"
 
 #include "worker/constrain/regex_ast.hpp"
@@ -9,7 +9,7 @@ namespace {
 
 using Kind = RegexNode::Kind;
 
-// Whether the text's beginning is here.
+// Whether this place is the beginning of the text.
 enum class AtStart { kYes, kNo, kMaybe };
 
 bool asserts(const RegexNode& node) {

@@ -1,4 +1,4 @@
-// The syntax of ECMA-262's regular expressions, read into regex_ast.hpp.
+// Reads the syntax of ECMA-262's regular expressions into regex_ast.hpp.
 #include <map>
 #include <optional>
 #include <string_view>
@@ -35,9 +35,9 @@ CodeRanges join(CodeRanges a, const CodeRanges& b) {
   return normalise(std::move(a));
 }
 
-// Validators differ in what \d, \w and \s are outside ASCII (ECMA-262 and Python's re). What is
-// written must be valid for both, so the classes take what both take, and their opposites leave out
-// what either takes.
+// Validators differ in what \d, \w and \s match outside ASCII (ECMA-262 and Python's re). An answer must be valid for
+// both, so each class has only the characters that both readings match, and its opposite has none that either reading
+// matches.
 CodeRanges class_escape(char letter) {
   static const CodeRanges letters_numbers = of_classes(true, true, false);
   static const CodeRanges numbers = of_classes(false, true, false);
@@ -69,7 +69,7 @@ CodeRanges class_escape(char letter) {
   return {};
 }
 
-// A negated class of \d and the like must leave out what either reading takes.
+// A negated class of \d and the like must leave out the characters that either reading matches.
 CodeRanges wide_escape(char letter) {
   switch (letter) {
     case 'd':
@@ -169,7 +169,7 @@ class Parser {
     return out;
   }
 
-  // "{m}", "{m,}", "{m,n}"; anything else is text, as in a browser.
+  // Reads "{m}", "{m,}" or "{m,n}". Anything else is plain text, as in a browser.
   bool counts(std::uint32_t& min, std::uint32_t& max) {
     const std::size_t begin = at_;
     ++at_;

@@ -1,4 +1,4 @@
-// The way from a set of schemas to its alternatives.
+// Turns a set of schemas into its alternatives.
 #include "worker/constrain/schema_alternatives.hpp"
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 namespace bulkhead::constrain {
 namespace {
 
-// Branches looked at for one document, and alternatives of one set: a hostile schema multiplies them.
+// The most branches looked at for one document, and the most alternatives of one set. A hostile schema multiplies
+// them.
 constexpr std::uint64_t kMostWork = 200'000;
 constexpr std::size_t kMostAlternatives = 4'000;
 
@@ -24,7 +25,7 @@ Error invalid(const std::string& key, const std::string& path, const std::string
 struct Alternatives::State {
   SchemaSet flat;
   std::set<const Json*> seen;
-  std::vector<SchemaSet> groups;  // of each, one branch must hold
+  std::vector<SchemaSet> groups;  // of each group, one branch must hold
   Types types;
   bool dead = false;
 };
@@ -57,7 +58,7 @@ Status Alternatives::visit(const Json* schema, State& state) {
   if (document_.draft7() && schema->contains("$ref")) {
     return visit_keyword(schema, "$ref", (*schema)["$ref"], state);
   }
-  bool placed = false;  // among the plain ones: where its properties are, for their order
+  bool placed = false;  // already among the plain schemas, at the place that decides its properties' order
   for (const auto& [key, value] : schema->items()) {
     if (key == "properties") {
       state.flat.push_back(schema);
@@ -121,7 +122,7 @@ Status Alternatives::visit_keyword(const Json* schema, const std::string& key, c
   return {};
 }
 
-// What holds under a condition, as branches: it does not hold, or what follows from it does.
+// Turns a condition into branches: either it does not hold, or what follows from it does.
 Status Alternatives::depend(const Json* schema, const std::string& key, const Json& value,
                             State& state) {
   if (key == "if" && !schema->contains("then") && !schema->contains("else")) return {};
@@ -184,8 +185,8 @@ Status Alternatives::split(State state, const SchemaSet& initial, std::vector<Al
   return {};
 }
 
-// Of the first enum or const the members that all schemas allow. `initial`: schemas to ask as a whole,
-// where branches are still to be chosen.
+// Returns the members of the first enum or const that all schemas allow. `initial`: schemas to check as a whole,
+// because some of their branches have not been chosen yet.
 Result<std::optional<std::vector<Json>>> Alternatives::constants(const SchemaSet& schemas,
                                                                  const SchemaSet& initial) {
   const Json* source = nullptr;
@@ -217,7 +218,7 @@ Result<std::optional<std::vector<Json>>> Alternatives::constants(const SchemaSet
 
 namespace {
 
-// The constants that a branch names itself; nullptr where it doesn't.
+// Returns the constants that a branch names itself; nullptr if it names none.
 const Json* named_constants(const Json& branch, Json& room) {
   if (!branch.is_object()) return nullptr;
   if (const auto one = branch.find("const"); one != branch.end()) {
@@ -243,7 +244,7 @@ bool different_constants(const Json& branches) {
 
 }  // namespace
 
-// oneOf as anyOf: branches that meet another one exclude it.
+// Turns oneOf into anyOf: branches that overlap another one exclude it.
 Result<const Json*> Alternatives::exclusive(const Json* schema, const Json& branches) {
   constexpr std::size_t kMostBranches = 200;
   if (const auto known = exclusive_.find(schema); known != exclusive_.end()) return known->second;

@@ -1,4 +1,4 @@
-// Arrays: tuples, items, counts, contains and uniqueItems.
+// Compiles arrays: tuples, items, counts, contains and uniqueItems.
 #include <algorithm>
 
 #include "worker/constrain/schema_compiler.hpp"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::size_t kMostTuple = 2'000;
 
-// A schema's list of first items, and the schema of what follows; nullptr where it has none.
+// A schema's list of first items, and the schema of the items that follow; nullptr if it has none.
 struct Items {
   const Json* prefix = nullptr;
   const Json* rest = nullptr;

@@ -1,4 +1,4 @@
-// Rules for sets of schemas, and their scalars.
+// Makes rules for sets of schemas, and compiles their scalars.
 #include "worker/constrain/schema_compiler.hpp"
 
 #include <algorithm>
@@ -101,7 +101,7 @@ Status SchemaCompiler::make_alternative(const Alternative& one, const SchemaSet&
     constants(*one.constants, end, ways);
     return {};
   }
-  // Who writes properties without a type means objects.
+  // A schema that lists properties but no type means objects.
   const bool narrow = all_open(one.types) && speaks_of_objects(one.schemas);
   const Types types = narrow ? Types::only_object() : one.types;
   std::vector<std::u32string> words;
@@ -151,7 +151,7 @@ Status SchemaCompiler::number(const Alternative& one, NodeId end, std::vector<No
       NumberRange only;
       only.low = only.high = NumberRange::Bound{value, false};
       BULKHEAD_TRY(const DfaPtr same, number_automaton(only));
-      // Exponents could spell it, too.
+      // A number with an exponent could have this value, too.
       NumberRange plain = range;
       if (!plain.low) plain.low = NumberRange::Bound{{true, std::string(33, '9'), ""}, false};
       BULKHEAD_TRY(const DfaPtr spelled, number_automaton(plain));

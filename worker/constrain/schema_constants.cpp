@@ -1,9 +1,9 @@
-// Members of enum and const as nodes.
+// Makes nodes of the members of enum and const.
 #include "worker/constrain/schema_compiler.hpp"
 
 namespace bulkhead::constrain {
 
-// How a scalar that is no string may be written.
+// Adds the forms in which a scalar that is not a string may be written.
 void SchemaCompiler::spellings(const Json& value, std::vector<std::u32string>& out) const {
   std::string text = value.dump();
   if (notation_.form == Notation::Form::kPython && !value.is_number())

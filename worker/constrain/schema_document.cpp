@@ -1,4 +1,4 @@
-// References and places of schema_document.hpp.
+// The references and places of schema_document.hpp.
 #include "worker/constrain/schema_document.hpp"
 
 #include <algorithm>
@@ -11,10 +11,10 @@ namespace {
 
 constexpr std::size_t kMostSchemaBytes = 4U << 20;
 constexpr std::size_t kMostNesting = 256;
-constexpr std::size_t kMostMembers = 512;  // of an object: they are looked up one by one
+constexpr std::size_t kMostMembers = 512;  // the most members of an object, because they are looked up one by one
 
-// What of a text's shape no schema of use has, told before the parser builds it; empty where nothing is
-// wrong.
+// Says what makes a text's shape larger than that of any useful schema, before the parser builds its value; empty if
+// nothing does.
 std::string too_large(std::string_view text) {
   std::vector<std::size_t> members;  // of each object and array that is open, outermost first
   std::vector<bool> objects;         // which of them are objects
@@ -69,7 +69,7 @@ std::string percent_decoded(std::string_view text) {
   return out;
 }
 
-// `reference` without its fragment, seen from `base` (RFC 3986, as far as schemas use it).
+// Resolves `reference` without its fragment against `base` (RFC 3986, as far as schemas use it).
 std::string joined(const std::string& base, const std::string& reference) {
   if (reference.empty()) return base;
   const std::size_t colon = reference.find(':');

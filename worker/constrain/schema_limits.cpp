@@ -1,4 +1,4 @@
-// Strings and numbers of schema_limits.hpp.
+// The strings and numbers of schema_limits.hpp.
 #include "worker/constrain/schema_limits.hpp"
 
 #include <algorithm>
@@ -89,7 +89,7 @@ Result<StringShape> with_lengths(DfaPtr contents, std::uint32_t min, std::uint32
   shape.max = max;
   if (contents != any_text() && (min > 0 || max != kUnbounded)) {
     BULKHEAD_TRY(shape.lengths, Lengths::of(*contents, max));
-    // Most patterns imply a bound or two: then the automaton alone will do.
+    // Most patterns imply bounds on the length; then the automaton alone is enough.
     if (contents->empty()) shape.lengths.reset();
   }
   shape.contents = std::move(contents);
@@ -229,7 +229,7 @@ Result<NumberRange> number_range(const std::vector<const Json*>& schemas, bool i
       }
     }
   }
-  // Divisors of divisors multiply the automaton's states for nothing.
+  // A divisor of another divisor would multiply the automaton's states without any effect.
   auto& all = range.multiples;
   std::sort(all.rbegin(), all.rend());
   for (std::size_t i = 0; i < all.size(); ++i) {

@@ -1,5 +1,5 @@
-// Objects whose members are written one by one, between marks, instead of as one JSON object: the arguments of
-// tool calls in tags.
+// Compiles objects whose members are written one by one, between marks, instead of as one JSON object: the arguments
+// of tool calls in tags.
 #include <algorithm>
 #include <string>
 
@@ -10,7 +10,7 @@
 namespace bulkhead::constrain {
 namespace {
 
-// The keyword to blame where a schema has more than one form.
+// Returns the keyword that an error names if a schema has more than one form.
 const char* branching_keyword(const Json& schema) {
   for (const char* keyword : {"anyOf", "oneOf", "not", "if", "dependentRequired",
                               "dependentSchemas", "dependencies", "enum", "const"}) {
@@ -34,7 +34,7 @@ Result<DfaPtr> texts_without(std::string_view mark) {
   return terms.automaton(terms.negate(terms.cat(all, terms.cat(terms.text(wide), all))));
 }
 
-// What these schemas allow as plain text; null where that may be another value than a text.
+// Returns the plain texts that these schemas allow; null if the value may be something other than a text.
 Result<DfaPtr> SchemaCompiler::plain_text(const SchemaSet& value) {
   BULKHEAD_TRY(const std::vector<Alternative> kinds, alternatives_.of(value));
   DfaPtr all = literals({}, true);

@@ -1,4 +1,4 @@
-// The members of schema_members.hpp.
+// The functions of schema_members.hpp.
 #include "worker/constrain/schema_members.hpp"
 
 #include "worker/constrain/regex.hpp"

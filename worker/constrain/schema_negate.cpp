@@ -1,5 +1,5 @@
-// The opposite of a schema, keyword by keyword: a value is not valid where one of them does not
-// hold. The opposite of each is a schema again.
+// Makes the opposite of a schema, keyword by keyword: a value is not valid if one of the keywords does not hold. The
+// opposite of each keyword is a schema again.
 #include <algorithm>
 #include <iterator>
 #include <string_view>
@@ -163,7 +163,7 @@ Status Alternatives::negate_keyword(const Json* schema, const std::string& key, 
     return {};
   }
   if (key == "not") return ways.push_back(document_.link(&value)), Status();
-  if (std::ranges::find(kHard, key) == std::end(kHard)) return {};  // an annotation
+  if (std::ranges::find(kHard, key) == std::end(kHard)) return {};  // the keyword is an annotation
   return Error(ErrorCode::kUnsupported, "the opposite of \"" + key + "\" can't be enforced");
 }
 

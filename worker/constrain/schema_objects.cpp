@@ -1,4 +1,4 @@
-// Objects: which properties, in which order, with which keys besides.
+// Compiles objects: their properties, the order of these, and their other keys.
 #include <algorithm>
 #include <set>
 
@@ -9,7 +9,7 @@
 namespace bulkhead::constrain {
 namespace {
 
-constexpr std::size_t kMostPatterns = 6;  // each doubles the kinds of keys
+constexpr std::size_t kMostPatterns = 6;  // each pattern doubles the number of kinds of keys
 
 Error not_object(const char* keyword) {
   return Error(ErrorCode::kInvalidArgument, "\"" + std::string(keyword) + "\" must be an object");
@@ -101,7 +101,7 @@ Status SchemaCompiler::properties(const SchemaSet& schemas, ObjectShape& shape) 
   return {};
 }
 
-// The keys that propertyNames allows, of those in `contents`.
+// Returns the keys among those in `contents` that propertyNames allows.
 Result<StringShape> SchemaCompiler::names(const SchemaSet& schemas, DfaPtr contents) {
   std::uint32_t min = 0, max = kUnbounded;
   for (const Json* schema : schemas) {
@@ -139,7 +139,7 @@ Result<StringShape> SchemaCompiler::names(const SchemaSet& schemas, DfaPtr conte
   return with_lengths(std::move(contents), min, max);
 }
 
-// Keys that match the patterns whose bits are set, and no others.
+// Adds the keys that match exactly those patterns whose bits are set.
 Status SchemaCompiler::other(const SchemaSet& schemas, const std::vector<std::string>& patterns,
                              std::uint32_t matched, const Json* unevaluated, ObjectShape& shape) {
   std::vector<std::u32string> declared;
@@ -218,8 +218,8 @@ Status SchemaCompiler::others(const SchemaSet& schemas, const Json* unevaluated,
   return {};
 }
 
-// unevaluatedProperties sees the properties of its own schema and of what is applied in place there.
-// That is all of the set where the set came from that one schema; else it can't be told apart.
+// unevaluatedProperties applies to the properties of its own schema and of schemas applied in place there. If the
+// whole set came from that one schema, these are all of the set's properties; otherwise they can't be told apart.
 Result<const Json*> SchemaCompiler::unevaluated(const SchemaSet& schemas,
                                                 const SchemaSet& initial) {
   const Json* found = nullptr;

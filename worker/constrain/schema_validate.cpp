@@ -1,4 +1,4 @@
-// A validator for constants. Each keyword is one row of a table.
+// Validates constants. Each keyword is one row of a table.
 #include "worker/constrain/schema_validate.hpp"
 
 #include <cmath>
@@ -136,7 +136,7 @@ class Validator {
     return key == "anyOf" ? fits > 0 : fits == 1;
   }
 
-  // One keyword alone, by the automaton that generation would have.
+  // Checks one keyword alone, with the automaton that generation would use.
   Result<bool> number(const std::string& key) {
     static const std::set<std::string> keys = {"minimum",          "maximum",    "exclusiveMinimum",
                                                "exclusiveMaximum", "multipleOf", kNotMultiple};

@@ -5,14 +5,14 @@
 namespace bulkhead::constrain {
 namespace {
 
-// A mask is as fast as so many ids.
+// For so many ids, a mask is as fast as a list.
 constexpr std::size_t kFewIds = 768;
 
 std::uint32_t left_of(std::uint32_t bound, std::uint32_t taken) {
   return bound == kUnbounded ? kUnbounded : bound > taken ? bound - taken : 0;
 }
 
-// Whether lengths can tell places apart at all.
+// Says whether the shape's lengths can distinguish places at all.
 bool is_bounded(const StringShape& shape) {
   return shape.min > 0 || shape.max != kUnbounded;
 }
@@ -50,7 +50,7 @@ struct StringTokens::Walk {
     std::uint32_t state = 0;
     std::uint32_t characters = 0;
     Spelling spelling = kInside;
-    std::array<std::pair<char32_t, char32_t>, 3> ranges = {};  // of the character that is under way
+    std::array<std::pair<char32_t, char32_t>, 3> ranges = {};  // ranges of the character that has begun
     std::uint32_t range_count = 0;
   };
 
@@ -61,7 +61,7 @@ struct StringTokens::Walk {
   std::unordered_map<std::uint64_t, std::size_t> groups = {};
   std::unordered_map<std::uint32_t, std::size_t> exits = {};
 
-  // False where the byte is not allowed, or closes the string.
+  // Returns false if the byte is not allowed, or closes the string.
   bool step(Place& place, std::uint32_t node, unsigned char byte) {
     const Dfa& dfa = *shape.contents;
     if (place.spelling == kInside && byte >= 0x20 && byte < 0x80 && byte != '"' && byte != '\\') {
@@ -92,8 +92,8 @@ struct StringTokens::Walk {
     return false;
   }
 
-  // What the character may still become: all that the speller asks for when it is told no each time.
-  // Bytes that settle nothing leave it as it was.
+  // Notes which characters may still come of the bytes so far. The speller needs no more if it is refused each time.
+  // A byte that does not narrow these ranges leaves them as they are.
   void note_ranges(Place& place, unsigned char byte) const {
     std::uint32_t count = 0;
     spell(place.spelling, byte, shape.quoting, [&](char32_t low, char32_t high) {
@@ -115,7 +115,7 @@ struct StringTokens::Walk {
     const std::uint32_t characters = bounded ? place.characters : 0;
     const std::uint32_t state = shape.lengths ? place.state : 0;
     const std::uint32_t spelling = shape.lengths ? place.spelling : partial;
-    // Each fits: see kMostDfaStates, and tokens are shorter than 64 KiB.
+    // Each number fits: kMostDfaStates bounds the states, and tokens are shorter than 64 KiB.
     const std::uint64_t key = (std::uint64_t{state} << 16 | (characters & 0xFFFF)) << 32 | spelling;
     const auto [known, fresh] = groups.try_emplace(key, out.groups.size());
     if (fresh) {
@@ -136,7 +136,7 @@ struct StringTokens::Walk {
     start.end = nodes[0].subtree;
     start.state = state;
     start.spelling = spelling;
-    // After the first half of a pair, the bytes up to the second one's digits settle nothing.
+    // After the first half of a pair, the bytes before the second half's digits do not narrow the ranges.
     const auto kind = static_cast<Spelled>(spelling & 0xF);
     if (kind == Spelled::kPairSlash || kind == Spelled::kPairU) {
       const char32_t low = 0x10000 + (((spelling >> 8) - 0xD800) << 10);

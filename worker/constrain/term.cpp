@@ -1,4 +1,4 @@
-// The terms of term.hpp: simplification, derivatives, and the automaton of a term.
+// Simplifies the terms of term.hpp, derives them, and makes the automaton of a term.
 #include "worker/constrain/term.hpp"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace bulkhead::constrain {
 namespace {
 
-// Derivatives that one automaton may take: some tens of milliseconds.
+// The most derivatives for one automaton; they take some tens of milliseconds.
 constexpr std::uint64_t kMostTermWork = 300'000;
 constexpr std::size_t kMostTerms = 200'000;
 
@@ -80,7 +80,7 @@ TermId Terms::cat(TermId a, TermId b) {
   if (a == nothing() || b == nothing()) return nothing();
   if (a == empty()) return b;
   if (b == empty()) return a;
-  if (terms_[a].kind == Kind::kCat) {  // to the right, so that equal ones look equal
+  if (terms_[a].kind == Kind::kCat) {  // chains lean to the right, so that equal ones look equal
     const std::vector<TermId> parts = terms_[a].parts;
     return cat(parts[0], cat(parts[1], b));
   }
@@ -147,7 +147,7 @@ TermId Terms::repeat(TermId a, std::uint32_t min, std::uint32_t max) {
 }
 
 TermId Terms::derive_cat(TermId term, char32_t code, std::map<TermId, TermId>& done) {
-  // Along the chain of a nullable head, without recursion over the length of the text.
+  // Follows the chain of a nullable head without recursion, which would be as deep as the text is long.
   std::vector<TermId> ways;
   while (terms_[term].kind == Kind::kCat) {
     const TermId head = terms_[term].parts[0];
@@ -259,7 +259,7 @@ Result<DfaPtr> Terms::automaton(TermId root) {
     std::sort(classes.begin(), classes.end());
     classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
     BULKHEAD_TRY(const auto pieces, elementary(classes));
-    std::map<std::vector<bool>, TermId> by_side;  // what the classes say of a character decides
+    std::map<std::vector<bool>, TermId> by_side;  // the classes that a character belongs to decide
     Dfa::State state;
     state.accept = nullable(term);
     for (const auto& [low, high] : pieces) {
@@ -288,7 +288,7 @@ Result<DfaPtr> Terms::automaton(TermId root) {
     ranges += state.ranges.size();
     if (order.size() > kMostDfaStates || ranges > kMostDfaRanges) return too_much();
     dfa->states.push_back(std::move(state));
-    if (at == 0) dfa->states.erase(dfa->states.begin());  // the empty automaton's one
+    if (at == 0) dfa->states.erase(dfa->states.begin());  // removes the state of the empty automaton
   }
   trim(*dfa);
   return DfaPtr(dfa);

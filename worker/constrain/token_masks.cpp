@@ -7,7 +7,7 @@
 namespace bulkhead::constrain {
 namespace {
 
-// Masks kept: 19 kB each for a vocabulary of 150,000.
+// The number of masks that are kept. Each takes 19 kB for a vocabulary of 150,000 tokens.
 constexpr std::size_t kMostMasks = 512;
 constexpr std::size_t kMostParts = 2'048;
 constexpr std::size_t kMostStringBytes = std::size_t{32} << 20;
@@ -45,7 +45,7 @@ void TokenMasks::add_tokens(std::uint32_t node, TokenMask& mask) const {
 void TokenMasks::walk(std::uint32_t top, ConfigId at, TokenMask& mask,
                       std::vector<std::uint32_t>* exits) {
   const std::vector<TokenTrie::Node>& nodes = trie_->nodes();
-  // Ends of the open subtrees, and the configurations at their nodes.
+  // The ends of the open subtrees, and the configurations at their nodes.
   std::vector<std::pair<std::uint32_t, ConfigId>> open = {{top + nodes[top].subtree, at}};
   for (std::uint32_t node = top + 1; node < top + nodes[top].subtree;) {
     while (open.back().first <= node)
@@ -60,7 +60,7 @@ void TokenMasks::walk(std::uint32_t top, ConfigId at, TokenMask& mask,
     }
     if (exits != nullptr && automaton_.at_hole(next)) {
       exits->push_back(node);
-      // With nothing but the hole, the frame is left for good.
+      // If only the hole is left, the frame is never entered again.
       if (automaton_.items(next).size() == 1) {
         node += nodes[node].subtree;
         continue;
@@ -180,7 +180,7 @@ const TokenMask* TokenMasks::mask(ConfigId at) {
     }
   }
   if (tally_ > most_) {
-    // What was begun is not whole.
+    // A part that was begun is incomplete.
     parts_.clear();
     beyond_.clear();
     beyond_bytes_ = 0;

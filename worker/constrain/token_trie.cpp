@@ -1,4 +1,4 @@
-// Building the trie of token_trie.hpp.
+// Builds the trie of token_trie.hpp.
 #include "worker/constrain/token_trie.hpp"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace bulkhead::constrain {
 namespace {
 
-// Tokens of more characters are so few that they are looked at one by one.
+// So few tokens have more characters that they are looked at one by one.
 constexpr std::uint32_t kMostUsualCharacters = 24;
 
 std::uint32_t characters_of(std::string_view piece) {
@@ -33,12 +33,12 @@ TokenTrie::TokenTrie(const std::vector<std::string_view>& pieces)
   ids_.resize(pieces.size());
   std::iota(ids_.begin(), ids_.end(), 0U);
   std::erase_if(ids_, [&](std::uint32_t id) { return pieces[id].empty(); });
-  // Bytes are compared without sign, as string_view does.
+  // Bytes are compared as unsigned values, as string_view does.
   std::sort(ids_.begin(), ids_.end(), [&](std::uint32_t a, std::uint32_t b) {
     return pieces[a] != pieces[b] ? pieces[a] < pieces[b] : a < b;
   });
   nodes_.emplace_back();
-  std::vector<std::uint32_t> path = {0};  // nodes of the text before, by length
+  std::vector<std::uint32_t> path = {0};  // nodes of the text before, one for each length
   std::string_view before;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> by_length;
   const auto close = [&](std::size_t length) {

@@ -8,16 +8,16 @@ namespace {
 
 using constrain::TokenTrie;
 
-constexpr char kMarkByte = '\xFF';  // of no UTF-8 text
+constexpr char kMarkByte = '\xFF';  // a byte that no UTF-8 text contains
 constexpr std::size_t kShortestMark = 6;
 
-// A mark in full, as vocabularies have them: a token of that text is the mark, control token or not.
+// Says whether the text looks like a whole mark. A token of such a text is a mark, even if it is not a control token.
 bool looks_like_a_mark(std::string_view text) {
   return text.size() >= kShortestMark && (text.front() == '<' || text.front() == '[') &&
          (text.back() == '>' || text.back() == ']');
 }
 
-// The node of the trie that `text` leads to from `node`; the root's own number where there is none.
+// Returns the node of the trie that `text` leads to from `node`, or the root's number if there is none.
 std::uint32_t descend(const TokenTrie& trie, std::uint32_t node, std::string_view text) {
   const auto& nodes = trie.nodes();
   for (const char c : text) {
@@ -45,8 +45,8 @@ void forbid(constrain::TokenMask& mask, TokenId token) {
   mask[token / 32] &= ~(1U << (token % 32));
 }
 
-// Whether `text`, the beginning of a call in JSON, ends with the call's name. Nothing with the name's key in it
-// comes before that in a grammar's calls.
+// Says whether `text`, the beginning of a call in JSON, ends with the call's name. In a grammar's calls, the key of
+// the name does not occur before it.
 bool ends_with_name(std::string_view text, const std::string& key) {
   constexpr std::string_view kBlanks = " \n";
   const std::size_t at = text.find('"' + key + '"');
@@ -60,7 +60,7 @@ bool ends_with_name(std::string_view text, const std::string& key) {
   return !text.empty() && text.find('"') == text.size() - 1;
 }
 
-// Adds the tokens that are the beginning of `text`, or all of it.
+// Adds the tokens whose text is the beginning of `text`, or all of it.
 void allow_along(const TokenTrie& trie, std::string_view text, constrain::TokenMask& mask) {
   for (std::size_t length = 1; length <= text.size(); ++length) {
     const std::uint32_t node = descend(trie, 0, text.substr(0, length));
@@ -119,7 +119,7 @@ AnswerConstraint::AnswerConstraint(AnswerRules rules, model::answer::AnswerReque
   const bool channels = rules_.family->calls.syntax == model::answer::CallSyntax::kChannels;
   opener_ = rules_.tokens->spell(channels ? "<|channel|>analysis<|message|>"
                                           : rules_.family->reasoning.open);
-  // Spelled out by letters it would be no sign of a model that reasons.
+  // If the answer spells this mark out by letters, that does not show that the model reasons.
   if (!opener_.starts_with(kMarkByte) || !place_.may_reason) opener_.clear();
   if (place_.reasons) {
     phase_ = Phase::kReasoning;
@@ -138,7 +138,7 @@ void AnswerConstraint::hold(std::string_view spelled) {
   held_text_ = spelled;
   epoch_ = 0;
   locate();
-  // A call that the grammar does not know (a family's code, keys in another order) stays free.
+  // A call that the grammar does not know (a family's code, keys in another order) is not constrained.
   given_up_ = at_ == constrain::kNowhere;
   fresh_ = true;
   phase_ = given_up_ ? Phase::kFree : Phase::kHeld;
@@ -171,7 +171,7 @@ void AnswerConstraint::step(std::string_view plain, std::string_view spelled) {
   }
   static_cast<void>(parser_.feed(plain));
   place_ = parser_.place();
-  if (place_.reasons) {  // the family's own way to begin an answer
+  if (place_.reasons) {  // the family begins an answer in its own way
     phase_ = Phase::kReasoning;
     return;
   }
@@ -201,7 +201,7 @@ void AnswerConstraint::step_free(std::string_view plain) {
   given_up_ = given_up_ && place_.begun;
   if (rules_.held != nullptr && place_.begun && !given_up_)
     return hold(rules_.tokens->spell(parser_.undecided()));
-  // Bare JSON whose name has shown that it is a call.
+  // This is bare JSON, and its name has shown that it is a call.
   const bool call = before.bare && !place_.bare && !place_.calls;
   if (rules_.held != nullptr && call)
     return hold(std::string_view(bare_).substr(std::min(bare_.find('{'), bare_.size())));
@@ -219,7 +219,7 @@ std::string_view AnswerConstraint::opener_left() const {
   return may ? std::string_view(opener_).substr(held_text_.size()) : std::string_view();
 }
 
-// Up to the first mark, which no text spells.
+// Adds text up to the first mark, which no text can spell.
 std::string AnswerConstraint::forced_text(std::size_t most) {
   if (phase_ != Phase::kHeld || !opener_left().empty()) return {};
   locate();
@@ -240,7 +240,7 @@ std::span<const std::uint32_t> AnswerConstraint::all() {
   return mask_;
 }
 
-// Nothing but the rest of the mark that ends reasoning.
+// Only the rest of the mark that ends reasoning is allowed.
 std::span<const std::uint32_t> AnswerConstraint::forced_end() {
   const std::string& close = rules_.family->reasoning.close;
   const std::string before = parser_.undecided();
@@ -258,7 +258,7 @@ bool AnswerConstraint::forbid_beyond(std::string_view mark, std::string_view bef
   constrain::TokenMasks& masks = rules_.held->get();
   const constrain::ConfigId behind = masks.advance(masks.start(), grammar_text);
   bool any = false;
-  // Each way in which the text so far may be the mark's beginning.
+  // Tries each length that the mark's beginning may already have at the end of the text.
   for (std::size_t begun = std::min(mark.size() - 1, before.size()) + 1; begun-- > 0;) {
     if (!before.ends_with(mark.substr(0, begun))) continue;
     const std::uint32_t top = descend(trie, 0, mark.substr(begun));
@@ -291,14 +291,14 @@ bool AnswerConstraint::forbid_beyond_name() {
   const std::size_t begin = std::min(bare_.find('{'), bare_.size());
   for (std::size_t i = begin; i < bare_.size() && at != constrain::kNowhere; ++i)
     at = masks.advance(at, {&bare_[i], 1});
-  if (at == constrain::kNowhere) return false;  // none of the grammar's calls: it would stay free
+  if (at == constrain::kNowhere) return false;  // the call is none of the grammar's, so it would not be constrained
   std::string text = bare_.substr(begin);
   const TokenTrie& trie = *rules_.tokens->trie();
   const auto& nodes = trie.nodes();
   struct Open {
     std::uint32_t end;
     constrain::ConfigId at;
-    std::size_t length;  // of `text`
+    std::size_t length;  // length of `text`
     bool named;
   };
   std::vector<Open> open = {{static_cast<std::uint32_t>(nodes.size()), at, text.size(), false}};

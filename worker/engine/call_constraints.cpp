@@ -16,7 +16,7 @@ using model::answer::CallSyntax;
 
 constexpr std::size_t kMostTools = 8;
 constexpr std::int32_t kNoBudget = std::numeric_limits<std::int32_t>::max();
-// Each warning becomes a line in the head of an answer.
+// Each warning becomes a header line of an answer.
 constexpr std::size_t kMostWarnings = 8;
 constexpr std::size_t kMostWarningBytes = 240;
 
@@ -61,7 +61,7 @@ Result<const CallConstraints::Kept*> CallConstraints::kept(std::string key,
   BULKHEAD_TRY(CallGrammar made, make());
   auto masks =
       std::make_shared<GrammarMasks>(std::move(made.grammar), tokens_->trie(), tokens_->ends());
-  // Once it has been handed out, the engine's thread alone touches it.
+  // Once it has been handed out, only the engine's thread touches it.
   const constrain::TokenMask* first = masks->get().mask(masks->get().start());
   if (first == nullptr)
     return Error(ErrorCode::kUnsupported,
@@ -164,7 +164,7 @@ Result<HeldCalls> CallConstraints::hold(const ToolUse& use, const ipc::Constrain
   std::shared_ptr<GrammarMasks> masks;
   const bool wants = wanted.kind != ipc::ConstraintKind::kNone;
   const bool channels = family_.calls.syntax == CallSyntax::kChannels;
-  // If the prompt goes on with a message, it has that message's header already.
+  // A prompt that ends within a message already has that message's header.
   const bool in_message = wants && channels && !begins_with_header(request);
   if (!request.tools.empty() && !wants) {
     BULKHEAD_TRY(masks, held_calls(use, parameter, held.warnings));

@@ -42,7 +42,7 @@ class Builder {
     const bool more = !wish_.one_call && repeats();
     if (more) after = grammar_->add(choice({}));
     const NodeId first = block(after);
-    // The blanks behind a block may be the answer's last.
+    // The blanks behind a block may be the end of the answer.
     if (more) grammar_->nodes[after].branches = {end, blanks(grammar_->add(choice({end, first})))};
     const NodeId calls = blanks(first);
     grammar_->rules[grammar_->root] =
@@ -89,7 +89,8 @@ class Builder {
 
   // ---- syntaxes ----
 
-  // Nothing says where a call without a mark ends and the next one begins; harmony's answer ends with it.
+  // Says whether a call may follow a call. Without marks, nothing separates two calls; a harmony answer ends with its
+  // call.
   bool repeats() const { return !calls_.bare_json && calls_.syntax != CallSyntax::kChannels; }
 
   NodeId block(NodeId next) {
@@ -128,7 +129,7 @@ class Builder {
     return grammar_->add(choice(std::move(ways)));
   }
 
-  // {"name": N, "arguments": {...}}, with an id before or behind where the family has one
+  // {"name": N, "arguments": {...}}, with an id before or behind it if the family has ids
   NodeId json_call(NodeId next) {
     const auto& keys = calls_.keys;
     const auto key = [&](const std::string& name, NodeId value) {
@@ -195,7 +196,7 @@ class Builder {
     return grammar_->add(choice(std::move(ways)));
   }
 
-  // Calls with marks of their own, within a section's where the family has one.
+  // Calls with their own marks, within a section's marks if the family has sections.
   NodeId sections(NodeId next) {
     std::vector<NodeId> ways;
     const std::size_t closers_of_call = calls_.closers.size() - (calls_.section.empty() ? 0 : 1);
@@ -206,7 +207,7 @@ class Builder {
       if (!wish_.one_call) grammar_->nodes[after].branches.push_back(blanks(call));
       ways.push_back(mark(calls_.section, blanks(call)));
     }
-    // A section's mark may be forgotten.
+    // The model may forget a section's mark.
     ways.push_back(one_call(closers_of_call, next));
     return grammar_->add(choice(std::move(ways)));
   }
@@ -217,7 +218,7 @@ class Builder {
                                                 : named_call(closers_of_call, next);
   }
 
-  // NAME end, its arguments in the schema's order, call_close
+  // NAME end, the arguments in the schema's order, call_close
   NodeId tagged_call(NodeId next) {
     const NodeId close = mark(calls_.tags.call_close, next);
     const std::string name_end = calls_.name_ends.empty() ? "" : calls_.name_ends[0];
@@ -256,7 +257,7 @@ class Builder {
     return mark(tags.param_open, at);
   }
 
-  // The rule of any text without `mark`.
+  // Makes the rule for any text that does not contain `mark`.
   RuleId matching_text(std::string_view without) {
     const RuleId rule = grammar_->add_rule();
     grammar_->rules[rule] =
@@ -299,12 +300,12 @@ class Builder {
     return mark(tool.name, behind);
   }
 
-  // Behind `to=`, which the header's other forms have before their channel or behind it.
+  // What follows `to=`, which other forms of the header have before or behind their channel.
   NodeId channels(NodeId next) {
     const NodeId name = any_tool([&](const OfferedTool& tool) {
       const NodeId body = mark("<|message|>", arguments(tool, next));
       const NodeId marked = maybe(mark("<|constrain|>json", body), body);
-      // Without its mark the word needs a space, else it would belong to the name.
+      // Without its mark the word needs a space before it, because it would otherwise be part of the name.
       const NodeId type = maybe(mark(" ", maybe(mark("json", body), marked)), marked);
       return mark("functions." + tool.name, maybe(mark("<|channel|>commentary", type), type));
     });

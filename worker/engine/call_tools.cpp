@@ -31,13 +31,13 @@ bool is_strict(const Json& function) {
   return asked != function.end() && *asked == true;
 }
 
-// The part of a tool that has its name.
+// Returns the part of a tool that has its name.
 const Json& function_of(const Json& tool) {
   const auto function = tool.find("function");
   return function == tool.end() ? tool : *function;
 }
 
-// Arguments must be an object, also if the schema leaves that open.
+// Arguments must be an object, even if the schema does not say so.
 Json as_object(const Json& schema) {
   Json out = schema;
   const auto type = out.find("type");
@@ -105,7 +105,7 @@ class ToolReader {
     return {};
   }
 
-  // Tags can't write every name; and the parser must take for text what the schema does.
+  // Tags can't hold every name, and the parser must read as text what the schema calls text.
   Status check_members(OfferedTool& tool, Strictness strictness, std::vector<std::string>& out) {
     const model::answer::Tool* known = offered_.find(tool.name);
     std::vector<constrain::LooseMember> kept;
@@ -134,7 +134,7 @@ class ToolReader {
     return {};
   }
 
-  // Adds a tool's schema by `add`. False: it can't be held, and the tool is not strict.
+  // Adds a tool's schema with `add`. Returns false if it can't be enforced and the tool is not strict.
   template <typename Add>
   Result<bool> try_schema(const Json& function, const OfferedTool& tool, Add add) {
     const bool strict = is_strict(function);
@@ -156,7 +156,7 @@ class ToolReader {
     return false;
   }
 
-  // What a schema that failed had put into the grammar already.
+  // The sizes of what the grammar had before a schema that failed.
   using Sizes = std::array<std::size_t, 6>;
   Sizes sizes() const {
     const Grammar& all = grammar_;
@@ -172,7 +172,7 @@ class ToolReader {
     grammar_.arrays.resize(to[5]);
   }
 
-  // The rule of a schema of ours, made once.
+  // Returns the rule of a schema of ours, which is made only once.
   Result<RuleId> object(const char* schema, RuleId& known) {
     std::vector<std::string> none;
     if (known == constrain::kNoNode) {
@@ -185,7 +185,7 @@ class ToolReader {
   Grammar& grammar_;
   const Calls& calls_;
   const constrain::Notation notation_;
-  model::answer::Tools offered_;  // as the parser sees them
+  model::answer::Tools offered_;  // the tools as the parser sees them
   OfferedTools out_;
   RuleId any_ = constrain::kNoNode, none_ = constrain::kNoNode;
   int too_large_ = 0;

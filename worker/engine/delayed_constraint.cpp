@@ -6,7 +6,7 @@
 namespace bulkhead::engine {
 namespace {
 
-// Marks are tokens of their own in most vocabularies: control tokens, which have no piece.
+// In most vocabularies marks are tokens of their own: control tokens, which have no text.
 std::string_view written(const model::Tokenizer& tokenizer, TokenId token) {
   const std::string_view piece = tokenizer.piece(token);
   return piece.empty() ? tokenizer.vocabulary_text(token) : piece;
@@ -16,13 +16,13 @@ std::string_view written(const model::Tokenizer& tokenizer, TokenId token) {
 
 std::string_view open_reasoning(const model::Tokenizer& tokenizer, std::span<const TokenId> prompt,
                                 const model::answer::Family& family) {
-  constexpr std::size_t kMostTokens = 32;  // of a mark, with line ends after it
+  constexpr std::size_t kMostTokens = 32;  // most tokens of a mark and the line ends after it
   std::string tail;
   for (const TokenId token : prompt.last(std::min(prompt.size(), kMostTokens)))
     tail += written(tokenizer, token);
   while (!tail.empty() && (tail.back() == '\n' || tail.back() == ' '))
     tail.pop_back();
-  // A channel's name is no mark: it opens nothing before its header has ended.
+  // A channel's name is not a mark: it opens nothing before its header has ended.
   if (family.calls.syntax == model::answer::CallSyntax::kChannels) return {};
   const model::answer::Reasoning& reasoning = family.reasoning;
   const bool open = !reasoning.open.empty() && tail.ends_with(reasoning.open);

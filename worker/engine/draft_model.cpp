@@ -8,12 +8,13 @@
 namespace bulkhead::engine {
 namespace {
 
-// A sequence that lacked pages asks for them again after so many tokens more.
+// A sequence that lacked pages asks for pages again after so many more tokens.
 constexpr std::uint32_t kStarvedFor = 64;
-// Steps that read take about this long, because streams wait for them.
+// Steps that only read tokens take about this long, because streams wait for them.
 constexpr std::chrono::milliseconds kReadTime{20};
 constexpr std::uint32_t kLeastRead = 4, kFirstRead = 64, kMostRead = 256;
-// A round that guesses reads so many tokens of a sequence at most: those of a step with drafts, and its next one.
+// In a round that guesses, the model reads at most so many tokens of a sequence: those of a step with drafts, and the
+// next one.
 constexpr std::uint32_t kReadByRound = kMostDrafts + 2;
 
 bool device_failed(const Error& error) {
@@ -47,7 +48,7 @@ double DraftModel::bytes() const {
   return static_cast<double>(executor_.weight_bytes()) + cache;
 }
 
-// Counts the guesses that turned out right as computed, and gives a new sequence the pages that are known.
+// Counts the tokens of right guesses as computed, and gives a new sequence the pages that the cache knows.
 void DraftModel::begin(Wanted& wanted) {
   DraftContext& context = *wanted.context;
   wanted.count = 0;
@@ -68,7 +69,7 @@ void DraftModel::begin(Wanted& wanted) {
   computed_to(context, wanted.tokens, end);
 }
 
-// Positions below `end` hold what the sequence's own tokens make, and the steps that wrote them have ended.
+// The positions below `end` hold what the sequence's own tokens give, and the steps that wrote them have ended.
 void DraftModel::computed_to(DraftContext& context, std::span<const TokenId> tokens,
                              std::uint32_t end) {
   context.computed = end;
@@ -76,7 +77,7 @@ void DraftModel::computed_to(DraftContext& context, std::span<const TokenId> tok
   if (pool_.windows().exists()) context.pages.slide(end, {});
 }
 
-// Its pages go to others. The cache still knows the full ones for a while.
+// Gives the sequence's pages to others. The cache still knows the full ones for a while.
 void DraftModel::starve(DraftContext& context, std::size_t tokens) const {
   context.pages.clear();
   context.computed = context.fed_count = 0;
@@ -103,7 +104,7 @@ Result<std::span<const ColumnOutput>> DraftModel::run_step() {
   return executor_.wait();
 }
 
-// Reads tokens of sequences that lack too many for a round. Returns false if there were none.
+// Reads tokens of sequences that lack too many tokens for a round. Returns false if there were no such sequences.
 Result<bool> DraftModel::read(std::span<Wanted> wanted) {
   clear_step();
   ends_.assign(wanted.size(), 0);
@@ -135,12 +136,12 @@ Result<bool> DraftModel::read(std::span<Wanted> wanted) {
   return true;
 }
 
-// Returns how many positions the rounds write, as far as they fit the context.
+// Returns how many positions the rounds write, as far as the context has room.
 std::uint32_t DraftModel::positions_for(const Wanted& wanted, std::uint32_t rounds) const {
   return std::min(static_cast<std::uint32_t>(wanted.tokens.size()) + rounds - 1, limits_.context);
 }
 
-// Those that have read enough and get pages for all rounds.
+// Chooses the sequences that have read enough and get pages for all rounds.
 void DraftModel::choose_members(std::span<Wanted> wanted, std::uint32_t rounds) {
   members_.clear();
   std::uint32_t columns = 0;
@@ -148,7 +149,7 @@ void DraftModel::choose_members(std::span<Wanted> wanted, std::uint32_t rounds) 
     DraftContext& context = *wanted[i].context;
     const auto size = static_cast<std::uint32_t>(wanted[i].tokens.size());
     const std::uint32_t pending = size - context.computed;
-    // Without a token that is new since the last round there is nothing new to guess.
+    // If the sequence has no token that is new since the last round, there is nothing new to guess.
     if (pending == 0 || pending > kReadByRound || !takes(context, size)) continue;
     const bool room = columns + pending <= limits_.max_columns &&
                       members_.size() < std::min(limits_.max_sequences, limits_.max_outputs);

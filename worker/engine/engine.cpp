@@ -1,5 +1,5 @@
-// Turns: from planned steps to tokens, and from tokens to messages. How a request comes to be
-// computed is in engine_requests.cpp.
+// Runs turns: from planned steps to tokens, and from tokens to messages. engine_requests.cpp turns requests into
+// sequences.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -11,7 +11,7 @@
 namespace bulkhead::engine {
 namespace {
 
-// However slow the device is: a step of one column takes not much less.
+// The smallest chunk, however slow the device is: a step of one column takes little less time.
 constexpr std::uint32_t kLeastPrefillChunk = 4;
 
 std::uint64_t microseconds(Clock::duration duration) {
@@ -86,7 +86,7 @@ Engine::Engine(Executor& executor, const Language& language, EngineOptions optio
     draft_model_ = std::make_unique<DraftModel>(*options_.draft_model);
     speculator_.set_model(draft_model_.get());
   }
-  // Many columns take less than as many single ones.
+  // One step of many columns takes less time than as many steps of one column.
   if (const std::uint32_t step_us = executor.limits().step_us; step_us > 0) {
     const auto columns = 2 * std::chrono::microseconds(options_.longest_step).count() / step_us;
     scheduler_.limit_prefill(std::max(
@@ -109,7 +109,7 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   }
   meanwhile();
   poll();
-  // The wait can't be interrupted: what would get too old during it goes now.
+  // The wait can't be interrupted, so tokens that would become too old during it are sent now.
   if (!pending_.empty() && begin + usual_step_ > oldest_pending_ + options_.flush_interval)
     flush_all();
   make_masks();
@@ -117,7 +117,7 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   const StepFacts& ended = step_facts_[steps_ended_++ % step_facts_.size()];
   if (!waited.ok()) return waited.error().within(ended.name(steps_ended_));
   const std::span<const ColumnOutput> outputs = *waited;
-  // The engine believes nothing that the step computed before it knows that the pages were whole.
+  // The engine takes no results of the step before it knows that the pages were unchanged.
   BULKHEAD_RETURN_IF_ERROR(look_at_memory(steps_ended_));
   const Clock::time_point end = options_.now();
   usual_step_ = usual_step_.count() == 0 ? end - begin : (usual_step_ * 3 + (end - begin)) / 4;
@@ -144,7 +144,7 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
 void Engine::pace_prefill(std::uint32_t columns, std::chrono::nanoseconds took) {
   const std::uint32_t limit = scheduler_.prefill_limit();
   if (columns < std::min(limit, scheduler_.prefill_chunk()) / 2)
-    return;  // says little of a whole chunk
+    return;  // this says little about a whole chunk
   if (took > options_.longest_step) {
     const double share = std::chrono::duration<double>(options_.longest_step) / took;
     scheduler_.limit_prefill(
@@ -159,8 +159,8 @@ std::string Engine::StepFacts::name(std::uint64_t number) const {
          std::to_string(sequences) + " sequences)";
 }
 
-// As many as the executor takes: while the host looks at one step's tokens, the device is at the
-// next.
+// Submits as many steps as the executor takes: while the host looks at one step's tokens, the device computes the
+// next step.
 Status Engine::submit_steps() {
   if (profile_wanted_) {
     if (scheduler_.in_flight() > 0) return {};
@@ -196,7 +196,7 @@ Result<bool> Engine::ask_draft_model() {
   const std::uint32_t rounds = speculator_.rounds_of_model(scheduler_);
   if (rounds == 0) return true;
   if (scheduler_.in_flight() > 0) return false;
-  // It takes a part of a step's time.
+  // The guesses take a part of a step's time.
   const Clock::time_point now = options_.now();
   if (!pending_.empty() && now + usual_step_ > oldest_pending_ + options_.flush_interval)
     flush_all();
@@ -213,7 +213,7 @@ void Engine::mark_started() {
   }
 }
 
-// While the device computes what they are for; handle_output() finds them made.
+// The masks are made while the device computes the logits that they are for; handle_output() finds them ready.
 void Engine::make_masks() {
   for (const Scheduler::Member& member : scheduler_.members()) {
     if (member.sequence == nullptr || member.outputs == 0) continue;
@@ -223,8 +223,7 @@ void Engine::make_masks() {
   }
 }
 
-// Outputs of sequences that are gone, most often past their end, concern nobody: they were neither
-// drawn nor counted.
+// Outputs of sequences that are gone, most often behind their end, are ignored: they were neither drawn nor counted.
 void Engine::handle_outputs(std::span<const ColumnOutput> outputs) {
   for (const ColumnOutput& output : outputs) {
     Sequence* sequence = scheduler_.sequence_of(output.column);
@@ -249,7 +248,7 @@ void Engine::check_draft(Request& request, const ColumnOutput& output) {
   const bool right = scheduler_.confirm(output.column);
   if (scheduler_.is_draft(output.column)) speculator_.checked(request, right);
   if (!right) return;
-  // The tokens that drafts bring at once must fit a record, too.
+  // The tokens that drafts bring at once must fit one record, too.
   if (request.unsent.tokens.size() >= request.most_unsent) flush_all();
   handle_output(request, output);
 }
@@ -292,8 +291,9 @@ void Engine::handle_output(Request& request, const ColumnOutput& output) {
   take_token(request, token);
 }
 
-// What spoilt its outputs may have been in passing, or lie in its pages: the first time it is computed
-// again, in other pages. Else false, and the weights are looked at.
+// Computes the request again. What made its outputs invalid may have been a passing fault, or may be in its pages, so
+// the first time it is computed in other pages. The second time this returns false, and the engine checks the
+// weights.
 bool Engine::compute_again(Request& request) {
   counts_.add("nonfinite_outputs_total");
   if (std::exchange(request.computed_again, true)) {
@@ -371,8 +371,8 @@ ipc::TokenLogprob Engine::entry_of(TokenId token, const Sampler::Logprobs& logpr
 void Engine::finish(Request& request, ipc::FinishReason reason) {
   ipc::Finished& message = request.finished;
   const Clock::time_point now = options_.now();
-  // An end without a stop string lets go of what was held back, which can complete one (a broken
-  // character's U+FFFD). After a stop string there is nothing left to let go of.
+  // If the answer ended without a stop string, the text that was held back is released. That may complete a stop
+  // string (a broken character's U+FFFD). After a stop string, nothing is held back any more.
   std::vector<ipc::AnswerPart>& parts = message.parts;
   const bool by_text = request.text.finish(message.text);
   if (by_text) reason = ipc::FinishReason::kStop;
@@ -380,7 +380,7 @@ void Engine::finish(Request& request, ipc::FinishReason reason) {
     message.reasoning_tokens = request.reader->reasoning_tokens();
     const bool over = request.reader->feed(std::exchange(message.text, {}), parts);
     if (by_text && !over) request.cut_call = request.reader->in_call();
-    // A client must not take half a call for a whole one.
+    // A client must not take a part of a call for a whole call.
     if (request.cut_call) reason = ipc::FinishReason::kLength;
     request.reader->finish(reason, parts);
   }

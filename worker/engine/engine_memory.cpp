@@ -78,7 +78,7 @@ Result<std::uint32_t> Engine::adopt_states(std::span<const EnteredState> states)
   for (std::size_t i = 0; i < states.size(); ++i) {
     if (!whole[i] || !scheduler_.adopt_state(states[i].page, states[i].slot)) {
       guard_.overwritten(states[i].slot);
-      // Without sums nobody knows whether the memory is good.
+      // Without checksums, nobody knows whether the memory is unchanged.
       if (!whole[i] && executor_.limits().most_pages_summed > 0)
         scheduler_.leave_out_state(states[i].slot);
       continue;

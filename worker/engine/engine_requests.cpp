@@ -1,5 +1,5 @@
-// From what the daemon asks for to a sequence that the scheduler has: texts to tokens, checks,
-// Accepted, and what a resumed request had before.
+// Turns what the daemon asks for into sequences of the scheduler: tokenizes and checks texts, answers Accepted, and
+// restores what a resumed request had before.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -12,7 +12,7 @@
 namespace bulkhead::engine {
 namespace {
 
-// Whatever ipc.flush_tokens says: a record must fit the smallest ring.
+// A record must fit the smallest ring, whatever ipc.flush_tokens says.
 constexpr std::uint32_t kMostUnsent = 64;
 constexpr std::uint32_t kMostUnsentWithLogprobs = 4;
 
@@ -130,7 +130,7 @@ void Engine::embed(ipc::Embed job) {
       {request.ticket, Preparer::Text{std::move(std::get<std::string>(job.input))}, {}});
 }
 
-// A sequence that lost its pages computes positions again that the sum already contains.
+// A sequence that lost its pages computes some positions again; the sum already contains them.
 void Engine::take_hidden(Request& request, const ColumnOutput& output, std::uint32_t position) {
   const bool last = position + 1 == request.prompt_tokens;
   const bool mean = request.prompt_output == Output::kHidden;
@@ -203,7 +203,7 @@ void Engine::poll() {
 void Engine::prepared(Preparer::Outcome outcome) {
   if (questions_.contains(outcome.ticket)) return answered(outcome);
   const auto ticket = tickets_.find(outcome.ticket);
-  if (ticket == tickets_.end()) return;  // cancelled meanwhile
+  if (ticket == tickets_.end()) return;  // the request was cancelled meanwhile
   Request& request = *requests_.at(ticket->second);
   tickets_.erase(ticket);
   request.ticket = 0;
@@ -342,7 +342,7 @@ void Engine::begin_telling(Request& request) {
 }
 
 void Engine::score_prompt(Request& request, const ColumnOutput& output, std::uint32_t position) {
-  if (position + 1 != request.told) return;  // computed again, after it lost its pages
+  if (position + 1 != request.told) return;  // the position is computed again, after the sequence lost its pages
   if (!std::isfinite(output.best_logprob)) {
     if (compute_again(request)) return;
     const RequestId id = request.id;
@@ -405,7 +405,7 @@ Status Engine::reserve_logits(const Request& request) {
       static_cast<std::uint32_t>(std::min<std::size_t>(outputs, limits.max_outputs)));
 }
 
-// Those that it wants, if any.
+// Says whether the device computes the log-probabilities that the request wants, if it wants any.
 bool Engine::logprobs_on_device(const Request& request) const {
   return request.wanted_logprobs <= executor_.limits().most_logprobs;
 }
@@ -422,8 +422,8 @@ void Engine::start_drafts(Request& request) {
 }
 
 void Engine::resume(Request& request, std::span<const TokenId> accepted) {
-  // Generated before, by a worker that died, and sent: their text is not sent again, but decides
-  // what is held back.
+  // A worker that died has generated and sent these tokens. Their text is not sent again, but decides which text is
+  // held back.
   std::string sent_before;
   std::vector<ipc::AnswerPart> parts_before;
   bool stopped = false;
@@ -449,7 +449,7 @@ void Engine::resume(Request& request, std::span<const TokenId> accepted) {
     start_drafts(request);
     return scheduler_.add(request);
   }
-  flush_now_ = false;  // nobody's tokens wait for this
+  flush_now_ = false;  // no sequence's tokens wait for this
   emit_finished();
 }
 

@@ -7,7 +7,7 @@
 namespace bulkhead::engine {
 namespace {
 
-constexpr std::size_t kMostBytes = 96;  // about what a step's drafts spell
+constexpr std::size_t kMostBytes = 96;  // about the text of one step's drafts
 
 }  // namespace
 
@@ -25,7 +25,7 @@ std::vector<TokenId> ForcedSource::spelled() const {
   const std::string text = constraint_.forced_text(kMostBytes);
   if (text.empty()) return {};
   std::vector<TokenId> tokens = tokenizer_.encode(text, false, false);
-  // The last token may go on with what follows, which is free. So it is no guess.
+  // The last token may extend into what follows, which is not forced. So it is not a guess.
   if (!tokens.empty()) tokens.pop_back();
   // Some tokenizers put a space before a text.
   std::string_view left = text;

@@ -9,7 +9,7 @@
 namespace bulkhead::engine {
 namespace {
 
-// A grammar of use needs a few MiB. Hostile ones are made anew that often, at their own cost.
+// A useful grammar needs a few MiB. Hostile grammars are forgotten and made again, at their own cost.
 constexpr std::size_t kMostRemembered = std::size_t{48} << 20;
 constexpr std::size_t kMostGrammars = 16;
 
@@ -86,7 +86,7 @@ Result<std::unique_ptr<TokenConstraint>> ConstraintCompiler::compile(
   if (wanted.kind == ipc::ConstraintKind::kNone) return std::unique_ptr<TokenConstraint>();
   Result<std::shared_ptr<GrammarMasks>> masks = masks_for(wanted, tokenizer);
   if (!masks.ok()) {
-    // Too complex today, and tomorrow: no reason to try again later.
+    // A grammar that is too complex stays too complex, so there is no reason to try again later.
     if (masks.error().code() == ErrorCode::kResourceExhausted)
       return Error(ErrorCode::kUnsupported, masks.error().message());
     return masks.error();
@@ -117,7 +117,7 @@ Result<std::shared_ptr<GrammarMasks>> ConstraintCompiler::masks_for(
     trie_ = std::make_shared<constrain::TokenTrie>(pieces);
   }
   auto masks = std::make_shared<GrammarMasks>(std::move(compiled.grammar), trie_, ends_);
-  // Once it has been handed out, the engine's thread alone touches it.
+  // Once it has been handed out, only the engine's thread touches it.
   const constrain::TokenMask* first = masks->get().mask(masks->get().start());
   if (first == nullptr) return too_ambiguous();
   if (!masks->get().only_end(masks->get().start()) && !constrain::lets_any_through(*first)) {

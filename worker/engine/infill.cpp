@@ -8,9 +8,9 @@ namespace {
 
 struct Marks {
   std::string_view prefix, suffix, middle;
-  std::string_view file = {};  // stands before another file's name; empty: the model knows none
+  std::string_view file = {};  // the mark before another file's name; empty: the model has none
 };
-// The marks of Qwen 2.5 Coder and later, StarCoder and Granite, DeepSeek, Code Llama, GLM.
+// The marks of Qwen 2.5 Coder and later, StarCoder and Granite, DeepSeek, Code Llama, and GLM.
 constexpr Marks kMarks[] = {
     {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"},
     {"<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<file_sep>"},
@@ -48,7 +48,7 @@ Result<std::vector<model::TokenId>> infill_prompt(const model::Tokenizer& tokeni
     segments.push_back({"\n", false});
     segments.push_back({file.text, false});
   }
-  // The file with the gap begins as the others do.
+  // The file with the gap begins like the other files.
   if (!request.files.empty()) segments.push_back({marks->file, true});
   segments.push_back({marks->prefix, true});
   segments.push_back({request.prefix, false});
