@@ -45,8 +45,8 @@ PageIndex PagePool::take() {
     page = empty_.back();
     empty_.pop_back();
   } else {
-    // The oldest has no followers (see above). Should that ever fail, an older page is better kept
-    // than a follower found behind another page's tokens.
+    // The oldest page has no followers (see above). If that ever fails, it is better to keep an older page than to
+    // find a follower behind another page's tokens.
     page = idle_.oldest();
     while (index_.follower_count(page) != 0)
       page = idle_.newer(page);
@@ -91,7 +91,7 @@ std::uint32_t PagePool::adopt(std::span<const EnteredPage> pages) {
       ledger_->left(each.page);
     }
   }
-  // Who follows another is older than that one (see above).
+  // A page that follows another one is older than that one (see above).
   for (auto page = taken.rbegin(); page != taken.rend(); ++page)
     idle_.add(*page);
   std::erase_if(empty_, [this](PageIndex page) { return index_.contains(page); });
@@ -104,7 +104,7 @@ std::uint32_t PagePool::withhold(std::span<const PageIndex> pages) {
   for (const PageIndex page : pages) {
     if (page < wanted.size()) wanted[page] = true;
   }
-  // In their order, so that they come back as they were.
+  // The pages keep their order, so that they come back in the same order.
   const auto kept = std::stable_partition(empty_.begin(), empty_.end(),
                                           [&](PageIndex page) { return !wanted[page]; });
   withheld_.insert(withheld_.end(), kept, empty_.end());
@@ -136,7 +136,7 @@ std::vector<bool> PagePool::drop(std::span<const PageIndex> pages, Fate fate) {
     const PageIndex full = windows_.owns(page) ? windows_.full_page(page) : page;
     if (full < total_ && index_.contains(full)) dropped[full] = true;
   }
-  // Down to the root from each page: whoever comes to a dropped one is dropped, too.
+  // Goes from each page to the root: a page that leads to a dropped page is dropped, too.
   std::vector<PageIndex> way;
   for (PageIndex page = 0; page < total_; ++page) {
     if (!index_.contains(page)) continue;
@@ -148,7 +148,7 @@ std::vector<bool> PagePool::drop(std::span<const PageIndex> pages, Fate fate) {
     for (const PageIndex follower : way)
       dropped[follower] = true;
   }
-  // Empties each chain from its last page on.
+  // Empties each chain, beginning with its last page.
   for (PageIndex page = 0; page < total_; ++page) {
     PageIndex at = page;
     while (at != kNone && dropped[at] && index_.contains(at) && index_.follower_count(at) == 0) {
@@ -224,8 +224,8 @@ std::uint64_t PageList::covered() const {
 
 void PageList::clear() {
   windows_.clear();
-  // In reverse: empty pages are handed out again in the order they had, and of the shared ones the
-  // last becomes the oldest.
+  // In reverse, so that empty pages are handed out again in the order that they had, and the last of the shared pages
+  // becomes the oldest.
   while (!pages_.empty()) {
     pool_->release(pages_.back());
     pages_.pop_back();
@@ -259,7 +259,7 @@ std::uint32_t PageList::reuse(std::span<const TokenId> tokens, const StateBook* 
   const std::size_t size = pool_->page_tokens();
   const std::uint32_t had = shared_;
   std::uint32_t taken = shared_;
-  // The list has, or can find, all window pages from this index up to page `known`.
+  // From this index up to page `known`, the list has all window pages, or can find them.
   std::uint32_t gapless_from = windows_.from();
   PageIndex at = before();
   while ((known + 1) * size <= tokens.size()) {

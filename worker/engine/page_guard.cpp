@@ -10,7 +10,7 @@ namespace {
 // The guard does not compare a page again for the next sequence if it has compared the page within this time.
 constexpr std::chrono::seconds kFresh{1};
 constexpr std::chrono::milliseconds kBetweenScrubs{250};
-// The weights that a lot compares: few enough that steps and heartbeats go on in between.
+// The bytes of weights that a lot compares: few enough that steps and heartbeats continue meanwhile.
 constexpr std::uint64_t kMostWeightBytes = std::uint64_t{64} << 20;
 
 }  // namespace
@@ -85,7 +85,7 @@ Result<std::vector<EnteredPage>> PageGuard::sound(std::span<const EnteredPage> p
   std::vector<EnteredPage> sound;
   if (most_ == 0) return sound;
   std::vector<bool> spoilt(pool_.all_pages());
-  // Two lots at a time: the host lists the pieces of one while the device is at the other.
+  // Two lots are in progress at a time: the host lists the pieces of one while the device computes the other.
   std::size_t started = 0, ended = 0;
   const auto lot_at = [&](std::size_t at) {
     return pages.subspan(at, std::min<std::size_t>(most_, pages.size() - at));
@@ -107,7 +107,7 @@ Result<std::vector<EnteredPage>> PageGuard::sound(std::span<const EnteredPage> p
       ++figures_.damaged;
       damaged_.push_back(page.page);
       spoilt[page.page] = true;
-      // Everything that was computed behind a window page was computed behind its full page, too.
+      // Whatever was computed behind a window page was also computed behind its full page.
       if (pool_.windows().owns(page.page) && page.before < spoilt.size())
         spoilt[page.before] = true;
     }
@@ -169,7 +169,7 @@ void PageGuard::take_jobs(std::deque<Job>& from, Lot& to) {
   }
 }
 
-// Queues what is due of a pass, and returns how many bytes of weights are.
+// Queues the part of a pass that is due, and returns how many bytes of weights are in it.
 std::uint64_t PageGuard::background() {
   const auto now = now_();
   const auto since = now - std::exchange(scrubbed_, now);

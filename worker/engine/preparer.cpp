@@ -28,7 +28,7 @@ Result<jinja::ChatPrompt> render(const Language& language, const ipc::ChatPrompt
   if (::gmtime_r(&seconds, &request.now) == nullptr)
     return Error(ErrorCode::kInvalidArgument, "the request's time is past the calendar's end");
   Result<jinja::ChatPrompt> rendered = language.chat->render(request);
-  // A limit of the template's is met at each try: nothing would be gained by "try again later".
+  // The template reaches its limit at each try, so the error must not say "try again later".
   if (!rendered.ok() && rendered.error().code() == ErrorCode::kResourceExhausted)
     return Error(ErrorCode::kInvalidArgument, rendered.error().message());
   return rendered;
@@ -36,12 +36,12 @@ Result<jinja::ChatPrompt> render(const Language& language, const ipc::ChatPrompt
 
 std::vector<model::TokenId> encode_chat(const model::Tokenizer& tokenizer,
                                         std::span<const jinja::Piece> pieces) {
-  // Where the tokenizer puts BOS first, the template's own is left out, as the model has seen one.
+  // If the tokenizer puts BOS first, the template's own BOS is left out, because the model has seen only one.
   std::string_view bos;
   if (tokenizer.adds_bos() && tokenizer.bos()) bos = tokenizer.vocabulary_text(*tokenizer.bos());
   std::vector<model::Segment> segments;
   segments.reserve(pieces.size());
-  // What a user wrote never holds special tokens, so nobody can forge a turn.
+  // A user's text never becomes special tokens, so nobody can forge a turn.
   for (const jinja::Piece& piece : pieces) {
     std::string_view text = piece.text;
     if (segments.empty() && !piece.from_user && text.starts_with(bos))
@@ -63,7 +63,7 @@ Result<model::answer::AnswerRequest> answer_request(const Preparer::Chat& chat,
                                                     std::string_view tools,
                                                     std::string_view prompt_text,
                                                     bool constrained) {
-  constexpr std::size_t kPromptEnd = 4096;  // more than any mark
+  constexpr std::size_t kPromptEnd = 4096;  // longer than any mark
   model::answer::AnswerRequest request;
   BULKHEAD_TRY(request.tools, model::answer::Tools::from_json(tools));
   request.calls_or_content = constrained;
@@ -73,7 +73,7 @@ Result<model::answer::AnswerRequest> answer_request(const Preparer::Chat& chat,
   return request;
 }
 
-// Ids outside the vocabulary have no text; decode() may rely on not being asked for it.
+// Ids outside the vocabulary have no text, and decode() relies on never being asked for one.
 Status check_tokens(const model::Tokenizer& tokenizer, std::span<const model::TokenId> tokens) {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] >= tokenizer.size()) {
@@ -178,7 +178,7 @@ Preparer::Outcome Preparer::work(const Job& job) {
     prepare(job, outcome);
     if (outcome.status.ok()) add_constraint(job, outcome);
   } catch (const std::bad_alloc&) {
-    throw;  // ends the process: not this request's doing, and a successor will have the memory
+    throw;  // this ends the process: the request is not at fault, and a successor will have the memory
   } catch (const std::exception& failure) {
     outcome.status =
         Error(ErrorCode::kInternal, std::string("preparing a request: ") + failure.what());
@@ -243,14 +243,14 @@ Status Preparer::prepare_chat(const Chat& chat, const ipc::Constraint& wanted, O
   outcome.warnings.insert(outcome.warnings.end(), held.warnings.begin(), held.warnings.end());
   const bool calls =
       !request.tools.empty() && family.calls.syntax != model::answer::CallSyntax::kNone;
-  // Null where nothing in the answer could be anything but content.
+  // Null if no part of the answer can be anything but content.
   if (calls || !family.reasoning.open.empty())
     outcome.reader = std::make_unique<AnswerReader>(family, *language_.tokenizer,
                                                     std::move(request), chat.one_call);
   return {};
 }
 
-// What the request wants its answer to be, besides calls.
+// Adds what form the request wants its answer to have, besides calls.
 void Preparer::add_constraint(const Job& job, Outcome& outcome) {
   if (job.constraint.kind == ipc::ConstraintKind::kNone || outcome.content_held) return;
   const model::Tokenizer& tokenizer = *language_.tokenizer;
@@ -266,7 +266,7 @@ void Preparer::add_constraint(const Job& job, Outcome& outcome) {
                                     ? open_reasoning(tokenizer, outcome.tokens, *language_.family)
                                     : std::string_view();
   if (mark.empty()) {
-    // Behind the reasoning, or from the first token on, it holds content and no calls.
+    // After the reasoning, or from the first token on, the answer holds content and no calls.
     outcome.reader.reset();
   } else {
     outcome.constraint = std::make_unique<DelayedConstraint>(std::move(outcome.constraint), mark,

@@ -11,15 +11,15 @@
 namespace bulkhead::engine {
 namespace {
 
-constexpr std::size_t kBlock = 256;  // tokens whose weights are summed together
-// last_of_mass(): weights below e^-88 are 0.
+constexpr std::size_t kBlock = 256;  // tokens whose weights are added to one sum
+// For last_of_mass(): weights below e^-88 are 0.
 constexpr float kDeepest = 88.0F;
 constexpr std::size_t kBucketsPerUnit = 32;
-constexpr std::size_t kLeastBuffer = 512;  // of select_best()
+constexpr std::size_t kLeastBuffer = 512;  // for select_best()
 
-// e^x for x <= 0, relative error under 2e-7; 0 below -87. No branch and no call, so that a loop
-// over it vectorises: 2^n e^r with n the nearest integer to x / ln 2 and |r| <= ln 2 / 2 by
-// Taylor's polynomial of degree 6.
+// Returns e^x for x <= 0, with a relative error under 2e-7, and 0 below -87. It has no branch and no call, so that a
+// loop over it vectorises: 2^n e^r, where n is the integer nearest to x / ln 2, and Taylor's polynomial of degree 6
+// gives e^r for |r| <= ln 2 / 2.
 inline float exp_of_nonpositive(float x) {
   const float clamped = x < -87.0F ? -87.0F : x;
   constexpr float kRounder = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
@@ -67,7 +67,7 @@ bool better(const RankedToken& a, const RankedToken& b) {
   return a.value > b.value || (a.value == b.value && a.token < b.token);
 }
 
-// Bounded, because 0 * infinity would not be 0.
+// The result is bounded, because 0 * infinity would not be 0.
 float inverse(float temperature) {
   return std::min(1.0F / temperature, FLT_MAX);
 }
@@ -153,7 +153,7 @@ std::span<const float> Sampler::adjusted(std::span<const float> logits, const ip
   return row;
 }
 
-// Few tokens are allowed at most places of an answer, and then a draw is nearly free.
+// At most places of an answer few tokens are allowed, and then a draw takes almost no time.
 std::span<const float> Sampler::allowed(std::span<const float> logits,
                                         std::span<const std::uint32_t> mask) {
   allowed_ids_.clear();
@@ -199,8 +199,8 @@ TokenId Sampler::choose(std::span<const float> logits, const ipc::Sampling& samp
   return draw_from_all(logits, sampling, u);
 }
 
-// weights_ = exp((logit - best) * scale); returns their sum. Each block is summed in eight lanes
-// and the blocks in order: fast, and the same on every machine.
+// Sets weights_ = exp((logit - best) * scale) and returns their sum. Each block is summed in eight lanes, and the
+// blocks are summed in order: that is fast, and gives the same result on every machine.
 double Sampler::exponentials(std::span<const float> logits, float best, float scale) {
   for (std::size_t i = 0; i < logits.size(); ++i) {
     weights_[i] = exp_of_nonpositive((logits[i] - best) * scale);
@@ -248,7 +248,7 @@ TokenId Sampler::draw_from_all(std::span<const float> logits, const ipc::Samplin
     total = sum_blocks(logits.size());
   }
   double left = u * total;
-  TokenId last = first_equal(logits, best);  // what rounding at the very end falls back to
+  TokenId last = first_equal(logits, best);  // the result if rounding leaves nothing at the very end
   for (std::size_t begin = 0, block = 0; begin < logits.size(); begin += kBlock, ++block) {
     if (left >= block_sums_[block]) {
       left -= block_sums_[block];
@@ -266,11 +266,11 @@ TokenId Sampler::draw_from_all(std::span<const float> logits, const ipc::Samplin
   return last;
 }
 
-// The last of the best tokens whose weights sum to `mass`, without sorting the row: a histogram
-// over the exponent finds the bucket in which the sum is reached, and only that bucket is sorted.
+// Returns the last of the best tokens whose weights sum to `mass`, without sorting the row. A histogram over the
+// exponent finds the bucket in which the sum is reached, and only that bucket is sorted.
 RankedToken Sampler::last_of_mass(std::span<const float> logits, float best, float scale,
                                   double mass) {
-  // Signed: that conversion is one instruction.
+  // A conversion to a signed integer is one instruction.
   const auto bucket_of = [best, scale](float logit) {
     return static_cast<std::int32_t>(std::min((best - logit) * scale, kDeepest) *
                                      static_cast<float>(kBucketsPerUnit));
@@ -288,7 +288,7 @@ RankedToken Sampler::last_of_mass(std::span<const float> logits, float best, flo
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (bucket_of(logits[i]) == bucket) candidates_.push_back({static_cast<TokenId>(i), logits[i]});
   }
-  // Rounding may ask for more than there is: then everything is in.
+  // Because of rounding, the sum may never be reached; then all tokens are in.
   if (candidates_.empty()) return {static_cast<TokenId>(logits.size()), -FLT_MAX};
   std::sort(candidates_.begin(), candidates_.end(), better);
   for (const RankedToken& candidate : candidates_) {
@@ -327,7 +327,7 @@ TokenId Sampler::draw_from_best(std::span<const float> logits, const ipc::Sampli
     if (left < weights_[rank]) return candidates_[rank].token;
     left -= weights_[rank];
   }
-  // Rounding at the very end: the last that has any weight.
+  // If rounding left no weight at the very end, this takes the last token that has any.
   while (kept > 1 && weights_[kept - 1] == 0)
     --kept;
   return candidates_[kept - 1].token;
@@ -336,8 +336,8 @@ TokenId Sampler::draw_from_best(std::span<const float> logits, const ipc::Sampli
 void Sampler::select_best(std::span<const float> logits, std::size_t count) {
   candidates_.clear();
   const std::size_t buffer = std::min(candidates_.capacity(), std::max(2 * count, kLeastBuffer));
-  // Ids rise, so a value equal to the worst one kept has lost the tie already: `>` is enough. Each
-  // cut throws away half of the buffer or more, so the whole is linear in the row.
+  // Ids rise, so a value equal to the worst kept one has already lost the tie: `>` is enough. Each cut removes at
+  // least half of the buffer, so the whole takes time linear in the row.
   bool full = false;
   float threshold = 0;
   const auto cut = [&] {

@@ -6,8 +6,7 @@
 namespace bulkhead::engine {
 namespace {
 
-// One column is always left for a prompt, or a full batch would keep it waiting for as long as it
-// generates.
+// One column is always left for a prompt. Otherwise a full batch would keep the prompt waiting until a sequence ends.
 std::uint32_t most_running(const ExecutorLimits& limits, std::uint32_t max_batch) {
   const std::uint32_t columns = limits.max_columns > 1 ? limits.max_columns - 1 : 1;
   const std::uint32_t states = limits.states > 0 ? limits.states : max_batch;
@@ -89,8 +88,7 @@ const Step* Scheduler::plan() {
   record.outputs = record.drafts = 0;
   record.prompts = {};
   record.number = ++step_number_;
-  // Running sequences grow before new ones are let in, so that a page is not given away and taken
-  // back at once.
+  // Running sequences get pages before new ones are admitted, so that no page is given away and taken back at once.
   plan_generating();
   if (record.drafts == 0) {
     admit();
@@ -123,7 +121,7 @@ void Scheduler::complete() {
     }
     Sequence& sequence = *member.sequence;
     sequence.unknown -= member.outputs;
-    if (member.preemptions != sequence.preemptions) {  // those pages are gone
+    if (member.preemptions != sequence.preemptions) {  // it lost the pages of that step
       if (member.saved != kNoState) states_.give_back(member.saved);
       continue;
     }
@@ -155,7 +153,7 @@ bool Scheduler::confirm(std::uint32_t column) {
       sequence.tokens[computed.position] != computed.token) {
     return false;
   }
-  // Nothing was planned since, so the sequence still has its pages.
+  // No step was planned since then, so the sequence still has its pages.
   ++sequence.computed;
   ++sequence.done;
   sequence.pages.publish(std::span(sequence.tokens).first(sequence.done));
@@ -175,7 +173,7 @@ void Scheduler::ask(Sequence& sequence, Output output) {
 }
 
 std::uint32_t Scheduler::draft_room() const {
-  if (in_flight() > 0 && records_[latest_].drafts > 0) return 0;  // no step is planned
+  if (in_flight() > 0 && records_[latest_].drafts > 0) return 0;  // no further step is planned behind one with drafts
   const bool reads = std::ranges::any_of(running_, [](const Sequence* sequence) {
     return sequence->computed < sequence->known || sequence->pending() > 1;
   });
@@ -194,12 +192,13 @@ std::uint32_t Scheduler::most_tokens_of(const Sequence& sequence) const {
                                    : sequence_limit_;
 }
 
-// Whether its next token can be computed in this step: it is known, or chosen by the step before.
+// Says whether this step can compute the sequence's next token: its last token is known, or the step before chooses
+// it.
 bool Scheduler::may_generate(const Sequence& sequence, std::uint64_t step) const {
   if (sequence.pending() != 1) return false;
   if (sequence.unknown == 0) return true;
   if (!limits_.hands_tokens_on) return false;
-  // If layers carry states, a position that was dropped can't be computed again.
+  // If layers carry states, a dropped position can't be computed again.
   const bool stays = !sequence.may_ask_otherwise || limits_.states == 0;
   return sequence.output != Output::kLogits && stays && sequence.planned_in + 1 == step &&
          sequence.length() < most_tokens_of(sequence);
@@ -217,18 +216,18 @@ std::size_t Scheduler::most_generating() const {
 void Scheduler::plan_generating() {
   const std::uint32_t room = draft_room();
   std::size_t left = most_generating();
-  // Oldest first: who loses its pages is younger than who takes them, so it has no columns in this
-  // step yet.
+  // The oldest sequence comes first. A sequence that loses its pages is younger than the one that takes them, so it
+  // has no columns in this step yet.
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
     const std::span<const TokenId> drafts = std::exchange(sequence.drafts, {});
     if (!may_generate(sequence, step_number_)) continue;
     if (left == 0) {
-      sequence.passed_over_in = step_number_;  // its turn comes with another step
+      sequence.passed_over_in = step_number_;  // its turn comes in another step
       continue;
     }
     --left;
-    // With pages that come free when a step has ended, it waits for that.
+    // If pages become free when a step has ended, the sequence waits for that.
     while (sequence.state == Sequence::State::kRunning &&
            !sequence.pages.cover_all(sequence.length()) && !pages_come_free_for(sequence)) {
       preempt_youngest();
@@ -249,7 +248,7 @@ void Scheduler::add_drafts(Sequence& sequence, std::span<const TokenId> drafts) 
   const std::uint32_t most = most_tokens_of(sequence);
   drafts = drafts.first(std::min<std::size_t>(drafts.size(), most - std::min(most, length)));
   if (drafts.empty()) return;
-  // A page for each running sequence stays free, so that none is preempted for a guess.
+  // One page for each running sequence stays free, so that no sequence is preempted for a guess.
   const auto wanted = sequence.computed + static_cast<std::uint32_t>(drafts.size());
   const FreePages free = free_pages();
   const std::uint32_t least =
@@ -275,7 +274,7 @@ void Scheduler::admit() {
   too_few_pages_.reset();
   while (!waiting_.empty() && running_.size() < max_running_) {
     Sequence& sequence = *waiting_.front();
-    if (sequence.unknown > 0) return;  // it lost its pages, and its last token is on its way
+    if (sequence.unknown > 0) return;  // the sequence lost its pages, and its last token is not known yet
     const auto positions = static_cast<std::uint32_t>(sequence.tokens.size());
     if (shares_pages(sequence)) reuse_pages(sequence);
     const std::uint32_t wanted = std::min(pool_.pages_for(positions) + 1, pool_.total_pages()) -
@@ -291,8 +290,8 @@ void Scheduler::admit() {
     if (limits_.states > 0) sequence.slot = states_.lend();
     waiting_.pop_front();
     sequence.state = Sequence::State::kRunning;
-    // Behind those that wait for their next chunk; but not behind those that have one in flight,
-    // which was planned before anybody knew of this one.
+    // It comes behind the sequences that wait for their next chunk, but not behind those whose chunk in flight was
+    // planned before this sequence arrived.
     sequence.served = completed_turns_;
     running_.push_back(&sequence);
   }
@@ -306,7 +305,7 @@ void Scheduler::plan_prefill() {
                        sequence->passed_over_in == step_number_ || sequence->unknown > 0 ||
                        sequence->pages.pages().size() < pool_.pages_for(sequence->length());
     if (waits) continue;
-    // In order, the older first among equals. (std::stable_sort allocates.)
+    // Keeps the order; among equals the older one comes first. (std::stable_sort allocates.)
     const auto place = std::upper_bound(
         turn_.begin(), turn_.end(), sequence,
         [](const Sequence* a, const Sequence* b) { return a->served < b->served; });
@@ -318,7 +317,7 @@ void Scheduler::plan_prefill() {
   const bool beside = any_generates();
   double share = record.share = beside ? share_for_prompts() : PromptPace::kAlone;
   if (beside) {
-    // All columns together fill a device's tiles, which a few columns more would not.
+    // All columns together fill a device's tiles, and a few columns more would begin another tile.
     const std::uint32_t rest = prefill_chunk_ - std::min(used, prefill_chunk_);
     chunk = std::max({rest, prefill_chunk_ / 2, 1U});
   }
@@ -330,13 +329,13 @@ void Scheduler::plan_prefill() {
       if (waits_for_another(*sequence)) continue;
     }
     std::uint32_t count = std::min(budget, sequence->pending());
-    // One snapshot is made of each sequence in a step: here there would be two.
+    // A step makes at most one snapshot of each sequence; here it would have to make two.
     if (limits_.states > 0 && sequence->branch > sequence->computed &&
         sequence->branch < end_to_save(*sequence))
       count = std::min(count, sequence->branch - sequence->computed);
     if (sequence->prompt_output != Output::kNone &&
         sequence->computed + 1 < sequence->prompt_length) {
-      // A row of outputs for each of its columns; those behind it may need one each.
+      // Each of its columns may need a row of outputs, and each sequence behind it may need one.
       const auto behind = static_cast<std::uint32_t>(turn_.size() - 1 - i);
       count = std::min(count, limits_.max_outputs - record.outputs - behind);
     }
@@ -413,7 +412,7 @@ void Scheduler::send_back(Sequence& sequence) {
   sequence.computed = sequence.done = sequence.unknown = 0;
   sequence.state = Sequence::State::kWaiting;
   ++sequence.preemptions;
-  too_few_pages_.reset();  // that was another sequence's
+  too_few_pages_.reset();  // the flag was about another sequence
   waiting_.push_front(&sequence);
 }
 

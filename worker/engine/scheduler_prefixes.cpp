@@ -7,7 +7,7 @@
 namespace bulkhead::engine {
 namespace {
 
-// Computing fewer pages takes no longer than writing a snapshot.
+// To compute fewer pages than this takes no longer than to write a snapshot.
 constexpr std::uint32_t kPagesWorthSaving = 2;
 
 }  // namespace

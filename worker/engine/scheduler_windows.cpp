@@ -62,8 +62,8 @@ bool Scheduler::pages_come_free_for(const Sequence& sequence) const {
   return !kept_.empty() || (planned_ > 0 && !lacks_full);
 }
 
-// Preempts for a step that would compute nothing, because sequences that read prompts have all window
-// pages. In the end the oldest one gets on, alone if need be.
+// Preempts a sequence if a step would compute nothing because sequences that read prompts have all window pages. In
+// the end the oldest sequence continues, alone if necessary.
 void Scheduler::preempt_for_windows() {
   while (records_[latest_].columns.empty() && planned_ == 0 && running_.size() > 1 &&
          lacks_windows_) {

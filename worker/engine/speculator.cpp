@@ -9,20 +9,22 @@
 namespace bulkhead::engine {
 namespace {
 
-constexpr float kLearning = 0.125F;  // share of the newest sample in an average
-// After so many steps with drafts, some without show anew what those take.
+constexpr float kLearning = 0.125F;  // weight of the newest sample in an average
+// After so many steps with drafts, some steps without drafts measure again what those take.
 constexpr std::uint32_t kMeasureAgain = 256;
 constexpr double kLearningAgain = 0.5;
-// Of an estimate, at each step that could have had drafts: what was dear once is tried again.
+// The part of an estimate that is forgotten at each step that could have had drafts, so that a width that was slow
+// once is tried again.
 constexpr double kForgetting = 1.0 / 2048;
-constexpr double kLeastSeconds = 1e-9;  // a clock that stands still
-constexpr float kLeastChance = 0.05F;   // a guess that is less likely is never worth a column
-// No sequence gets its tokens slower than this, by what is measured, so that others get more.
+constexpr double kLeastSeconds = 1e-9;  // for a clock that stands still
+constexpr float kLeastChance = 0.05F;   // a less likely guess is never worth a column
+// By what has been measured, no sequence gets its tokens slower by more than this factor so that others get more.
 constexpr double kNearlyFree = 1.02;
-// The next are in steps without drafts. Each step pays back so much of what drafts have lost. So drafts
-// lose no more on average, and 2 % of 512 steps leave room for what a first draft can cost.
+// The next three are in units of steps without drafts. Each step pays back so much of what drafts have lost. So
+// drafts lose no more than this on average, and the sum of 2 % over 512 steps leaves room for what a first draft can
+// cost.
 constexpr double kPaidBack = 0.01;
-// A width that has earned nothing is tried while no more than this is owed.
+// A width that has earned nothing is tried only while no more than this is owed.
 constexpr double kMayOwe = 0.5;
 // The largest debt and the largest earnings that an account keeps, in steps. The limit lets the account forget a
 // pause of the machine, or many steps with gains. One step can gain kMostDrafts.
@@ -55,7 +57,7 @@ void Speculator::appended(DraftedSequence& sequence) {
   drafting.source->advance(tokens);
 }
 
-// Says whether the newest of the tokens was to be guessed by the constraint.
+// Says whether the constraint should have guessed the newest of the tokens.
 bool Speculator::learn_of_forced(Drafting& drafting, std::span<const TokenId> tokens) {
   TokenId guess = 0;
   if (drafting.forced == nullptr ||
@@ -100,7 +102,7 @@ void Speculator::propose(const Scheduler& scheduler) {
       if (i >= ahead) candidates_.push_back({chance, &sequence});
     }
   }
-  // Chances fall along a sequence, so whatever is taken of one begins with its first draft.
+  // The chances of a sequence's drafts fall from one to the next, so any selection begins with the first draft.
   const std::size_t most = std::min<std::size_t>(candidates_.size(), room);
   std::ranges::partial_sort(candidates_, candidates_.begin() + static_cast<std::ptrdiff_t>(most),
                             std::greater(), &Candidate::chance);
@@ -115,8 +117,8 @@ void Speculator::propose(const Scheduler& scheduler) {
       std::ranges::none_of(running, [](const Sequence* each) { return each->drafts.empty(); });
 }
 
-// How many of the candidates, the likeliest, give the most tokens a second and take none from any of
-// the `running` sequences.
+// Returns how many of the candidates, the likeliest first, give the most tokens a second and slow down none of the
+// `running` sequences.
 std::size_t Speculator::worthwhile(std::uint32_t own, std::size_t running) {
   if (own == 0 || candidates_.empty()) return 0;
   const Plain& plain = plain_[place(own)];
@@ -145,7 +147,8 @@ std::size_t Speculator::worthwhile(std::uint32_t own, std::size_t running) {
   return count;
 }
 
-// A width that is not taken now is tried again some day, also while another one pays.
+// Lets estimates of widths that were not taken decay, so that such a width is tried again some day, even while
+// another one pays.
 void Speculator::forget(std::uint32_t own, std::size_t taken) {
   for (std::size_t i = 0; i < lost_after_.size(); ++i) {
     if (taken == 0 || i != place(own + static_cast<std::uint32_t>(taken)))
@@ -166,7 +169,7 @@ void Speculator::add_expected(const Candidate& candidate) {
   }
 }
 
-// A sequence without a draft gets one token of the step, or waits for it.
+// Each sequence without a draft gets one token in the step, or waits for one.
 double Speculator::least_expected(std::size_t running) const {
   if (guessed_.size() < running) return 1;
   return std::ranges::min(guessed_, {}, &Guessed::tokens).tokens;
@@ -176,15 +179,15 @@ std::size_t Speculator::place(std::uint32_t columns) {
   return std::min<std::size_t>(std::bit_width(columns - 1), Costs{}.size() - 1);
 }
 
-// Never less than without drafts. The first number of columns that has not been tried is taken to cost
-// what the steps before it promise; wider ones wait for that to be tried.
+// Returns at least the time of a step without drafts. The first number of columns that has not been tried is expected
+// to cost what the steps before it suggest; wider ones are not tried before that one.
 double Speculator::drafted_cost(std::uint32_t own, std::uint32_t drafts) const {
   double before = plain_[place(own)].seconds, cost = std::max(before, drafted_[place(own)]);
   bool guessed = false;
   for (std::size_t i = place(own) + 1; i <= place(own + drafts); ++i) {
     if (guessed) return std::numeric_limits<double>::infinity();
     guessed = drafted_[i] == 0;
-    // Twice the columns, twice the growth.
+    // Twice the columns have twice the growth.
     const double next = guessed ? cost + 2 * (cost - before) : std::max(cost, drafted_[i]);
     before = std::exchange(cost, next);
   }
@@ -231,8 +234,8 @@ double Speculator::lost_before(std::uint32_t columns, std::uint32_t before, doub
   return std::max(0.0, known > 0 ? rest : std::min(rest, lost_after_[place(before)]));
 }
 
-// The fastest of those that are due counts: a step behind a prompt's, or the first of all, can be slow, and
-// against a slow one all drafts seem to gain.
+// The fastest of the samples that are due counts: a step behind a prompt's step, or the very first one, can be slow,
+// and compared with a slow step all drafts seem to gain.
 void Speculator::learn_plain(Plain& plain, double took) {
   plain.drafted = 0;
   if (plain.due == 0) return learn(plain.seconds, took, kLearning);
@@ -240,13 +243,13 @@ void Speculator::learn_plain(Plain& plain, double took) {
   --plain.due;
 }
 
-// A pause of the machine counts a little, not as what such steps take.
+// A pause of the machine gets a small weight, because it is not what such steps take.
 void Speculator::learn(double& cost, double took, double share) {
   cost = cost == 0 ? took : cost + (std::min(took, 4 * cost) - cost) * share;
 }
 
-// A step was not submitted ahead, because the one before it had drafts; so the device waited `lost` for
-// the host. `columns`: of the step with drafts. `plain`: what a step without drafts takes.
+// Notes that a step was not submitted ahead because the step before it had drafts, so the device waited `lost` for
+// the host. `columns`: of the step with drafts. `plain`: the time of a step without drafts.
 void Speculator::lost_after_drafts(std::uint32_t columns, double lost, double plain) {
   if (plain == 0) return;
   figures_.gained_seconds -= lost;
@@ -256,8 +259,9 @@ void Speculator::lost_after_drafts(std::uint32_t columns, double lost, double pl
   known += (lost - known) * (lost > known ? kLearningAgain : kLearning);
 }
 
-// A step with drafts and what it cost the step behind it are known. `gained`: in steps without drafts; less
-// than 0: lost. What a width loses beyond its own earnings, all widths owe.
+// Settles a step with drafts once its own cost and its cost for the next step are known. `gained`: in steps without
+// drafts; a negative value is a loss. A width pays its losses from its own earnings; all widths together owe the
+// rest.
 void Speculator::settle(std::uint32_t columns, double gained) {
   double& earned = earned_[place(columns)];
   earned = std::min(earned + gained, kMostCounted);

@@ -6,13 +6,13 @@
 namespace bulkhead::engine {
 namespace {
 
-constexpr std::uint32_t kMostRounds = 8;  // guesses of a sequence for a step
-// What `always` asks for.
+constexpr std::uint32_t kMostRounds = 8;  // guesses of the draft model for one sequence in one step
+// The number of rounds for the setting `always`.
 constexpr std::uint32_t kRoundsAlways = 4;
-// What the sources of a sequence promise is compared over so many tokens.
+// The promises of a sequence's sources are compared over so many tokens.
 constexpr std::uint32_t kCompared = 4;
 constexpr float kLearning = 0.0625F, kLearningOfAll = 1.0F / 128;
-// A sequence whose guesses were wrong is taken for one like the others again, by and by.
+// A sequence whose guesses were wrong is gradually treated like other sequences again.
 constexpr float kForgettingChance = 1.0F / 256;
 constexpr double kForgettingTime = 1.0 / 2048;
 // See speculator.cpp.
@@ -24,7 +24,7 @@ float Speculator::ngram_chance(const Drafting& drafting, std::size_t guess) {
   return drafting.chance[std::min<std::size_t>(drafting.run + guess, drafting.chance.size() - 1)];
 }
 
-// The tokens that n-grams promise besides the next step's own.
+// Returns how many tokens n-grams promise besides the next step's own token.
 float Speculator::ngram_tokens(Drafting& drafting, std::span<const TokenId> tokens) {
   const std::size_t count =
       drafting.source->guess(tokens, std::span(drafting.guesses).first(kCompared));
@@ -45,7 +45,7 @@ float Speculator::model_tokens(const Drafting& drafting, std::uint32_t guesses) 
   return sum;
 }
 
-// Copies the model's guesses if they are those of the tokens behind `size`. Returns how many there are.
+// Copies the model's guesses if they are for the tokens behind `size`. Returns how many there are.
 std::size_t Speculator::take_from_model(const Drafting& drafting, std::size_t size,
                                         std::span<TokenId> guesses) {
   if (drafting.model_count == 0 || drafting.model_from != size) return 0;
@@ -54,7 +54,7 @@ std::size_t Speculator::take_from_model(const Drafting& drafting, std::size_t si
   return count;
 }
 
-// The last of `tokens` is new.
+// The last of `tokens` is the new one.
 void Speculator::learn_of_model(Drafting& drafting, std::span<const TokenId> tokens) {
   const std::size_t at = tokens.size() - 1;
   if (drafting.model_count == 0 || at >= drafting.model_from + drafting.model_count) {
@@ -83,7 +83,7 @@ std::uint32_t Speculator::rounds_of_model(const Scheduler& scheduler) {
     Drafting& drafting = sequence.drafting;
     if (drafting.source == nullptr || !model_->takes(drafting.model, sequence.tokens.size()))
       continue;
-    // Of the last token of an answer nothing follows.
+    // Nothing follows the last token of an answer.
     if (sequence.length() + 1 >= sequence.most_tokens) continue;
     if (ngram_tokens(drafting, sequence.tokens) >= model_tokens(drafting, kCompared)) continue;
     asking_.push_back(&sequence);
@@ -100,7 +100,7 @@ std::uint32_t Speculator::rounds_of_model(const Scheduler& scheduler) {
   return rounds;
 }
 
-// As worthwhile() for a step's drafts, with the model's time.
+// Like worthwhile() for a step's drafts, but it also counts the draft model's time.
 std::uint32_t Speculator::best_rounds(std::uint32_t own, std::size_t running,
                                       std::uint32_t room) const {
   const Plain& plain = plain_[place(own)];

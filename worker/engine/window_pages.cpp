@@ -155,7 +155,7 @@ void WindowList::begin_behind(std::uint32_t end) {
 }
 
 void WindowList::clear() {
-  // Releases the last page first, as PageList does.
+  // Releases the last page first, like PageList.
   while (end() > from_) {
     pool_->release(pages_.back(), true);
     pages_.pop_back();

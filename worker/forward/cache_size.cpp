@@ -11,9 +11,9 @@ namespace k = gpu::kernels;
 
 namespace {
 
-// Mapping and unmapping memory is most of what a death costs on a GPU (22 ms for each GiB, NVIDIA
-// H200), so a cache whose size the settings leave open takes no more than this, or than
-// kFullContexts contexts need if that is more.
+// When a process dies on a GPU, most of the time goes into unmapping and mapping memory (22 ms for each GiB, NVIDIA
+// H200). So a cache whose size the settings leave open takes no more than this, or than kFullContexts contexts need
+// if that is more.
 constexpr std::uint64_t kMostUnasked = std::uint64_t{8} << 30;
 constexpr std::uint64_t kFullContexts = 4;
 // A cache whose size the settings leave open holds the whole contexts of kWholeSequences sequences, or
@@ -34,13 +34,12 @@ struct Wanted {
   std::uint64_t full_bytes = 0, window_bytes = 0;  // bytes of one page
   std::uint64_t full = 0;                          // full pages of a whole context
   std::uint64_t least_windows = 0;                 // window pages of such a sequence
-  // The most window pages that are of use: those of the sequences that have whole contexts and as many
-  // again for the prefix cache, or a few for each sequence that may run, and those that steps in flight
-  // write.
+  // The most window pages that are useful: those of the sequences that have whole contexts and as many again for the
+  // prefix cache, or a few for each sequence that may run; and those that steps in flight write.
   std::uint64_t most_windows = 0;
 
   std::uint64_t of_context() const { return full * full_bytes + least_windows * window_bytes; }
-  // Returns the bytes of `count` full pages and of the window pages that are of use beside them.
+  // Returns the bytes of `count` full pages and of the window pages that are useful beside them.
   std::uint64_t of_pages(std::uint64_t count) const {
     const std::uint64_t windows = std::min(most_windows, count);
     return (count + 1) * full_bytes + (windows + (windows > 0 ? 1 : 0)) * window_bytes;
@@ -79,7 +78,7 @@ CacheSize share_out(std::uint64_t bytes, const Wanted& wanted, bool context_firs
       const std::uint64_t left = rest((wanted.full + 1) * wanted.full_bytes);
       windows = std::min(windows, pages_in(left, wanted.window_bytes));
     }
-    // More window pages than full pages would be of no use.
+    // More window pages than full pages would be useless.
     windows = std::min(std::max(windows, wanted.least_windows), equal);
     full = pages_in(rest((windows + 1) * wanted.window_bytes), wanted.full_bytes);
   }
@@ -102,7 +101,7 @@ Result<CacheSize> plan_cache(const CacheRoom& room, const model::ModelGraph& gra
   const Wanted wanted = wanted_pages(need.kv, wanted_context, engine.max_batch, columns_ahead);
   const std::uint64_t page_bytes = wanted.full_bytes + wanted.window_bytes;
   const std::uint64_t free = room.free_bytes;
-  // These devices compute in the host's memory.
+  // CPU devices compute in the host's memory.
   const bool cpu = room.kind == gpu::DeviceKind::kCpu;
   const bool of_host = cpu || room.kind == gpu::DeviceKind::kIntegrated;
   const std::uint64_t logits = of_host ? need.host_logits : 0;
@@ -138,7 +137,7 @@ Result<CacheSize> plan_cache(const CacheRoom& room, const model::ModelGraph& gra
     }
     size = share_out(asked, wanted, asked_context != 0);
   } else {
-    // A GPU's memory has little else to do; a CPU device's is the machine's.
+    // A GPU's memory is hardly used for anything else; a CPU device's memory is the machine's.
     const std::uint64_t batch = engine.max_batch, full = wanted.full;
     const std::uint64_t pages = cpu ? std::max<std::uint64_t>(batch / 4, 1) * full
                                     : std::max(std::min(batch, kWholeSequences) * full,

@@ -11,8 +11,8 @@ namespace k = gpu::kernels;
 
 namespace {
 
-// Steps that have gained by kernels without barriers between them: wider ones lose where products
-// are bound by arithmetic.
+// The widest steps that are faster with kernels without barriers between them. In wider steps products are limited by
+// arithmetic, and lose time.
 constexpr std::uint32_t kChainedColumns = 16;
 
 }  // namespace
@@ -22,7 +22,7 @@ void want_chain(StepContext& context, config::ChainedKernels setting) {
       !context.mapping.attention_together) {
     return;
   }
-  // Where it has been tried: a dispatch's workgroups start in order there.
+  // Chains have been tried only on NVIDIA's devices, where a dispatch's workgroups start in order.
   constexpr std::uint32_t kNvidia = 0x10de;
   if (setting == config::ChainedKernels::kAuto && context.device->info().vendor_id != kNvidia)
     return;
@@ -32,7 +32,8 @@ void want_chain(StepContext& context, config::ChainedKernels setting) {
         "kernel of their own; barriers stand between dispatches");
     return;
   }
-  // A chain that is given up is computed again, from states that it may have changed already.
+  // When a chain gives up, its step is computed again; that would begin from states that the chain may have changed
+  // already.
   if (!context.graph.states.empty()) return;
   context.chain.columns = kChainedColumns;
 }

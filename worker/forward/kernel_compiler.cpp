@@ -61,7 +61,8 @@ struct KernelCompiler::Impl {
     }
   }
 
-  // Who is slow is what a start with nothing compiled waits for. (All are done.)
+  // Reports which kernel is slow, because a start without compiled kernels waits for it. (All kernels are done by
+  // then.)
   void tell() {
     constexpr std::size_t kLongest = 8;
     double sum = 0;
@@ -82,7 +83,7 @@ KernelCompiler::KernelCompiler(gpu::Device& device, std::vector<gpu::KernelSpec>
   for (gpu::KernelSpec& spec : specs) {
     if (known.insert(spec).second) impl_->specs.push_back(std::move(spec));
   }
-  // Whatever takes longest must not be what is begun last.
+  // The kernels that take longest must not begin last.
   std::ranges::stable_partition(impl_->specs, &gpu::KernelSpec::slow_to_compile);
   const std::size_t count = std::min<std::size_t>(
       {impl_->specs.size(), std::max(std::thread::hardware_concurrency(), 1U), kMostThreads});
@@ -105,7 +106,7 @@ Status KernelCompiler::finish(
   const auto over = [this] { return !impl_->failed.ok() || impl_->done == impl_->specs.size(); };
   while (!impl_->progress.wait_for(lock, kAliveInterval, over)) {
     const std::uint64_t done = impl_->done;
-    // A driver that is at one kernel for so long hangs: without signs of life somebody ends it.
+    // A driver that takes so long for one kernel hangs. Without signs of life, the daemon ends this process.
     const bool headway = Clock::now() - std::max(impl_->end, begin) < kLongestCompilation;
     lock.unlock();
     if (alive && headway) alive(done, impl_->specs.size());

@@ -14,7 +14,7 @@ using model::kStream;
 
 namespace {
 
-// What an operation names. Pointers, so that a stage can number its stores anew.
+// What an operation uses. These are pointers, so that a stage can renumber its stores.
 struct Uses {
   std::vector<ActivationIndex> reads, writes;
   std::vector<model::VectorIndex> vectors;
@@ -72,7 +72,8 @@ Uses uses_of(model::Operation& operation) {
   return std::visit(UsesOf(), operation);
 }
 
-// For each layer the activations, besides the stream, that it or a later layer needs and none from it on makes first.
+// Returns for each layer the activations, besides the stream, that it or a later layer needs and that no layer from
+// it on makes first.
 std::vector<std::set<ActivationIndex>> needed_before(model::ModelGraph graph) {
   std::vector<std::set<ActivationIndex>> needed(graph.layers.size());
   std::set<ActivationIndex> live;
@@ -91,7 +92,7 @@ std::vector<std::set<ActivationIndex>> needed_before(model::ModelGraph graph) {
   return needed;
 }
 
-// The first and the last layer that use each key-value store.
+// Returns the first and the last layer that use each key-value store.
 std::vector<std::pair<std::size_t, std::size_t>> users_of_stores(model::ModelGraph graph) {
   std::vector<std::pair<std::size_t, std::size_t>> users(graph.kv.size(), {SIZE_MAX, 0});
   for (std::size_t layer = 0; layer < graph.layers.size(); ++layer) {
@@ -106,7 +107,7 @@ std::vector<std::pair<std::size_t, std::size_t>> users_of_stores(model::ModelGra
   return users;
 }
 
-// Numbers stores of a kind anew, in the order in which a stage's layers use them.
+// Renumbers the stores of one kind in the order in which a stage's layers use them.
 template <typename Store>
 void take_store(std::uint32_t& index, std::vector<std::uint32_t>& numbers,
                 const std::vector<Store>& all, std::vector<Store>& taken) {
@@ -164,7 +165,7 @@ model::ModelGraph stage_graph(const model::ModelGraph& graph, StageLayers layers
       if (vector != kAbsent) used[vector] = true;
     }
   }
-  // Vectors keep their numbers; those of other stages take no memory.
+  // Vectors keep their numbers; the vectors of other stages take no memory.
   for (std::size_t i = 0; i < used.size(); ++i) {
     if (!used[i]) stage.vectors[i].parts.clear();
   }

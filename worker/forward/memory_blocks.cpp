@@ -5,7 +5,8 @@
 namespace bulkhead::forward {
 namespace {
 
-// So few blocks, if the device allows; but while one is allocated, another is filled already.
+// The number of blocks, if the device allows such large ones. More than one, so that one block is filled while the
+// next is allocated.
 constexpr std::uint64_t kFewBlocks = 16;
 constexpr std::uint64_t kSmallestTarget = std::uint64_t{256} << 20;
 

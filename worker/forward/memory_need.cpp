@@ -10,19 +10,19 @@
 namespace bulkhead::forward {
 namespace {
 
-constexpr std::uint32_t kUsualChunk = 256;  // for engine.prefill_chunk 0
+constexpr std::uint32_t kUsualChunk = 256;  // stands for engine.prefill_chunk 0
 constexpr std::uint32_t kLeastBatch = 16;
 constexpr std::uint64_t kGibibyte = std::uint64_t{1} << 30;
 
-// A step of the row's sequences takes some 20 to 50 ms on a large GPU.
+// With the sequences of one row, a step takes some 20 to 50 ms on a large GPU.
 struct BatchRow {
-  std::uint64_t weights_up_to;  // in bytes, the most that the row is for
+  std::uint64_t weights_up_to;  // the row is for models whose weights have at most so many bytes
   std::uint32_t sequences;
 };
 constexpr BatchRow kBatches[] = {
     {24 * kGibibyte, 256}, {64 * kGibibyte, 128}, {std::numeric_limits<std::uint64_t>::max(), 64}};
 constexpr std::uint64_t kTokensOfEach = 1024;
-constexpr std::uint64_t kMostStates = 4 * kGibibyte;  // states of running sequences
+constexpr std::uint64_t kMostStates = 4 * kGibibyte;  // the most memory for states of running sequences
 
 std::uint64_t state_bytes_of(const model::ModelGraph& graph) {
   std::uint64_t bytes = 0;
@@ -90,7 +90,7 @@ gpu::kernels::KvFormat kv_format(config::KvType type) {
 }
 
 std::uint32_t units_attention_from(config::MatrixAttention setting) {
-  // From here on a workgroup without matrix units needs more than one round for a column's positions.
+  // From this position on, a workgroup without matrix units needs more than one round for a column's positions.
   constexpr std::uint32_t kFarPosition = 1024;
   switch (setting) {
     case config::MatrixAttention::kAuto:
@@ -105,7 +105,7 @@ std::uint32_t units_attention_from(config::MatrixAttention setting) {
 
 std::uint32_t widest_mixed_step(const config::EngineSettings& engine) {
   const std::uint32_t chunk = engine.prefill_chunk;
-  // Without a chunk, the time that a step takes decides how wide it is.
+  // If no chunk is set, the time that a step takes decides its width.
   if (chunk == 0) return kUsualChunk;
   return std::max(chunk, engine.max_batch + std::max(chunk / 2, 1U));
 }
@@ -173,7 +173,7 @@ MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
                        std::span<const StepShape> shapes, const ScratchOptions& options,
                        std::uint32_t state_slots) {
   MemoryNeed need;
-  // The warm-up uses a slot of its own.
+  // The warm-up has its own slot.
   for (const model::StateStore& store : graph.states)
     need.states += (std::uint64_t{state_slots} + 1) * state_bytes(store);
   for (const std::uint64_t bytes : weight_sizes(graph, plan, options.context))

@@ -15,10 +15,10 @@ constexpr std::uint32_t kLotPieces = 16384;
 constexpr std::uint32_t kMostPages = 1024;
 constexpr std::uint32_t kBlocksOfLot = 8;
 constexpr std::uint64_t kQuadBytes = 16;
-// A workgroup sums a piece of at most so many quads, which gives a lot enough workgroups to keep a GPU busy.
+// A workgroup sums a piece of at most so many quads, so that a lot has enough workgroups to keep a GPU busy.
 constexpr std::uint64_t kPieceQuads = 16384;
 
-// Keys, and values where they have places of their own.
+// Returns the number of parts: keys, and values if they have their own places.
 std::uint64_t parts_of(const model::KvStore& store) {
   return store.value_entries == 0 ? 2 : 1;
 }

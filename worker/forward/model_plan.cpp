@@ -46,7 +46,7 @@ class Planner {
   }
 
  private:
-  // The matrices before and behind the layers; one matrix where both are the same tensor.
+  // Adds the matrices before and behind the layers; it is one matrix if both are the same tensor.
   Status add_ends() {
     if (graph_.start == model::StreamStart::kEmbedding) {
       BULKHEAD_TRY(plan_.embedding, matrix({graph_.embedding_rows}, {}));
@@ -79,7 +79,7 @@ class Planner {
                       operation);
   }
 
-  // A matrix of these rows, which are of equal type; of a tensor with slices, of the first one's.
+  // Adds a matrix of these rows, which have equal types. If a tensor has slices, the rows are of its first slice.
   Result<MatrixIndex> matrix(const std::vector<MatrixPart>& parts, std::vector<RowOrder> orders,
                              bool alternating = false) {
     std::vector<SlicePart> all;
@@ -88,12 +88,12 @@ class Planner {
     return matrix_of(all, std::move(orders), alternating, 1);
   }
 
-  // Rows of a tensor's slice.
+  // Rows of one slice of a tensor.
   struct SlicePart {
     MatrixPart part;
     std::uint64_t slice = 0;
   };
-  // The same of so many matrices, the parts of one after another's.
+  // Does the same for so many matrices; the parts of each follow those of the one before.
   Result<MatrixIndex> matrix_of(const std::vector<SlicePart>& parts, std::vector<RowOrder> orders,
                                 bool alternating, std::uint32_t slices) {
     auto views = std::make_shared<std::vector<model::TensorInfo>>();
@@ -134,7 +134,7 @@ class Planner {
     return static_cast<OperandsIndex>(plan_.operands.size() - 1);
   }
 
-  // Whoever made the stream prepares the next product's input: one of them, for one norm.
+  // The step that made the stream prepares the next product's input. It prepares one input, for one norm.
   Status add_norm(const model::Norm& norm) {
     if (plan_.fuses && !norm.adds && norm.bias == kAbsent && norm.in == kStream &&
         writer_.waits() && norm.width == graph_.embedding) {
@@ -162,7 +162,7 @@ class Planner {
     return {};
   }
 
-  // The operation is the step. What it writes is not a norm's result any more.
+  // The operation becomes a step. What it writes is not a norm's result any more.
   template <model::StandsAlone Kind>
   Status add_alone(const Kind& operation) {
     for (const ActivationIndex written : operation.writes()) {
@@ -173,21 +173,20 @@ class Planner {
     return {};
   }
 
-  // The input's norm, where the product has a part in it.
+  // Returns the input's norm if the product takes part in it.
   const float* scale_of(ActivationIndex in) const {
     return scaled_ && scaled_->input == in ? &scaled_->epsilon : nullptr;
   }
   bool fuses_rotation(const model::Rotate& rotate) const {
-    // Not where whole heads are normed first, are padded, or are rounded by blocks; nor where q grows
-    // with the position.
+    // Not possible if whole heads are normed first, padded, or rounded by blocks, or if q grows with the position.
     return plan_.fuses && rotate.q_gain == kAbsent && !rotate.norms_values &&
            rotate.temperature == 0 && rotate.heads.size % 8 == 0 && kv_ != k::KvFormat::kQ8;
   }
-  // How rows that rotate must lie for a product that rotates its results.
+  // Returns the order in which rows that rotate must lie for a product that rotates its results.
   RowOrder row_order(const model::Rotate& rotate) const {
     if (rotate.rope == kAbsent) return {};
     const model::Rope& rope = graph_.ropes[rotate.rope];
-    // Neighbours that rotate together are so already, or lie half a rotation apart.
+    // Neighbours that rotate together have this order already, or lie half a rotation apart.
     if (rope.pairing == model::RopePairing::kAdjacent) return {};
     return {rotate.heads.size, rope.pairs()};
   }
@@ -354,12 +353,12 @@ class Planner {
     plan_.operands[product.operands].bias = bias;
   }
 
-  // An activation as wide as `like`, with as many columns; one of that name for all.
+  // Returns the activation of that name, one for all layers, as wide as `like` and with as many columns.
   ActivationIndex between(const char* name, ActivationIndex like) {
     const model::Activation& other = plan_.activations[like];
     return own_activation({name, other.width, model::Activation::Form::kFloats, other.per_column});
   }
-  // The plan's own one of that name, for all layers; as wide as the widest.
+  // Returns the plan's own activation of that name, one for all layers, as wide as the widest of them.
   ActivationIndex own_activation(const model::Activation& wanted) {
     for (std::size_t i = graph_.activations.size(); i < plan_.activations.size(); ++i) {
       model::Activation& made = plan_.activations[i];
@@ -397,8 +396,8 @@ class Planner {
     return {};
   }
 
-  // Experts' products take the scales of their input's norm from memory. True: the router makes them,
-  // whose norm it is, too, instead of the step before it.
+  // Experts' products take the scales of their input's norm from memory. Returns true if the router makes these
+  // scales, since it has the same norm, instead of the step before it.
   bool hand_scales_on(const model::Experts& experts) {
     if (!plan_.fuses || scale_of(experts.in) == nullptr) return false;
     for (auto step = plan_.steps.rbegin(); step != plan_.steps.rend(); ++step) {
@@ -434,7 +433,7 @@ class Planner {
     return {};
   }
 
-  // One product of all experts' matrices; of two, the gate and the up, the gated one.
+  // Makes one product of all experts' matrices; if there are two (the gate and the up), it is the gated product.
   Result<ProductStep> expert_product(const model::Experts& experts,
                                      std::initializer_list<const std::vector<MatrixPart>*> matrices,
                                      ActivationIndex in, ActivationIndex out,
@@ -467,13 +466,13 @@ class Planner {
     return made;
   }
 
-  // Who made the stream as it is, and can still prepare an input from it.
+  // The step that made the stream's present value, and that can still prepare an input from it.
   struct Writer {
-    bool start = false;  // the embedding, or what brings an earlier stage's stream
+    bool start = false;  // the embedding, or the step that copies an earlier stage's stream
     OperandsIndex operands = kAbsent;
     bool waits() const { return start || operands != kAbsent; }
   };
-  // An input that lacks its columns' factors.
+  // An input whose columns have not been multiplied by their factors yet.
   struct Scaled {
     ActivationIndex input;
     float epsilon;
@@ -486,7 +485,7 @@ class Planner {
   ModelPlan plan_;
   Writer writer_;
   std::optional<Scaled> scaled_;
-  bool rotated_ = false;  // by the product before
+  bool rotated_ = false;  // the product before has rotated it
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What each of a plan's steps reads and writes, from which barriers follow.
+// Says what each of a plan's steps reads and writes, which decides where barriers are needed.
 #include <array>
 
 #include "config/base/overloaded.hpp"
@@ -11,7 +11,7 @@ using model::kStream;
 
 namespace {
 
-// The places behind those of the activations. Pages and states, which sequences keep, are one place.
+// The places behind those of the activations. Pages and states, which sequences keep, count as one place.
 constexpr std::uint32_t kScalesPlace = kMostActivations, kQPlace = 62, kKvPlace = 63;
 
 constexpr Places place(std::uint32_t index) {

@@ -1,4 +1,4 @@
-// Rows of any tensor type to planes (gpu/kernels/weight_layout.hpp).
+// Packs rows of any tensor type into planes (gpu/kernels/weight_layout.hpp).
 #include <algorithm>
 #include <cstring>
 
@@ -21,12 +21,12 @@ std::uint32_t groups_of(std::uint32_t width) {
   return (width + kGroup - 1) / kGroup;
 }
 
-// The lowest bit of each of eight bytes, the first byte's lowest.
+// Gathers the lowest bit of each of eight bytes; the first byte's bit becomes the lowest.
 std::uint32_t gather_bits(std::uint64_t bytes) {
   return static_cast<std::uint32_t>(((bytes & kBitOfEach) * 0x0102040810204080U) >> 56);
 }
 
-// The same for the lowest two bits.
+// Does the same for the lowest two bits.
 std::uint32_t gather_two_bits(std::uint64_t bytes) {
   std::uint64_t x = bytes & kTwoBitsOfEach;
   x = (x | (x >> 6)) & 0x000f000f000f000fU;
@@ -34,7 +34,7 @@ std::uint32_t gather_two_bits(std::uint64_t bytes) {
   return static_cast<std::uint32_t>((x | (x >> 24)) & 0xffffU);
 }
 
-// Float types: groups of 32 in sixteen-byte planes; the last group's missing weights are zeros.
+// Packs float types: groups of 32 in sixteen-byte planes. Missing weights of the last group are zeros.
 template <typename Type>
 void pack_floats(const std::uint8_t* row, std::uint32_t width, std::uint8_t* to) {
   constexpr std::uint32_t kBytes = Type::kRow.block_bytes, kPlanes = Type::kRow.planes.quants;
@@ -64,7 +64,7 @@ void for_groups(const std::uint8_t* row, std::uint32_t width, const Each& each) 
   }
 }
 
-// Nibbles: byte i has weight i in its low and weight i + 16 in its high one. Bytes: two planes.
+// Packs nibbles (byte i has weight i in its low half and weight i + 16 in its high half) or bytes (two planes).
 template <typename Type>
 void pack_quants(const std::uint8_t* row, std::uint32_t width, std::uint8_t* to) {
   const std::uint32_t groups = groups_of(width);
@@ -83,7 +83,8 @@ void pack_quants(const std::uint8_t* row, std::uint32_t width, std::uint8_t* to)
       });
 }
 
-// What nibbles leave over, or all bits of types without: one bit or two of each weight, or two and one.
+// Packs the bits that nibbles leave over, or all bits of types without nibbles: one bit or two of each weight, or two
+// bits and one.
 template <typename Type>
 void pack_high(const std::uint8_t* row, std::uint32_t width, std::uint8_t* to) {
   constexpr std::uint32_t kBytes = Type::kRow.planes.high;
@@ -104,7 +105,7 @@ void pack_high(const std::uint8_t* row, std::uint32_t width, std::uint8_t* to) {
                    });
 }
 
-// Zeros from what `blocks` times `bytes` are to the next whole word.
+// Writes zeros from the end of `blocks` times `bytes` to the next whole word.
 void fill_word(std::uint8_t* to, std::uint64_t blocks, std::uint32_t bytes) {
   const std::uint64_t written = blocks * bytes;
   std::memset(to + written, 0, ((written + 3) & ~std::uint64_t{3}) - written);

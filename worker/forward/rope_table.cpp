@@ -20,7 +20,7 @@ RopeTable make_rope_table(const model::Rope& rope, std::uint32_t context) {
       to.push_back(static_cast<float>(std::sin(position * frequency) * magnitude));
     }
   };
-  // A product of the two tables' entries, so that the magnitude belongs to one of them.
+  // Entries of the two tables are multiplied, so only one of the tables contains the magnitude.
   for (std::uint32_t position = 0; position < kFinePositions; ++position)
     append(table.fine, position, rope.magnitude);
   for (std::uint32_t block = 0; block <= context / kFinePositions; ++block)

@@ -18,7 +18,7 @@ std::uint64_t up_to(std::uint64_t value, std::uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// The widest column tile of any product in a step of so many columns.
+// Returns the widest column tile of any product in a step of so many columns.
 std::uint32_t tile_of_products(const ModelPlan& plan, const k::Mapping& mapping,
                                std::uint32_t columns) {
   std::uint32_t tile = mapping.units ? kLeastUnitsTile : kTile;
@@ -36,7 +36,7 @@ std::uint32_t tile_of_products(const ModelPlan& plan, const k::Mapping& mapping,
   return tile;
 }
 
-// Floats of attention's partial results, and of how many columns.
+// Returns how many floats attention's partial results take, and for how many columns.
 std::uint64_t partials_of(const ModelPlan& plan, const k::Mapping& mapping,
                           std::span<const StepShape> shapes, std::uint32_t context,
                           std::uint64_t& columns) {
@@ -57,7 +57,7 @@ std::uint64_t partials_of(const ModelPlan& plan, const k::Mapping& mapping,
 
 std::uint64_t activation_stride(const k::Mapping& mapping, const model::Activation& activation) {
   switch (activation.form) {
-    case model::Activation::Form::kStream:  // its rows are read by fours
+    case model::Activation::Form::kStream:  // kernels read its rows in groups of four
       return mapping.rows ? activation.width : up_to(activation.width, 4);
     case model::Activation::Form::kFloats:
       return activation.width;
@@ -82,19 +82,19 @@ ScratchPlan plan_scratch(const model::ModelGraph& graph, const ModelPlan& plan,
     widest.columns = std::max(widest.columns, shape.columns);
     widest.outputs = std::max(widest.outputs, shape.outputs);
   }
-  // Kept memory takes any tile. What is allocated for a step and freed after it is as small as a
-  // step of its shape allows.
+  // Kept memory must fit any tile. Memory that is allocated for a step and freed after it is as small as a step of
+  // its shape allows.
   const auto padded = [&](std::uint32_t count) {
     const std::uint32_t widest_tile = mapping.units ? kUnitsTile : kTile;
     return up_to(count, options.kept ? widest_tile : tile_of_products(plan, mapping, count));
   };
   const std::uint64_t columns = padded(widest.columns);
-  // Rows of logits are large, and the units write no column beyond the step's own.
+  // Rows of logits are large, and with matrix units no kernel writes columns beyond the step's own.
   const bool exact = !options.kept && mapping.units;
   const std::uint64_t outputs = exact ? widest.outputs : up_to(widest.outputs, kTile);
 
   ScratchPlan made;
-  std::uint64_t partial_columns = 0;  // columns of the widest step with partial results
+  std::uint64_t partial_columns = 0;  // columns of the widest step that has partial results
   const auto floats = [&made](std::string name, std::uint64_t count) {
     made.pieces.push_back({std::move(name), count * sizeof(float)});
   };

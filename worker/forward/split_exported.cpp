@@ -10,12 +10,12 @@
 namespace bulkhead::forward {
 namespace {
 
-// A line of the identity before a stage's own lines.
+// The line of the identity that precedes a stage's own lines.
 struct Heading {
   std::uint32_t first = 0, end = 0;  // layers
   std::uint32_t window_pages = 0;
   std::uint32_t weight_blocks = 0, other_blocks = 0;
-  std::uint32_t lines = 0;  // of the stage's identity
+  std::uint32_t lines = 0;  // of the stage's part of the identity
 };
 constexpr const char* kHeading = "stage layers %u-%u windows %u blocks %u+%u lines %u\n";
 
@@ -51,7 +51,7 @@ Result<std::string> read_lines(std::string& text, std::uint32_t lines) {
   return taken;
 }
 
-// Moves the first `count` of `from` behind `to`.
+// Moves the first `count` elements of `from` to the end of `to`.
 template <typename T>
 bool take(std::vector<T>& from, std::uint32_t count, std::vector<T>& to) {
   if (from.size() < count) return false;

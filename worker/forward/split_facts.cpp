@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kWeights = "/weights-", kFile = "/file-", kKv = "/kv-";
 
-// "2 x A, B"
+// Makes a text such as "2 x A, B".
 std::string list_of(const std::vector<std::string>& names) {
   std::string text;
   for (std::size_t i = 0; i < names.size();) {
@@ -35,7 +35,7 @@ bool is_mean(std::string_view name) {
   return false;
 }
 
-// Figures that are not a stage's own.
+// Says whether the figure is about all stages together.
 bool is_common(std::string_view name) {
   return name == "steps" || name == "max_batch" || name == "command_buffers_begun" ||
          name == "kernel_profiles";

@@ -15,7 +15,7 @@ namespace k = gpu::kernels;
 
 namespace {
 
-// The KV cache counts as so many positions when layers are shared out, unless a longer context is asked for.
+// When layers are shared out, the KV cache counts as so many positions, unless a longer context is asked for.
 constexpr std::uint32_t kCountedPositions = 8192;
 
 class Planner {
@@ -71,7 +71,7 @@ class Planner {
     return next == graph_.layers.size() && stages.size() == devices_.size();
   }
 
-  // Counts on the first device: on others the same weights take about as much.
+  // Counts only on the first device, because the same weights take about as much on others.
   Result<std::vector<StageLayers>> choose_layers(std::uint32_t states) const {
     const auto count = static_cast<std::uint32_t>(graph_.layers.size());
     const std::uint64_t positions =
@@ -97,7 +97,7 @@ class Planner {
     std::vector<std::uint64_t> free;
     for (const CacheRoom& room : rooms_)
       free.push_back(room.free_bytes);
-    // A successor must find the same layers although others have taken memory: what is free counts only where the
+    // A successor must choose the same layers although others have taken memory. So free memory counts only if the
     // layers would not fit otherwise.
     BULKHEAD_TRY(auto by_size, share_out_layers(sizes, obstacles(graph_), whole_memories_));
     if (fits(by_size, sizes, free)) return by_size;
@@ -110,7 +110,7 @@ class Planner {
     return std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
   }
 
-  // engine.kv_cache_mb is for the whole model; a stage gets its part.
+  // engine.kv_cache_mb is for the whole model, and each stage gets its part.
   config::EngineSettings settings_of(const model::ModelGraph& stage) const {
     config::EngineSettings engine = options_.engine;
     const std::uint64_t all = std::max<std::uint64_t>(kv_bytes_per_token(graph_, kv()), 1);
@@ -119,7 +119,7 @@ class Planner {
     return engine;
   }
 
-  // What the device with the least room holds, all hold.
+  // All stages have as many pages as the device with the least room holds.
   Status size_caches(SplitPlan& made) const {
     CacheSize& least = made.sizes.cache;
     for (std::size_t i = 0; i < devices_.size(); ++i) {

@@ -130,11 +130,12 @@ class SplitTransformer final : public Transformer {
   }
 
  private:
-  // Pages to be summed on every stage once it has the steps submitted before, and before it gets a later one.
+  // Pages whose sums each stage computes after it has got the steps submitted before, and before it gets a later
+  // step.
   struct Lot {
     std::vector<engine::PageIndex> pages;
     std::uint64_t weight_bytes = 0;
-    std::uint64_t after = 0;  // steps submitted before it
+    std::uint64_t after = 0;  // the number of steps submitted before it
   };
 
   SplitTransformer() = default;
@@ -201,13 +202,13 @@ class SplitTransformer final : public Transformer {
       sum += of(*stage);
     return sum;
   }
-  // After a failure nothing more is given to any device.
+  // After a failure, no device gets further work.
   Status keep(Status status) {
     if (!status.ok() && broken_.ok()) broken_ = status;
     return status;
   }
 
-  // Fewer steps are in flight than there are stages, so a stage behind a full one is free or becomes so.
+  // Fewer steps are in flight than there are stages, so behind a full stage some stage is free or becomes free.
   Status make_room(std::size_t stage) { return at_[stage] ? hand_on(stage) : Status(); }
 
   // Waits for the stage's step and gives it to the next stage.
@@ -243,7 +244,7 @@ class SplitTransformer final : public Transformer {
     return start_lots(stage);
   }
 
-  // Those whose steps the stage has.
+  // Starts the lots whose steps the stage has got.
   Status start_lots(std::size_t stage) {
     for (std::uint64_t& started = lots_started_[stage]; started < lots_made_; ++started) {
       const Lot& lot = lots_[started % lots_.size()];
@@ -259,14 +260,14 @@ class SplitTransformer final : public Transformer {
   engine::ExecutorLimits limits_;
   std::string numerics_id_;
   Status broken_;
-  // Steps count from 0. A copy stays until its step has been waited for.
+  // Steps count from 0. A copy is kept until its step has ended.
   std::uint64_t submitted_ = 0, waited_ = 0;
   std::vector<StepCopy> copies_;
-  std::vector<std::optional<std::uint64_t>> at_;  // the step that a stage has
-  std::vector<std::uint64_t> entered_;            // steps that a stage has had
+  std::vector<std::optional<std::uint64_t>> at_;  // the step that each stage has now
+  std::vector<std::uint64_t> entered_;            // how many steps each stage has got so far
   std::array<Lot, kSumsInFlight> lots_;
   std::uint64_t lots_made_ = 0, lots_ended_ = 0;
-  std::vector<std::uint64_t> lots_started_;  // by stage
+  std::vector<std::uint64_t> lots_started_;  // for each stage
   std::vector<engine::PageSum> sums_;
 };
 

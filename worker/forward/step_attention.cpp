@@ -94,8 +94,8 @@ Status AttentionSteps::attend_range(const model::Attend& attend, const k::Attent
   const k::Mapping& mapping = context_.mapping;
   const std::uint32_t seen = std::min(k::positions_seen(shape, context_.context), range.until);
   const k::AttentionMode mode = k::attention_mode(mapping, shape, range, columns_, seen);
-  // On an H200, loading keys and values into nearer caches early pays with up to four columns, and costs
-  // time with eight or more.
+  // On an H200, to load keys and values into nearer caches early saves time with up to four columns, and costs time
+  // with eight or more.
   constexpr std::uint32_t kFewColumns = 4;
   const bool near_first = in_chain() && columns_ <= kFewColumns;
   const k::AttentionVariant variant =

@@ -104,8 +104,8 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
     BULKHEAD_TRY(a.block, pool.acquire(a.block_bytes, "step activations"));
     a.block_address = a.block.slice().address;
   }
-  // The logits of many sequences and a large vocabulary would take a whole heap, or fit none, and they stay for as
-  // long as the model: they get a buffer of their own.
+  // The logits of many sequences and a large vocabulary would take a whole heap, or fit none, and they are kept as
+  // long as the model is. So they get their own buffer.
   const std::size_t logits =
       context.plan.activations.size() + static_cast<std::size_t>(Scratch::kLogits);
   std::uint64_t offset = 0;
@@ -126,7 +126,7 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
     constexpr std::uint64_t kAlignment = gpu::MemoryPool::kLeaseAlignment;
     offset += (piece.bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
-  // No scratch memory: a plain program's parameters stay, too.
+  // These are not in scratch memory, because a plain program's parameters are kept, too.
   if (!context.plan.operands.empty()) {
     list_operands(context, a);
     BULKHEAD_TRY(a.operands, pool.acquire(scratch.operand_bytes, "fused operands"));

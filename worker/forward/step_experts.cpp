@@ -90,7 +90,7 @@ Status ExpertSteps::add(const SliceProductStep& step) {
   shape.together = step.slices;
   const k::SliceProduct made = k::slice_product(context_.mapping, shape, step.slices, columns_);
   k::ExpertPush push = push_of(product, shape);
-  push.product.out_stride = shape.rows;  // one behind the other
+  push.product.out_stride = shape.rows;  // the experts' columns follow each other
   const std::uint32_t blocks =
       (shape.rows + made.variant.rows_per_workgroup - 1) / made.variant.rows_per_workgroup;
   return emit_.dispatch(made.variant.spec, gpu::push_bytes(push),
@@ -110,7 +110,7 @@ Status ExpertSteps::multiply(const ExpertProductsStep& step, const ProductStep& 
   shape.biased = product.biased;
   shape.scaling = product.scaled ? k::Scaling::kByMemory : k::Scaling::kNone;
   shape.together = router.used;
-  // Inputs of the experts of a column are the column itself, or what each of them has made.
+  // An expert's input is the column itself, or what that expert has made of it.
   const std::uint32_t share = router.used / plan.activations[product.in].per_column;
   k::MatvecVariant variant = k::expert_product(context_.mapping, shape, router, share, columns_);
   const bool reads_column = plan.activations[product.in].per_column == 1;

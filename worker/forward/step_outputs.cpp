@@ -62,8 +62,8 @@ Result<StepProgram> build_logprobs(const StepContext& context, const Activations
   return program;
 }
 
-// The step's own norm leaves what the product of logits reads: on GPUs in another order, and for
-// matrix units rounded to halves. So this norms the columns again, to where that lay.
+// The step's own norm leaves the form that the product of logits reads: on GPUs it has another order, and for matrix
+// units it is rounded to halves. So this norms the columns again and writes them to the same place.
 Result<StepProgram> build_hidden(const StepContext& context, const Activations& activations,
                                  std::uint32_t slot) {
   StepProgram program;

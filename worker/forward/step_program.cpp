@@ -53,8 +53,8 @@ class Builder {
     return emit_->dispatch(spec, gpu::push_bytes(push), extent);
   }
 
-  // A barrier where the step reads what was written since the last one, or writes what was read or
-  // written since.
+  // Adds a barrier if the step reads what was written since the last barrier, or writes what was read or written
+  // since then.
   void wait_for(const Access& access) {
     const Places touched = since_.reads | since_.writes;
     if ((access.reads & since_.writes) != 0 || (access.writes & touched) != 0) {
@@ -76,15 +76,15 @@ class Builder {
     return context_.results.address() + row * 8;
   }
 
-  // Every workgroup can make the scales itself; of a dispatch's thousands that reads more than a
-  // kernel costs, but for a single column by matrix units.
+  // Every workgroup could make the scales itself. In a dispatch of thousands of workgroups these reads cost more than
+  // a kernel of its own, except for a single column with matrix units.
   bool scales_here() const { return context_.mapping.units && shape_.columns == 1; }
   bool is_left_out(const PlanStep& step) const {
     const auto* const scales = std::get_if<ScalesStep>(&step);
     return scales_here() && scales != nullptr && !scales->kept;
   }
 
-  // A token's row of a matrix for each column.
+  // Reads a token's row of a matrix for each column.
   k::EmbedPush row_push(MatrixIndex index, model::ActivationIndex out, float scale) const {
     const DeviceMatrix& matrix = context_.weights.matrices[index];
     k::EmbedPush push{};
@@ -126,7 +126,7 @@ class Builder {
     return {};
   }
 
-  // The stream that an earlier stage computed.
+  // Adds the stream that an earlier stage computed.
   Status add_stream() {
     k::StreamInPush push{};
     push.rows = context_.stream_rows_of(slot_);
@@ -166,7 +166,7 @@ class Builder {
     push.epsilon = norm.epsilon;
     return push;
   }
-  // The layout of an activation's floats, or a product's input.
+  // Returns the layout of an activation's floats, or of a product's input.
   k::InputForm form_of(model::ActivationIndex activation) const {
     return plan_.activations[activation].form == model::Activation::Form::kInput
                ? context_.mapping.input_form()
@@ -209,7 +209,7 @@ class Builder {
     return dispatch(k::rms_norm(context_.mapping, makes, form_of(copy.out)), push, extent);
   }
 
-  // The stream's gain is in the input already; what is left is a factor for each column.
+  // The input contains the stream's gain already; what is left is one factor for each column.
   Status add(const ScalesStep& step) {
     k::RmsNormPush push{};
     push.in_address = at(model::kStream);
@@ -248,7 +248,7 @@ class Builder {
     return {};
   }
 
-  // A matrix times columns that are a product's input.
+  // A matrix, and the columns of a product's input that it is multiplied by.
   struct MatrixUse {
     MatrixIndex matrix = kAbsent;
     k::Epilogue epilogue = k::Epilogue::kStore;
@@ -259,7 +259,7 @@ class Builder {
     std::uint64_t x = 0;  // [column][input_stride(matrix's width)]
     std::uint64_t out = 0;
     std::uint32_t out_stride = 0;
-    bool out_is_input = false;  // laid out and zero-padded as another product's input
+    bool out_is_input = false;  // its layout and zero padding are those of another product's input
     std::uint64_t fused = 0;    // a FusedOperands
   };
   Status multiply(const MatrixUse& use) {
@@ -284,7 +284,7 @@ class Builder {
     push.groups = shape.groups;
     push.x_stride = k::input_stride(context_.mapping, matrix.width);
     push.out_stride = use.out_stride;
-    // The residual stream is an input, too, where its norm's gain is folded into the next product's.
+    // The residual stream is an input, too, if its norm's gain is part of the next product's matrix.
     const bool makes_input =
         use.out_is_input || (plan_.fuses && use.epilogue == k::Epilogue::kAdd && use.fused != 0);
     push.written_rows = makes_input ? k::input_padded(context_.mapping, shape.rows) : shape.rows;
@@ -395,7 +395,7 @@ class Builder {
   const bool chained_;  // the kernels behind the embedding are links of a chain
   StepProgram program_;
   StepEmitter* emit_ = nullptr;
-  Access since_;  // the last barrier
+  Access since_;  // what was accessed since the last barrier
 };
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace bulkhead::forward {
 
 using gpu::CommandRing;
 
-// For each slot a program by build(activations, slot), and all of them as one recording.
+// Makes a program for each slot with build(activations, slot), and records all of them together.
 template <typename Build>
 Result<std::unique_ptr<StepRecording>> StepRecordings::record(
     std::shared_ptr<Activations> activations, CommandRing::Keep keep, const Build& build) {
@@ -53,7 +53,7 @@ Result<const StepRecording*> StepRecordings::get(StepShape shape) {
                                  [&](const Activations& buffers, std::uint32_t slot) {
                                    return build_step(context_, buffers, shape, slot);
                                  }));
-  // What the ring has dropped for it.
+  // Forgets recordings that the ring has dropped to make room.
   std::erase_if(recorded_, [&ring](const auto& entry) { return !ring.known(entry.second->id); });
   const StepRecording* const result = made.get();
   recorded_[shape] = std::move(made);
@@ -75,7 +75,7 @@ Result<StepRecordings::Followers> StepRecordings::followers(const StepRecording&
   return followers;
 }
 
-// In the buffers of the step that it comes behind.
+// The program uses the buffers of the step that precedes it.
 template <typename Build>
 Result<const StepRecording*> StepRecordings::behind(std::unique_ptr<StepRecording>& kept,
                                                     const Build& build, const StepRecording& step) {

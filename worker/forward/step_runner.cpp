@@ -59,7 +59,7 @@ Result<StepRunner::Recordings> StepRunner::recordings_of(std::uint32_t index) {
   return made;
 }
 
-// After a failure some of it may run.
+// After a failure, a part of the step may be running.
 Status StepRunner::launch(const Recordings& recorded, std::uint32_t index) {
   StepSlot& slot = slots_[index];
   slot.may_give_up = chained(context_, slot.shape);
@@ -104,13 +104,14 @@ Status StepRunner::finish(std::uint32_t index) {
   return {};
 }
 
-// The device has one buffer for hidden states, and the next step overwrites it: this reads them first.
+// The device has one buffer for hidden states, and the next step overwrites it, so this function reads them before
+// that.
 Status StepRunner::read_hidden(std::uint32_t index) {
   return slots_[index].tells_hidden ? finish(index) : Status();
 }
 
-// The steps in flight, of which the oldest gave up and the others have worked on with what it
-// left. From here on barriers stand between dispatches.
+// Computes the steps in flight again: the oldest gave up, and the others have continued with what it left. From here
+// on there are barriers between dispatches.
 Status StepRunner::compute_again() {
   spdlog::warn(
       "workgroups of a step waited for each other in vain: it is computed again, and from here "

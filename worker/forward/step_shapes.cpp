@@ -7,7 +7,7 @@ namespace bulkhead::forward {
 
 std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t mixed,
                                    std::uint32_t max_outputs, std::uint32_t most) {
-  // Narrow shapes are close to each other for sequences that generate, each of which has one column.
+  // For sequences that generate, each of which has one column, narrow shapes differ little in width.
   std::vector<std::uint32_t> columns;
   for (const std::uint32_t narrow : {1U, 2U, 4U, 8U, 16U, 32U}) {
     if (narrow < max_columns) columns.push_back(narrow);

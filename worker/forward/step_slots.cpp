@@ -18,13 +18,13 @@ namespace {
 
 constexpr std::uint64_t kLogitsRows = kHostLogitsRows;
 
-// Of a token in the sampler's definition.
+// Returns a token's log-probability as the sampler defines it.
 float logprob_of(const k::LogprobRow& row, float logit) {
   const double log_sum = std::log(static_cast<double>(row.sum) * 0x1p-40) + row.best;
   return static_cast<float>(logit - log_sum);
 }
 
-// As the CPU sampler rounds it: 1 / temperature and the logarithm of min-p.
+// Rounds as the CPU sampler does: 1 / temperature, and the logarithm of min-p.
 k::SampleChoice device_choice(const engine::Choice& choice, std::uint32_t position,
                               std::uint32_t vocabulary) {
   k::SampleChoice made{};
@@ -126,7 +126,7 @@ Status StepSlots::make_room_for_stream() {
                  device.allocate(bytes, gpu::Memory::kDeviceLocal, "rows of the stream"));
     BULKHEAD_TRY(host_brought_,
                  device.allocate(bytes, gpu::Memory::kUpload, "rows of the stream of the host"));
-    // Steps of no request (the warm-up's) bring none.
+    // Steps without a request (the warm-up's) have no such values.
     std::memset(host_brought_.mapped().data(), 0, bytes);
     for (std::uint64_t i = 0; i < slots; ++i)
       slots_[i].brought =
@@ -142,12 +142,12 @@ Status StepSlots::make_room_for_stream() {
   return {};
 }
 
-// In powers of two, so that the same few copies are made again and again.
+// Rounds up to a power of two, so that the same few copies are used again and again.
 std::uint64_t StepSlots::rows_copied(const StepSlot& slot) const {
   return std::min(std::bit_ceil(slot.columns), limits_.max_columns);
 }
 
-// Blocks stay until the end, because recorded copies write to them.
+// Blocks are kept until the end, because recorded copies write to them.
 Status StepSlots::make_room_for_logits(StepSlot& slot, std::uint64_t rows) {
   while (slot.logits.size() < host_logits_blocks(rows)) {
     BULKHEAD_TRY(gpu::Buffer block,
@@ -238,7 +238,7 @@ Status StepSlots::write_parameters(const engine::Step& step) {
   }
   put(k::kOutputCountWord * 4, static_cast<std::uint32_t>(slot.outputs.size()));
   if (limits_.states > 0) write_runs(step, base);
-  // In powers of two, so that the same few copies are made again and again.
+  // Rounds up to a power of two, so that the same few copies are used again and again.
   const std::uint64_t bytes = layout.pages + std::uint64_t{pages} * 4;
   slot.parameter_bytes = std::min(std::bit_ceil(bytes), layout.window_pages);
   slot.window_bytes = 0;
@@ -252,8 +252,8 @@ Status StepSlots::write_parameters(const engine::Step& step) {
   return {};
 }
 
-// Steps of no request (the warm-up's) name no window pages; they use the hidden one, which is numbered
-// behind the others. Returns whether this step changed the slot's tables. Most steps change none.
+// Steps without a request (the warm-up's) name no window pages; they use the hidden page, whose number follows the
+// others. Returns whether this step changed the slot's tables. Most steps change nothing.
 bool StepSlots::write_windows(const engine::Step& step, std::byte* base) const {
   bool changes = false;
   const auto put = [&](std::size_t sequence, std::size_t index, std::uint32_t page) {
@@ -295,8 +295,8 @@ std::array<StepSlots::Upload, 3> StepSlots::uploads(std::uint32_t index) const {
   return {part(0, slot.parameter_bytes), part(layout.window_pages, slot.window_bytes), rows};
 }
 
-// Neighbouring columns of a sequence are a run. Steps of no request (the warm-up's) name no states: they
-// have the hidden one, behind the others.
+// Neighbouring columns of a sequence form a run. Steps without a request (the warm-up's) name no states; they use the
+// hidden slot, whose number follows the others.
 void StepSlots::write_runs(const engine::Step& step, std::byte* base) const {
   const ParameterLayout& layout = context_.parameter_layout;
   k::DeltaRun run{};
@@ -342,7 +342,7 @@ Status StepSlots::start_downloads(std::uint32_t index, const Activations& activa
                                   part(activations.slice(model::kStream), 0, bytes), computed));
   }
   if (slot.outputs.empty() && !slot.may_give_up) return {};
-  // All rows each time: the same copy again.
+  // Copies all rows each time, so that it is always the same copy.
   const std::uint64_t result_bytes = std::uint64_t{context_.result_rows} * 8;
   BULKHEAD_TRY(
       slot.downloaded,
