@@ -1,9 +1,8 @@
-// bulkhead-worker: one model on one device, in a process of its own that may die at any time. The
-// daemon starts it and hands it a channel; it opens no socket, runs no program and writes nothing
-// outside its cache folder.
+// bulkhead-worker serves one model on one device, in a process that may die at any time. The daemon starts it and
+// gives it a channel. It opens no socket, runs no program and writes nothing outside its cache folder.
 //
-// Its exit code (ipc/exit_codes.hpp) says how it ended; where the model could not be loaded or serving
-// went wrong its last message says why.
+// Its exit code (ipc/exit_codes.hpp) says how it ended. If the model could not be loaded, or serving failed, its last
+// message says why.
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -41,8 +40,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kLastWords{1000};
 
-// The one folder that a worker writes to, 0700. Empty, with a warning, when there is none: then
-// pipelines are compiled at each start.
+// Returns the only folder that a worker writes to, with mode 0700. Returns an empty path, with a warning, if there is
+// none; pipelines are then compiled at each start.
 std::string cache_folder(const std::string& asked) {
   namespace fs = std::filesystem;
   const fs::path folder = asked.empty() ? cache_home() : asked;
@@ -56,7 +55,7 @@ std::string cache_folder(const std::string& asked) {
   fs::create_directories(folder.parent_path(), error);
   const auto failed = [&error] { error.assign(errno, std::generic_category()); };
   if (!error && ::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) failed();
-  // No link, and whatever the umask.
+  // The folder must not be a link, and gets this mode whatever the umask is.
   if (!error) {
     const UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
     struct stat status {};
@@ -75,7 +74,8 @@ std::string cache_folder(const std::string& asked) {
   return {};
 }
 
-// How embeddings are pooled: as engine.pooling says, else as the model's file says (pooling_type of llama.cpp).
+// Returns how embeddings are pooled: as engine.pooling says, otherwise as the model's file says (pooling_type of
+// llama.cpp).
 engine::Pooling pooling_of(const config::EngineSettings& settings, const Loaded& loaded) {
   switch (settings.pooling) {
     case config::Pooling::kMean:
@@ -129,8 +129,7 @@ bool device_failed(const Error& error) {
   return error.code() == ErrorCode::kDeviceLost || error.code() == ErrorCode::kDeadlineExceeded;
 }
 
-// Says why and ends the process at once: after a device loss, a driver may hang in its own
-// clean-up.
+// Says why, and ends the process at once: after a device loss, a driver may hang in its own clean-up.
 [[noreturn]] void die(Outbox& outbox, int code, const Error& error) {
   spdlog::error("{}", error.message());
   outbox.send(ipc::Fatal{error.message()});
@@ -139,8 +138,9 @@ bool device_failed(const Error& error) {
   std::_Exit(code);
 }
 
-// The sandbox knows a region that isn't sealed by its descriptor's number. The channel has closed it;
-// the next file to get that number would be refused its size.
+// The sandbox's filter knows a region that is not sealed by its descriptor's number. The channel has closed that
+// descriptor, so without this the next file would get its number, and the filter would refuse to change that file's
+// size.
 void keep_number(int region) {
   if (region < 0 || ::fcntl(region, F_GETFD) >= 0) return;
   const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -340,19 +340,19 @@ int run(int argc, char** argv) {
 }  // namespace bulkhead::worker
 
 int main(int argc, char** argv) {
-  // A Ctrl-C or a closed terminal is the daemon's to handle: it drains, and this process ends with
-  // it. A reader that is gone is seen as an error of the write.
+  // The daemon handles a Ctrl-C or a closed terminal: it drains, and this process then ends with it. A reader that
+  // has gone shows as an error of the write.
   for (const int ignored : {SIGPIPE, SIGINT, SIGHUP})
     std::signal(ignored, SIG_IGN);
-  // Ends with the daemon even where it can't notice the closed channel (in a driver's call). Bound
-  // to the thread that started this process: the daemon starts workers from one that lives as long
-  // as itself.
+  // This process ends with the daemon even if it can't notice that the channel is closed (in a driver's call). The
+  // signal comes when the thread that started this process ends, so the daemon starts workers from a thread that
+  // lives as long as the daemon does.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // The daemon starts it by a descriptor's number, which would be its name in lists of processes.
+  // The daemon starts this program by a descriptor's number, which lists of processes would show as its name.
   ::prctl(PR_SET_NAME, "bulkhead-worker");
   try {
     return bulkhead::worker::run(argc, argv);
-  } catch (const std::exception& failure) {  // out of memory, most likely
+  } catch (const std::exception& failure) {  // the process is probably out of memory
     std::fprintf(stderr, "bulkhead-worker: %s\n", failure.what());
     return bulkhead::ipc::kExitInternal;
   }

@@ -15,11 +15,11 @@ namespace bulkhead::worker {
 namespace {
 
 constexpr const char* kTokens = "tokenizer.ggml.tokens";
-// A step has no more drafts, so no more sequences have guesses.
+// A step has at most so many drafts, so no more sequences can have guesses.
 constexpr std::uint32_t kSequences = engine::kMostDrafts + 1;
 constexpr std::uint32_t kReadColumns = 256;
 constexpr std::uint64_t kContexts = 4;
-// Of the free memory, at most, where the settings name no context.
+// The most of the free memory that the draft model takes if the settings name no context.
 constexpr std::uint64_t kMostBytes = std::uint64_t{2} << 30, kShare = 8;
 
 Error other_vocabulary(const model::GgufFile& model, const model::GgufFile& draft,
@@ -65,7 +65,7 @@ DraftCache draft_cache(const forward::KvNeed& need, std::uint32_t asked_context,
   }
   const std::uint64_t bytes = bytes_of(cache.context);
   const std::uint64_t contexts = std::clamp<std::uint64_t>(budget / bytes, 1, kContexts);
-  // A page of each kind for the warm-up, and window pages that steps write before others are released.
+  // One page of each kind is for the warm-up; steps write some window pages before others are released.
   const std::uint64_t more =
       need.per_token * 2 * kPage + need.per_window_token * (kReadColumns + 2 * kPage);
   cache.megabytes = static_cast<std::uint32_t>(((contexts * bytes + more) >> 20) + 1);

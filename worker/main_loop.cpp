@@ -17,12 +17,13 @@ namespace bulkhead::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kStatsInterval{1000};
-// One at once, and one an interval later: what is of the time since the report before is zero there.
+// One report at once and one an interval later, whose figures about the time since the report before are zero.
 constexpr int kIdleReports = 2;
 constexpr std::chrono::milliseconds kLookInterval{100};
 constexpr std::chrono::milliseconds kOfferInterval{100};
 constexpr int kIdleSleep_ms = 1000;  // between heartbeats of an idle worker
-// While the tokenizer's thread, a full ring or room to offer the vault is waited for.
+// The sleep while the worker waits for the tokenizer's thread, for room in a full ring, or for room to offer the
+// vault.
 constexpr int kWaitingSleep_ms = 100;
 
 }  // namespace
@@ -52,7 +53,7 @@ Status MainLoop::run() {
       return *status;
     }
     if (shutdown_) return {};
-    // With a ring that stays full no step is run: its tokens would have to be kept here.
+    // While the ring is full no step runs, because this process would have to keep the step's tokens.
     if (!outbox_.congested()) {
       BULKHEAD_TRY(const bool ran, engine_.turn([this] {
         receive();
@@ -93,16 +94,16 @@ void MainLoop::handle(ipc::ToWorker message) {
                  [this](ipc::Cancel& cancel) { engine_.cancel(cancel.request); },
                  [this](ipc::Embed& job) { engine_.embed(std::move(job)); },
                  [this](ipc::Ping& ping) { outbox_.send(ipc::Pong{ping.nonce}); },
-                 [](ipc::Vault&) {},  // comes before the model is loaded, and is read there
+                 [](ipc::Vault&) {},  // a vault comes before the model is loaded, and the loading code reads it
                  [this](ipc::Drain&) { engine_.drain(); },
                  [this](ipc::Shutdown&) { shutdown_ = true; },
                  [this](ipc::Profile&) {
                    engine_.profile();
-                   idle_reports_ = kIdleReports;  // its figures go out at once, when idle, too
+                   idle_reports_ = kIdleReports;  // an idle worker's figures go out at once, too
                  },
                  [this](ipc::Promote& word) { promote(word); },
                  [this](ipc::Settled&) { settle(); },
-                 // Every other message is an ipc::Question, or this does not compile.
+                 // Every other message is an ipc::Question; otherwise this does not compile.
                  [this](auto& question) { engine_.answer(std::move(question)); },
              },
              message);
@@ -171,7 +172,7 @@ Status MainLoop::sleep() {
   const auto spin_until = Clock::now() + spin_;
   do {
     auto record = channel_.try_receive();
-    if (!record.ok() || !record->empty()) return {};  // receive() takes it from here
+    if (!record.ok() || !record->empty()) return {};  // receive() handles this case
   } while (Clock::now() < spin_until);
 
   auto asleep = channel_.prepare_sleep();

@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kWordOfTheDaemon{10000};
-// Others' are on the way for a moment, as a rule; for longer nobody waits for this to serve.
+// Other offers are usually under way for a moment only. The worker does not delay serving for longer than this.
 constexpr std::chrono::milliseconds kRoomAtOnce{250};
 constexpr std::chrono::milliseconds kBetweenTries{5};
 constexpr std::size_t kDescriptorsOfPacket = 32;
@@ -33,13 +33,13 @@ bool is_full(const Status& status) {
   return !status.ok() && status.error().code() == ErrorCode::kResourceExhausted;
 }
 
-// A file that was written to or replaced has another one.
+// Returns a mark that changes when the file is written to or replaced.
 std::string mark_of(const struct stat& file) {
   return fmt::format("{}:{}:{}:{}.{:09}", file.st_dev, file.st_ino, file.st_size,
                      file.st_mtim.tv_sec, file.st_mtim.tv_nsec);
 }
 
-// One line that tells a model from others, without reading its file; the one built in is in each
+// Returns one line that distinguishes a model from others without reading its file. A built-in model is in each
 // program's own memory.
 std::string model_line(const model::GgufFile& file) {
   std::string line = "model";
@@ -82,7 +82,7 @@ Status MainVault::receive() {
   if (!given()) {
     while (
         channel_
-            .take_descriptors()) {  // of a vault that did not come whole: it would keep its memory
+            .take_descriptors()) {  // descriptors of a vault that did not arrive completely would keep its memory
     }
     return {};
   }
@@ -133,7 +133,7 @@ Result<std::unique_ptr<model::GgufFile>> MainVault::open_model(const std::string
   if (files_.empty() != (path == "builtin")) return unusable("it is of another model");
   const std::string& identity = directory_->description().identity;
   const std::string line = identity.substr(0, identity.find('\n'));
-  // What lies at the path now. If the names are still there, files that changed have another time of change.
+  // Compares the files that are at the paths now. If a name still exists, a changed file has another time of change.
   bool changed = false;
   std::string times;
   const std::vector<std::string> names = model::model_files(path);
@@ -145,11 +145,12 @@ Result<std::unique_ptr<model::GgufFile>> MainVault::open_model(const std::string
     times += change_time_of(now);
   }
   const bool all_there = std::ranges::count(times, ':') == std::ssize(files_);
-  // A mode or another name changes it, too, which is no reason to doubt a file before somebody asks for a new process.
+  // Another mode or name also changes the times. That is no reason to doubt a file before somebody asks for a new
+  // process.
   changed |= given_.replaced && all_there && !line.ends_with(times);
   if (changed && given_.replaced) return unusable("the model file has changed");
   BULKHEAD_TRY(auto file, model::GgufFile::open(std::move(files_), path));
-  // Streams go on with the model that they began with.
+  // Streams continue with the model that they began with.
   if (changed) {
     spdlog::warn(
         "{}: has changed; this worker goes on with the file that it was started with until "
@@ -168,7 +169,7 @@ std::optional<ipc::VaultReport> MainVault::begin(const forward::Transformer& exe
   if (!wanted_) return report_;
   report_.reason.clear();
   if (given()) {
-    // The device's last steps may write to states that sequences of this process would have.
+    // The device's last steps may write to states that this process's sequences would use.
     if (writer == Writer::kUnsettled && executor.limits().states > 0) return std::nullopt;
     stand_by(executor);
     if (!adopt(engine, may_adopt_kv, writer)) return std::nullopt;
@@ -240,7 +241,7 @@ bool MainVault::adopt(engine::Engine& engine, bool may_adopt_kv, Writer writer) 
       report_.reason = fmt::format("{} entries of the directory are not whole", entries.doubtful);
   }
   if (!report_.reason.empty()) {
-    // Which pages the device may still write to is then not to be told either.
+    // Nobody can tell which pages the device may still write to, either.
     if (writer == Writer::kUnsettled) return false;
     spdlog::warn("KV pages are computed anew: {}", report_.reason);
     directory_->empty();
@@ -302,7 +303,7 @@ Status MainVault::prepare(const forward::Transformer& executor, const model::Ggu
                  fmt::format("it would take {} descriptors, and {} are allowed",
                              offer.descriptors.size(), ipc::kMostVaultDescriptors));
   }
-  offer.word = {random_u64() | 1,  // 0 is none
+  offer.word = {random_u64() | 1,  // 0 means none
                 static_cast<std::uint32_t>(files.size()),
                 static_cast<std::uint32_t>(offer.blocks.size())};
   return {};

@@ -26,7 +26,7 @@ namespace k = gpu::kernels;
 
 namespace {
 
-// Raised when kernels keep their code but a step's order of additions changes.
+// Raised when kernels keep their code but the order of a step's additions changes.
 constexpr int kNumericsVersion = 5;
 
 class LoadedTransformer final : public Transformer {
@@ -51,8 +51,8 @@ class LoadedTransformer final : public Transformer {
     return std::unique_ptr<Transformer>(std::move(self));
   }
 
-  // Whatever made it end, what the device still runs uses the cache, the weights and the
-  // recordings, which go after this. Of a device that hangs nothing is freed.
+  // The device may still run work that uses the cache, the weights and the recordings, which are destroyed after
+  // this. If the device hangs, nothing of it is freed.
   ~LoadedTransformer() override { parts_.drain(); }
 
   const engine::ExecutorLimits& limits() const override { return limits_; }
@@ -159,10 +159,10 @@ class LoadedTransformer final : public Transformer {
  private:
   LoadedTransformer() = default;
 
-  // One is computed while the host looks at the one before and plans the next.
-  // Without the ring a command buffer is recorded once the one before has ended; without the blit
-  // queue the host waits for each transfer; without the pool a step's memory goes with it. Stages of a split model run
-  // ahead of each other instead: each has one set of rows of the stream.
+  // Says whether one step is computed while the host reads the tokens of the step before and plans the next. Without
+  // the ring a command buffer is recorded only when the step before has ended; without the blit queue the host waits
+  // for each transfer; without the pool a step's memory is freed with the step. The stages of a split model run ahead
+  // of each other instead: each has only one set of rows of the stream.
   bool runs_ahead() const {
     return is_whole(context_.graph) && parts_.command_ring->enabled() &&
            parts_.memory_pool->enabled() && parts_.blit_queue->enabled();
@@ -215,7 +215,7 @@ class LoadedTransformer final : public Transformer {
     BULKHEAD_RETURN_IF_ERROR(loading->finish(upload_progress));
     BULKHEAD_RETURN_IF_ERROR(check_weights(options));
     const auto weights_there = Clock::now();
-    // While kernels are still being compiled.
+    // This happens while kernels are still being compiled.
     BULKHEAD_RETURN_IF_ERROR(wear_in_queues(device, options.wait_timeout_ms));
     BULKHEAD_RETURN_IF_ERROR(compiler.finish([&](std::uint64_t done, std::uint64_t total) {
       if (options.progress) options.progress("kernels", done, total);
@@ -226,7 +226,7 @@ class LoadedTransformer final : public Transformer {
     return prepare_chain(context_);
   }
 
-  // How many KV pages and how long a context, before anything is allocated.
+  // Decides the number of KV pages and the length of the context before anything is allocated.
   Status size_cache(const TransformerOptions& options, std::span<const StepShape> shapes) {
     const model::ModelGraph& graph = context_.graph;
     limits_.asked_context = options.context != 0 ? options.context : graph.context;
@@ -287,7 +287,7 @@ class LoadedTransformer final : public Transformer {
     return WeightUpload::over_imported(device, source, context_.weights, import);
   }
 
-  // One more page than sequences are given: the warm-up's.
+  // There is one page more than sequences are given: the warm-up's.
   std::uint64_t bytes_of_keys(model::KvIndex store) const {
     const std::uint64_t pages =
         context_.windows.slides[store] ? limits_.window_pages : limits_.total_pages;
@@ -327,7 +327,7 @@ class LoadedTransformer final : public Transformer {
     return {};
   }
 
-  // The steps' kernels, and those of product variants that are still to be measured.
+  // Returns the steps' kernels, and those of product variants that have not been measured yet.
   Result<std::vector<gpu::KernelSpec>> kernels_to_compile(std::span<const StepShape> shapes,
                                                           const TransformerOptions& options) {
     if (options.gpu.autotune.enabled || options.product_variant != 0) {
@@ -355,7 +355,7 @@ class LoadedTransformer final : public Transformer {
                   static_cast<unsigned long long>(k::code_hash()),
                   mapping_name(context_.mapping).c_str(), context_.mapping.lanes,
                   config::to_string(options.engine.kv_type));
-    // The daemon takes printable text alone, whatever a driver calls itself.
+    // The daemon takes only printable text, whatever name a driver has.
     numerics_id_ = cleaned(device.name + "/" + device.driver, Escapes::kJson) + "/" + numbers;
     char layout[160];
     std::snprintf(
@@ -376,8 +376,8 @@ class LoadedTransformer final : public Transformer {
                                       kv.blocks.end());
   }
 
-  // Their sums, by which a successor, the numerics id and whoever looks at them later know them; or
-  // whether they are what the predecessor had.
+  // Computes the weights' checksums, by which a successor, the numerics id and later checks recognise them; or checks
+  // that they are what the predecessor had.
   Status check_weights(const TransformerOptions& options) {
     const auto begin = Clock::now();
     auto sums = weight_sums(options.wait_timeout_ms);
@@ -402,8 +402,8 @@ class LoadedTransformer final : public Transformer {
     return {};
   }
 
-  // Other weights never go on with a stream, whatever their file is called, and neither do other tokens or
-  // hyperparameters: both sums are a part of the id.
+  // A stream never continues with other weights, tokens or hyperparameters, whatever the file is called: both
+  // checksums are a part of the id.
   void name_weights() {
     char name[64];
     std::snprintf(
@@ -421,7 +421,8 @@ class LoadedTransformer final : public Transformer {
     return summing_->run();
   }
 
-  // What the programs of all shapes are made of; of wide ones, which take longer to compile, first.
+  // Returns the kernels of all shapes' programs. Those of wide shapes come first, because they take longer to
+  // compile.
   Result<std::vector<gpu::KernelSpec>> kernels_needed(std::span<const StepShape> shapes) {
     std::vector<gpu::KernelSpec> specs;
     specs.push_back(k::checksum_kernel());
@@ -444,7 +445,7 @@ class LoadedTransformer final : public Transformer {
     runner_.forget_all();
   }
 
-  // In this order: the leases and buffers below go before the parts that use them.
+  // Declared in this order: the leases and buffers below are destroyed before the parts that use them.
   gpu::Optimizations parts_;
   StepContext context_;
   engine::ExecutorLimits limits_;
@@ -459,11 +460,11 @@ class LoadedTransformer final : public Transformer {
   std::vector<k::Checksum> checksums_;     // of the weights' blocks
   std::unique_ptr<k::Checksums> summing_;  // made once, of imported weights
 
-  std::unique_ptr<MemorySums> sums_;  // from load() on
+  std::unique_ptr<MemorySums> sums_;  // set by load()
 
   ImportTimes import_times_;
   LoadTimes load_times_;
-  std::vector<FigureValue> kernel_times_;  // of the last profile()
+  std::vector<FigureValue> kernel_times_;  // from the last profile()
   std::uint64_t profiles_ = 0;
 };
 

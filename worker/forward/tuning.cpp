@@ -24,12 +24,12 @@ namespace k = gpu::kernels;
 
 namespace {
 
-// Less than steps differ by themselves is no reason to part from the default.
-constexpr double kWorthIt = 0.005;  // both times that it is measured
+// A smaller gain is no reason to leave the default, because steps differ that much by themselves.
+constexpr double kWorthIt = 0.005;  // required in both measurements
 constexpr std::uintmax_t kLargestFileBytes = 1 << 20;
 constexpr const char* kFirstWords = "bulkhead-tuning 1";
 
-// Only the shape itself: no pointer, no order of loading.
+// Depends only on the shape: on no pointer, and on no order of loading.
 std::string name_of(const k::Mapping& mapping, const k::MatvecShape& shape, bool in_chain) {
   return fmt::format("{}{}/t{}/r{}/g{}/e{}/a{}/p{}/s{}{}",
                      mapping.rows    ? "rows"
@@ -46,7 +46,7 @@ void add_lanes(const k::Mapping& mapping, const k::MatvecShape& shape, std::uint
   const k::LanesTiling usual = k::lanes_tiling(mapping, shape, columns);
   for (const std::uint32_t rows : {1U, 2U, 4U}) {
     for (const std::uint32_t subgroups : {4U, 8U}) {
-      // As bench-matvec has them: what more registers hold, and whole rows that rotate together.
+      // The same variants as in bench-matvec: as many rows as registers hold, and whole rows that rotate together.
       const std::uint32_t matrix_rows = shape.epilogue == k::Epilogue::kGated ? 2 * rows : rows;
       if (subgroups < usual.split || matrix_rows * usual.columns > 64 ||
           matrix_rows * k::row_of(shape.type).planes.quants > 32)
@@ -89,7 +89,7 @@ void add_units(const k::MatvecShape& shape, std::uint32_t columns, bool in_chain
     return;
   }
   k::UnitTiling tiling = usual;
-  // Whoever waits for a link asks for weights before that, or doesn't.
+  // How early a workgroup asks for weights while it waits for a link of a chain, or whether it does.
   for (const std::uint32_t ahead : {0U, 1U, 2U}) {
     if (!in_chain && ahead != usual.ahead) continue;
     for (const std::uint32_t blocks : {1U, 2U}) {
@@ -101,7 +101,7 @@ void add_units(const k::MatvecShape& shape, std::uint32_t columns, bool in_chain
       }
     }
   }
-  // More rows in a workgroup.
+  // Variants with more rows in a workgroup.
   if (segments >= 4 && usual.subgroups == segments && segments * 2 <= 16) {
     tiling = usual;
     tiling.subgroups = segments * 2;
@@ -138,8 +138,8 @@ Tuning::Tuning(k::Mapping mapping, std::string path) : mapping_(mapping), path_(
   if (!path_.empty()) read();
 }
 
-// The file: its first line, the kernels' hash, the body's checksum; then a product a line: columns,
-// name, how many variants there were, which was chosen.
+// Reads the file. Its first line has the kernels' hash and the body's checksum; each further line has a product:
+// columns, name, how many variants there were, and which one was chosen.
 void Tuning::read() {
   const UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd.valid()) return;
@@ -165,7 +165,7 @@ void Tuning::read() {
   std::getline(lines, hash);
   std::getline(lines, checksum);
   if (first != kFirstWords) return ignored("not of this version");
-  // Other kernels: nothing is wrong, and nothing is known.
+  // The file is of other kernels: it is not wrong, but it says nothing about these.
   if (hash != fmt::format("{:016x}", k::code_hash())) return;
   const auto at = lines.tellg();
   const std::string_view body =
@@ -196,7 +196,7 @@ Status Tuning::save() const {
     body += fmt::format("{} {} {} {}\n", key.first, key.second, known.variants, known.chosen);
   const std::string text =
       fmt::format("{}\n{:016x}\n{:016x}\n{}", kFirstWords, k::code_hash(), fnv1a(body), body);
-  // Several workers may share the folder: the last rename wins, and each file is whole.
+  // Several workers may share the folder: the last rename wins, and each file is complete.
   std::string temporary = path_ + ".XXXXXX";
   const UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd.valid())
@@ -279,7 +279,8 @@ Status Tuning::run(const Measure& measure, std::uint32_t budget_ms) {
       best_us = took;
       best = variant;
     }
-    // The best of many had luck, and a device's clock may have risen meanwhile: both once more.
+    // The best of many variants may have been lucky, and a device's clock may have risen meanwhile, so both are
+    // measured once more.
     if (best != 0 && best_us < usual_us * (1 - kWorthIt)) {
       BULKHEAD_TRY(usual_us, step_with(0));
       BULKHEAD_TRY(best_us, step_with(best));

@@ -16,12 +16,12 @@ using k::types::store64;
 
 constexpr std::uint32_t kStageGroups = kUnitStageWeights / k::kGroupWeights;
 
-// Row `row` of a block is one of two that lanes 4 * (row / 2) ... + 3 hold.
+// Returns the first of the lanes 4 * (row / 2) ... + 3, which hold row `row` of a block and its neighbour.
 constexpr std::uint32_t first_lane(std::uint32_t row) {
   return row / 2 * 4;
 }
 
-// The low nibbles of eight bytes, two by two: those of bytes 2p and 2p + 1 at bits 4p and 16 + 4p.
+// Places the low nibbles of eight bytes in pairs: those of bytes 2p and 2p + 1 at bits 4p and 16 + 4p.
 std::uint32_t nibble_pairs(std::uint64_t bytes) {
   const auto gather = [](std::uint64_t x) {
     x &= 0x000f000f000f000fU;
@@ -31,7 +31,7 @@ std::uint32_t nibble_pairs(std::uint64_t bytes) {
   return gather(bytes) | (gather(bytes >> 8) << 16);
 }
 
-// The same for each byte's lowest bit, at bits p and 16 + p.
+// Places each byte's lowest bit likewise, at bits p and 16 + p.
 std::uint32_t bit_pairs(std::uint64_t bytes) {
   const auto gather = [](std::uint64_t x) {
     x &= 0x0001000100010001U;
@@ -41,7 +41,7 @@ std::uint32_t bit_pairs(std::uint64_t bytes) {
   return gather(bytes) | (gather(bytes >> 8) << 16);
 }
 
-// The same for each byte's lowest two bits, at bits 2p and 16 + 2p.
+// Places each byte's lowest two bits likewise, at bits 2p and 16 + 2p.
 std::uint32_t two_bit_pairs(std::uint64_t bytes) {
   const auto gather = [](std::uint64_t x) {
     x &= 0x0003000300030003U;
@@ -51,7 +51,7 @@ std::uint32_t two_bit_pairs(std::uint64_t bytes) {
   return gather(bytes) | (gather(bytes >> 8) << 16);
 }
 
-// [group][half of the lane's eight][lane][16 bytes]: pairs of the even row and the odd row in turn.
+// Layout: [group][half of the lane's eight][lane][16 bytes], with pairs of the even row and the odd row in turn.
 template <typename Type>
 void pack_floats(UnitRows rows, std::uint32_t width, std::uint8_t* to) {
   const std::uint32_t stages = (width + kUnitStageWeights - 1) / kUnitStageWeights;
@@ -79,7 +79,7 @@ void pack_floats(UnitRows rows, std::uint32_t width, std::uint8_t* to) {
   }
 }
 
-// Where a stage's parts are.
+// The places of a stage's parts.
 struct Stage {
   std::uint8_t *quants, *high, *scales;
 };
@@ -99,7 +99,7 @@ Stage stage_at(std::uint8_t* to, std::uint32_t stage) {
   }
 }
 
-// The 32 integers of a group of a row; what of them is not there is zeros already.
+// Writes the 32 integers of a group of a row. Those that do not exist are zeros already.
 template <typename Type>
 void pack_integers(const std::uint8_t* block, std::uint32_t in_block, std::uint32_t row,
                    std::uint32_t group, const Stage& stage) {
@@ -127,7 +127,7 @@ void pack_integers(const std::uint8_t* block, std::uint32_t in_block, std::uint3
   }
 }
 
-// A group's scales, and minima, of one row, to [sixteen][row / 2][group][row % 2].
+// Writes a group's scales, and minima, of one row to [sixteen][row / 2][group][row % 2].
 template <typename Type>
 void pack_scales(const std::uint8_t* block, std::uint32_t in_block, std::uint32_t row,
                  std::uint32_t group, const Stage& stage) {
@@ -141,8 +141,8 @@ void pack_scales(const std::uint8_t* block, std::uint32_t in_block, std::uint32_
   }
 }
 
-// In each stage lane q has the int8 scales of groups q % 2 and q % 2 + 2, for the weights of its own
-// half. `header`: of the pair of stages.
+// In each stage, lane q has the int8 scales of groups q % 2 and q % 2 + 2, for the weights of its own half. `header`:
+// the pair of stages has one.
 template <typename Type>
 void pack_header(const std::uint8_t* block, std::uint32_t row, std::uint8_t* header) {
   store16(header + row / 2 * 4 + (row & 1) * 2, Type::super_scale(block));
@@ -166,7 +166,7 @@ void pack_block(UnitRows rows, std::uint32_t width, std::uint8_t* to) {
   }
   for (std::uint32_t number = 0; number < stages; ++number) {
     const Stage stage = stage_at<Type>(to, number);
-    // Bytes are kept plus 128: so are those that are not there.
+    // Bytes are stored plus 128, and so are those that do not exist.
     if constexpr (kRow.units.quants == k::UnitQuants::kBytes)
       std::memset(stage.quants, 0x80, unit_quant_bytes(kRow.units));
     for (std::uint32_t row = 0; row < kUnitBlockRows; ++row) {

@@ -15,11 +15,11 @@ namespace k = gpu::kernels;
 
 namespace {
 constexpr std::uint32_t kSignOfLife_ms = 250;
-// NVIDIA's driver (580) comes to it behind some 640 submissions.
+// NVIDIA's driver (580) does its one-time work (gpu/wear_in.hpp) after some 640 submissions.
 constexpr std::uint32_t kNvidia = 0x10de;
 constexpr std::uint32_t kFirstSubmissions = 1024;
-// Streams wait while a successor loads, so it runs the shapes that generating streams need, and only records wider
-// ones. A wide shape's run takes 18 ms on an H200 with a 7B.
+// Streams wait while a successor loads, so it runs only the shapes that generating streams need, and records the
+// wider ones without running them. A wide shape's run takes 18 ms on an H200 with a 7B.
 constexpr std::uint32_t kSuccessorRuns_columns = 32;
 }  // namespace
 
@@ -32,9 +32,9 @@ Status wear_in_queues(gpu::Device& device, std::uint32_t timeout_ms) {
   return {};
 }
 
-// A CPU device takes for a step of one column in a wide shape as long as for all of the columns that
-// a kernel makes at once, and does nothing at a kernel's second run that it did not at its first:
-// there those shapes run that have kernels which no narrower one has.
+// A CPU device takes as long for a step of one column in a wide shape as for all columns that a kernel computes at
+// once, and a kernel's second run does nothing that its first run did not do. So on CPU devices only those shapes run
+// that have kernels which no narrower shape has.
 Result<std::vector<bool>> WarmUp::shapes_to_run() {
   std::vector<bool> runs(steps_.shapes().size(), true);
   if (options_.predecessor != nullptr) {
@@ -54,7 +54,7 @@ Result<std::vector<bool>> WarmUp::shapes_to_run() {
   return runs;
 }
 
-// One column is enough: a shape's kernels are the same whatever the step's counts say.
+// A step of one column is enough: a shape's kernels are the same whatever the step's counts are.
 Status WarmUp::run_every_shape(engine::ExecutorLimits& limits, LoadTimes& times) {
   const std::vector<StepShape>& shapes = steps_.shapes();
   BULKHEAD_TRY(const std::vector<bool> runs, shapes_to_run());
@@ -68,12 +68,12 @@ Status WarmUp::run_every_shape(engine::ExecutorLimits& limits, LoadTimes& times)
   if (!context_.graph.makes_logits) column = {0, 0, 0, engine::Output::kNone};
   const engine::Step step{std::span(&column, 1), std::span(&sequence, 1)};
   std::size_t done = 0;
-  // What takes long, in the first shape most of all, is one driver's call or one wait: all of
-  // them give signs of life.
+  // The long times, most of all in the first shape, are single calls of the driver or single waits. Each of them
+  // gives signs of life.
   context_.alive = [&] {
     if (options_.progress) options_.progress("warm-up", done, shapes.size());
   };
-  // Wide ones first: a ring that is smaller keeps the narrow ones.
+  // Wide shapes come first, because a smaller ring then keeps the narrow ones.
   Status status;
   while (status.ok() && done < shapes.size()) {
     context_.alive();
@@ -81,14 +81,14 @@ Status WarmUp::run_every_shape(engine::ExecutorLimits& limits, LoadTimes& times)
     const std::size_t index = shapes.size() - 1 - done;
     status = runs[index] ? run(step, shapes[index]) : steps_.record(shapes[index]);
     ++done;
-    // It gave up: other recordings from here on.
+    // The chain gave up, so other recordings are used from here on.
     if (chains && context_.chain.columns == 0) done = 0;
   }
   // No step of the warm-up asks for hidden states. Their kernel is compiled; the recording is made
   // here.
   if (status.ok() && context_.graph.makes_logits)
     status = steps_.record(shapes.front(), {.hidden = true});
-  // Once more, with everything compiled: how fast this device is with this model.
+  // The narrow shape runs once more, with everything compiled, and shows how fast this device is with this model.
   const auto narrow = Clock::now();
   if (status.ok()) status = run(step, shapes.front());
   limits.step_us = static_cast<std::uint32_t>(
@@ -104,7 +104,7 @@ Status WarmUp::run_every_shape(engine::ExecutorLimits& limits, LoadTimes& times)
   return {};
 }
 
-// Measures variants of the narrow steps' products, on the hidden page, and keeps the fastest.
+// Measures variants of the narrow steps' products on the hidden page, and keeps the fastest ones.
 Status WarmUp::tune(Tuning& tuning, engine::ExecutorLimits& limits, LoadTimes& times) {
   if (options_.gpu.autotune.budget_ms == 0 || tuning.unmeasured().empty()) return {};
   const std::uint64_t steps = steps_.steps();
@@ -116,15 +116,15 @@ Status WarmUp::tune(Tuning& tuning, engine::ExecutorLimits& limits, LoadTimes& t
   if (tuned.ok()) tuned = tuning.run(measure, options_.gpu.autotune.budget_ms);
   if (!tuned.ok() && !steps_.broken().ok()) return tuned;
   if (!tuned.ok()) spdlog::warn("{}; kernels are used as they are", tuned.error().message());
-  // Whatever was tried last is not what was chosen.
+  // The variant that was tried last is not always the chosen one.
   steps_.forget_all();
   BULKHEAD_RETURN_IF_ERROR(run_every_shape(limits, times));
   steps_.set_steps(steps);
   return {};
 }
 
-// While kernels were compiled, a device had nothing to do and lowered its clock: steps until they get
-// no faster. An H200's first took 2.7 ms where a quarter of a second later 0.95 were enough.
+// While kernels were compiled, the device had nothing to do and lowered its clock. So this runs steps until they get
+// no faster. An H200's first step took 2.7 ms; a quarter of a second later 0.95 ms were enough.
 Status WarmUp::heat_up(const Tuning::Measure& measure) {
   if (context_.device->info().kind == gpu::DeviceKind::kCpu) return {};
   constexpr auto kLongest = std::chrono::milliseconds(1000), kLook = std::chrono::milliseconds(100);
@@ -143,7 +143,7 @@ Status WarmUp::heat_up(const Tuning::Measure& measure) {
   return {};
 }
 
-// A step of so many columns, made anew with the tuning's choices: the least of several, in
+// Makes a step of so many columns anew with the tuning's choices. Returns the shortest time of several runs, in
 // microseconds.
 Result<double> WarmUp::time_step(std::uint32_t columns, const engine::ExecutorLimits& limits) {
   const StepShape shape =
@@ -157,7 +157,7 @@ Result<double> WarmUp::time_step(std::uint32_t columns, const engine::ExecutorLi
     all[i] = {0, i % k::kPageTokens, 0,
               i < shape.outputs ? engine::Output::kGreedy : engine::Output::kNone};
   const engine::Step step{all, std::span(&sequence, 1)};
-  // By the device's clock where it has one that tells: a host that wakes up late adds 2 % to a step.
+  // Uses the device's clock if the device has timestamps, because a host that wakes up late adds 2 % to a step.
   const gpu::Activity& activity = context_.device->activity();
   const bool by_device = context_.device->info().kind != gpu::DeviceKind::kCpu;
   double least = 0;
@@ -170,7 +170,7 @@ Result<double> WarmUp::time_step(std::uint32_t columns, const engine::ExecutorLi
     const gpu::ActivityTotals after = activity.totals();
     if (by_device && after.computed == before.computed + 1)
       took = static_cast<double>(after.compute_ns - before.compute_ns) / 1e3;
-    // The first makes the recording.
+    // The first run makes the recording.
     if (run == 1 || (run > 1 && took < least)) least = took;
   }
   return least;

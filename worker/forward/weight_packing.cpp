@@ -19,8 +19,7 @@ struct PackedMatrix::Plane {
 
 namespace {
 
-// Calls work(first, count) for stretches of [0, total), on several threads when there is enough to
-// do.
+// Calls work(first, count) for parts of [0, total), on several threads if there is enough work.
 template <typename Work>
 void in_parallel(std::uint64_t total, std::uint64_t bytes, const Work& work) {
   constexpr std::uint64_t kBytesWorthAThread = 1U << 20;
@@ -97,7 +96,7 @@ void PackedMatrix::fill_block(std::uint64_t block, std::byte* to) const {
 void PackedMatrix::fill_blocks(std::uint64_t offset, std::span<std::byte> piece) const {
   const std::uint64_t bytes = layout_.block_bytes;
   const std::uint64_t end = offset + piece.size();
-  // Blocks that the piece's borders cut are made whole and copied in part.
+  // Blocks across the piece's borders are packed whole, and a part of them is copied.
   std::vector<std::byte> cut;
   const auto copy_part = [&](std::uint64_t from, std::uint64_t to) {
     cut.resize(bytes);
@@ -133,7 +132,7 @@ void PackedMatrix::fill(std::uint64_t offset, std::span<std::byte> piece) const 
       std::memset(piece.data() + (at - offset), 0, gap);
       at += gap;
     }
-    // A row that the piece's border cuts is made whole and copied in part.
+    // A row across the piece's border is packed whole, and a part of it is copied.
     const auto copy_part = [&] {
       const std::uint64_t row = (at - plane.start) / plane.row_bytes;
       const std::uint64_t skip = (at - plane.start) % plane.row_bytes;

@@ -21,14 +21,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kKib = 1 << 10, kMib = 1 << 20;
 constexpr std::chrono::milliseconds kAliveInterval{100};
-constexpr std::chrono::seconds kLongestStandstill{30};  // of a disk, say
+constexpr std::chrono::seconds kLongestStandstill{30};  // for example of a disk
 constexpr std::uint32_t kMostThreads = 16;
-// Smaller pieces cost more submissions, larger ones leave threads idle at a matrix's end.
+// Smaller pieces cost more submissions; larger ones leave threads without work at a matrix's end.
 constexpr std::uint64_t kSmallestPiece = 64 * kKib, kLargestPiece = 4 * kMib;
 constexpr std::uint64_t kWorthAThread = 4 * kMib;
 constexpr std::uint64_t kReadAtOnce = 8 * kMib;
 
-// Whole pages around or within a part of a mapping.
+// Returns the whole pages around, or within, a part of a mapping.
 std::span<const std::byte> whole_pages(std::span<const std::byte> part, bool around) {
   static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   auto begin = reinterpret_cast<std::uintptr_t>(part.data());
@@ -39,8 +39,8 @@ std::span<const std::byte> whole_pages(std::span<const std::byte> part, bool aro
   return {reinterpret_cast<const std::byte*>(begin), end - begin};
 }
 
-// Brings a part of the file's mapping into memory and its pages into the page table, many at a
-// time. A kernel older than 5.14 knows no such request: then packing touches them one by one.
+// Brings a part of the file's mapping into memory and its pages into the page table, many at a time. Kernels older
+// than 5.14 do not know this request; packing then brings them in one by one.
 void read_pages(std::span<const std::byte> part) {
   const auto pages = whole_pages(part, true);
 #ifdef MADV_POPULATE_READ
@@ -64,7 +64,7 @@ struct WeightPipeline::Impl {
   std::uint64_t total_bytes = 0;
   std::uint32_t packer_count = 1;
   std::uint64_t piece_bytes = 0;
-  std::size_t most_in_hand = 0;  // pieces reserved and not sent
+  std::size_t most_in_hand = 0;  // pieces that are reserved but not sent yet
 
   struct Task {
     enum Kind { kRead, kPack, kForget } kind = kPack;
@@ -74,21 +74,21 @@ struct WeightPipeline::Impl {
     std::span<const std::byte> part;  // kRead, kForget
   };
 
-  std::mutex mutex;                  // of everything down to `failed`
+  std::mutex mutex;                  // guards everything down to `failed`
   std::condition_variable work;      // for packers: tasks, or the end
-  std::condition_variable progress;  // for the sender and the owner: everything else
+  std::condition_variable progress;  // wakes the sender and the owner for everything else
   std::deque<Task> tasks;
   std::deque<Task> filled;
   std::vector<std::uint64_t> unpacked;  // bytes of each job that are not packed yet
   std::vector<gpu::Buffer> buffers;
   std::vector<gpu::BufferSlice> targets;  // of buffers, which may be the caller's already
-  std::size_t busy = 0;                   // tasks that packers are at
-  bool over = false;                      // all is sent and done, or failed
+  std::size_t busy = 0;                   // tasks that packers are working on
+  bool over = false;                      // everything is sent and done, or something failed
   bool stop = false;
   Status failed;
 
   std::atomic<std::uint64_t> packed_bytes = 0, read_ns = 0, pack_ns = 0;
-  // The writer's until it is joined.
+  // Only the writer uses these until it is joined.
   std::uint64_t allocate_ns = 0, upload_ns = 0, send_ns = 0, starved_ns = 0, total_ns = 0;
 
   std::jthread allocator, sender;
@@ -115,7 +115,7 @@ struct WeightPipeline::Impl {
     packer_count = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
         total_bytes / kWorthAThread, 1,
         std::clamp(std::thread::hardware_concurrency(), 1U, kMostThreads)));
-    // While each thread fills one piece, as many are on their way.
+    // While each thread fills one piece, as many pieces are being transferred.
     most_in_hand = packer_count + 2;
     const std::uint64_t staging = blit.largest_piece() * 4;
     piece_bytes = std::clamp(staging / (2 * packer_count + 2), kSmallestPiece, kLargestPiece);
@@ -181,7 +181,7 @@ struct WeightPipeline::Impl {
         read_ns += nanoseconds_since(begin);
         break;
       case Task::kForget:
-        // Not the pages at its ends: a neighbour may need them.
+        // The pages at its ends are left alone, because a neighbour may need them.
         if (const auto pages = whole_pages(task.part, false); !pages.empty()) forget(pages);
         read_ns += nanoseconds_since(begin);
         break;
@@ -214,7 +214,7 @@ struct WeightPipeline::Impl {
     work.notify_all();
   }
 
-  // Sends what is filled, without waiting.
+  // Sends the pieces that are filled, without waiting.
   Status send_filled(std::size_t& in_hand) {
     for (;;) {
       Task task;
@@ -242,7 +242,8 @@ struct WeightPipeline::Impl {
     starved_ns += nanoseconds_since(begin);
   }
 
-  // Staging memory for the next piece: what is filled is sent meanwhile. Nothing: told to stop.
+  // Returns staging memory for the next piece, and sends filled pieces meanwhile. Returns nothing if it was told to
+  // stop.
   Result<std::optional<gpu::BlitQueue::Piece>> room_for(std::uint64_t bytes, std::size_t& in_hand) {
     for (;;) {
       BULKHEAD_RETURN_IF_ERROR(send_filled(in_hand));
@@ -320,11 +321,11 @@ struct WeightPipeline::Impl {
     packers.clear();
   }
 
-  // Waits until `done`, which is asked under the lock.
+  // Waits until `done` returns true; calls it under the lock.
   template <typename Done>
   Status wait_until(const Alive& alive, const Done& done) {
     std::unique_lock lock(mutex);
-    // Without headway there are no signs of life: whoever watches this process then ends it.
+    // Without progress this gives no signs of life, and the daemon then ends this process.
     std::uint64_t seen = packed_bytes + targets.size();
     Clock::time_point moved = Clock::now();
     while (!progress.wait_for(lock, kAliveInterval, [&] { return done() || !failed.ok(); })) {

@@ -11,7 +11,7 @@
 namespace bulkhead::forward {
 namespace {
 
-// Appends a vector to those of a model; returns where it lies, in floats.
+// Appends a vector to those of a model. Returns its offset, in floats.
 std::uint64_t append(std::vector<float>& all, std::span<const float> values) {
   const std::uint64_t at = vector_start(all.size());
   all.resize(at);
@@ -58,8 +58,8 @@ std::uint64_t hash_of_layout(const std::vector<PipelineJob>& jobs, const BlockPl
   return hash;
 }
 
-// Zeros go behind each piece, up to the next one or its block's end: the checksums of blocks, which name
-// the weights (Transformer::numerics_id), must not depend on what was in the memory before.
+// Writes zeros behind each piece, up to the next piece or the end of its block. The checksums of blocks, which are a
+// part of the weights' name (Transformer::numerics_id), must not depend on what was in the memory before.
 void fill_blocks_whole(std::vector<PipelineJob>& jobs, const BlockPlan& plan) {
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     PipelineJob& job = jobs[i];
@@ -93,7 +93,7 @@ struct WeightUpload::Impl {
   BlockPlan plan;
   std::uint64_t layout_hash = 0;
   Import import;                             // instead of the pipeline
-  std::optional<WeightPipeline> pipeline{};  // last: it ends first
+  std::optional<WeightPipeline> pipeline{};  // declared last, so that it ends first
 };
 
 WeightUpload::WeightUpload(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -122,7 +122,7 @@ Result<std::unique_ptr<WeightUpload>> WeightUpload::over_imported(gpu::Device& d
   return std::unique_ptr<WeightUpload>(new WeightUpload(std::move(planned.impl)));
 }
 
-// Fills `weights` but for buffers and addresses: a vector's "address" is its offset in floats yet.
+// Fills `weights` except buffers and addresses: a vector's "address" is still its offset in floats.
 WeightUpload::Planned WeightUpload::plan(gpu::Device& device, const WeightSource& source,
                                          ModelWeights& weights) {
   const ModelPlan& model = source.plan;

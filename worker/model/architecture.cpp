@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "architectures.inc"  // made by the build: kArchitectures, each file's one
+#include "architectures.inc"  // the build makes this file: kArchitectures, with one entry from each file
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {

@@ -1,5 +1,5 @@
-// Harmony (gpt-oss): an answer is a row of messages, each with a header that names a channel and
-// perhaps a recipient. Text of a header is never shown.
+// Reads harmony (gpt-oss): an answer is a sequence of messages, each with a header that names a channel and perhaps a
+// recipient. Text of a header is never shown.
 //
 //   <|start|>assistant<|channel|>analysis<|message|>TEXT<|end|>                      reasoning
 //   <|start|>assistant<|channel|>final<|message|>TEXT                                content
@@ -25,7 +25,7 @@ constexpr std::string_view kMarks[] = {kStart, kChannel, kConstrain, kMessage,
                                        kEnd,   kReturn,  kCall};
 constexpr std::size_t kLongestHeader = 4096;
 
-// The word that follows `sign` in a header, or nothing.
+// Returns the word that follows `sign` in a header, or nothing.
 std::string_view word_behind(std::string_view header, std::string_view sign) {
   const std::size_t at = header.find(sign);
   if (at == std::string_view::npos) return {};
@@ -42,7 +42,7 @@ std::string_view recipient_of(std::string_view header) {
   return name;
 }
 
-// Whether an answer that begins so begins with the rest of a header.
+// Says whether an answer with this beginning begins with the rest of a header.
 bool begins_header(std::string_view text) {
   const auto fits = [&](std::string_view word) {
     return text.starts_with(word) || word.starts_with(text);
@@ -54,7 +54,7 @@ bool begins_header(std::string_view text) {
 
 Routine Machine::channels() {
   Header first{.text = prompt_header_, .begun = false, .raw = {}, .blanks = 0};
-  // A prompt that ends within a message has a whole header.
+  // If the prompt ends within a message, its header is complete.
   const std::size_t message = prompt_header_.find(kMessage);
   if (message != std::string::npos) {
     out_.mark();
@@ -66,7 +66,7 @@ Routine Machine::channels() {
     const std::string name(recipient_of(next.text));
     const std::string_view unread = std::string_view(next.raw).substr(next.blanks);
     if (!whole && !next.begun && !begins_header(unread)) {
-      out_.content(next.raw);  // no header at all: the model answers without channels
+      out_.content(next.raw);  // there is no header at all: the model answers without channels
       co_await body(false);
     } else if (whole ? tools_.find(name) != nullptr : cut() && tools_.find(name) != nullptr) {
       begin_call(name, {});
@@ -79,8 +79,8 @@ Routine Machine::channels() {
   }
 }
 
-// Up to <|message|>. False where the answer ended before it, or where what stands here is no
-// header; then `raw` holds what was read of it.
+// Reads up to <|message|>. Gives false if the answer ended before it, or if this is not a header; then `raw` holds
+// the text that was read.
 Routine Machine::header(Header& header) {
   for (;;) {
     const Scan next = scan(kMarks);
@@ -119,7 +119,7 @@ Routine Machine::header(Header& header) {
   }
 }
 
-// A message's text, up to the mark that ends it or begins the next.
+// Reads a message's text, up to the mark that ends it or begins the next message.
 Routine Machine::body(bool reasoning) {
   if (reasoning) out_.begin_reasoning();
   for (;;) {

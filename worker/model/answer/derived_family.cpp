@@ -16,8 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Words that no template writes by itself. What two renderings have in common ends where these words begin or end, so
-// their first and last letters differ from each other and from those of marks.
+// Words that no template contains. The common part of two renderings ends where these words begin or end, so their
+// first and last letters differ from each other's and from those of marks.
 const std::string kName = "Qf7call";
 const std::string kOtherName = "Qg8call";
 const std::string kKey = "qf7key";
@@ -43,7 +43,7 @@ Json call_of(const std::string& name, const std::string& id, const Json& argumen
 
 std::optional<std::string> render(const jinja::Chat& chat, const Json& assistant,
                                   bool as_is = false) {
-  // The tool that is offered has another name than the call: the name then stands in the call alone.
+  // The offered tool has another name than the call, so that the call's name occurs only in the call.
   const Json parameters = {
       {"type", "object"},
       {"properties", {{"key", {{"type", "string"}, {"description", "A key."}}}}}};
@@ -71,8 +71,8 @@ std::size_t common_start(std::string_view a, std::string_view b) {
   return static_cast<std::size_t>(end - a.begin());
 }
 
-// The part of `text` that differs from `other`, where both have their start and end in common. Where two marks begin
-// with the same letters (<think> and <tool_call>), it begins with the mark.
+// Returns the part of `text` that differs from `other`, between their common start and end. If two marks begin with
+// the same letters (<think> and <tool_call>), the part begins with the mark.
 std::string_view difference(std::string_view text, std::string_view other) {
   std::size_t start = common_start(text, other);
   const std::size_t mark = text.substr(0, start).find_last_of("<[>] \n");
@@ -90,7 +90,7 @@ struct Span {
   std::size_t begin = 0, end = 0;
 };
 
-// The outermost JSON value that begins at `from` or later and no later than `word`, and holds it.
+// Returns the outermost JSON value that begins between `from` and `word` and contains `word`.
 std::optional<Span> json_around(std::string_view text, std::size_t from, std::size_t word) {
   for (std::size_t at = from; at <= word; ++at) {
     if (text[at] != '{' && text[at] != '[') continue;
@@ -102,7 +102,7 @@ std::optional<Span> json_around(std::string_view text, std::size_t from, std::si
   return std::nullopt;
 }
 
-// An object with the call's argument, or its text.
+// Says whether the value is an object with the call's argument, or its text.
 bool are_arguments(const Json& value) {
   if (value.is_string())
     return Json::parse(value.get<std::string>(), nullptr, false) == arguments_object();
@@ -121,7 +121,7 @@ bool read_keys(const Json& call, JsonKeys& keys) {
   }
   if (name.empty() || arguments.empty()) return false;
   keys = {.name = name, .arguments = {arguments}, .id = {}, .id_last = false};
-  // An id between the two is read by nobody; the answer gets one of its own.
+  // Nobody reads an id between the two; the answer gets an id of its own.
   if (!id.empty() && (id_last || call.begin().key() == id)) {
     keys.id = id;
     keys.id_last = id_last;
@@ -129,7 +129,7 @@ bool read_keys(const Json& call, JsonKeys& keys) {
   return true;
 }
 
-// The call, as JSON that holds its name.
+// Derives the form of a call that is JSON and holds its name.
 bool derive_json(std::string_view value, Calls& calls) {
   const Json json = Json::parse(value, nullptr, false);
   if (json.is_object()) {
@@ -143,7 +143,7 @@ bool derive_json(std::string_view value, Calls& calls) {
   return json[0].size() == 1 && json[0].contains(kName) && are_arguments(json[0][kName]);
 }
 
-// Where a call's own text begins and ends, within the marks.
+// Finds where a call's own text begins and ends within the marks.
 std::optional<Span> derive_call(std::string_view text, Calls& calls) {
   const std::size_t name = text.find(kName);
   if (name == std::string_view::npos || text.find(kName, name + 1) != std::string_view::npos)
@@ -152,7 +152,7 @@ std::optional<Span> derive_call(std::string_view text, Calls& calls) {
     if (!derive_json(text.substr(span->begin, span->end - span->begin), calls)) return std::nullopt;
     return span;
   }
-  // NAME, a text, and the arguments.
+  // The form is NAME, a text, and the arguments.
   const std::size_t behind = name + kName.size(), value = text.find(kValue, behind);
   if (value == std::string_view::npos) return std::nullopt;
   const auto span = json_around(text, behind, value);
@@ -165,7 +165,8 @@ std::optional<Span> derive_call(std::string_view text, Calls& calls) {
   return Span{name, span->end};
 }
 
-// Where the second call's own text begins in a text with two; `first_end`: where the first one's ends.
+// Returns where the second call's own text begins in a text with two calls; `first_end` is where the first one's
+// ends.
 std::optional<std::size_t> second_call(std::string_view text, std::size_t first_end,
                                        CallSyntax syntax) {
   const std::size_t name = text.find(kOtherName, std::min(first_end, text.size()));
@@ -175,8 +176,8 @@ std::optional<std::size_t> second_call(std::string_view text, std::size_t first_
   return span ? std::optional(span->begin) : std::nullopt;
 }
 
-// What stands between two calls is one's closing mark and the next one's opening mark: the rest of what stands before
-// the first call and behind the last is their section's.
+// The text between two calls is the closing mark of the first and the opening mark of the second. The rest of the
+// text before the first call and behind the last one is the section's marks.
 void split_section(std::string_view between, std::string_view open, std::string_view close,
                    Calls& calls) {
   std::optional<std::size_t> best;
@@ -201,12 +202,12 @@ void split_section(std::string_view between, std::string_view open, std::string_
   }
 }
 
-// `arguments`: as the template is given them.
+// `arguments`: in the form that the template gets.
 std::optional<Calls> derive_calls(const jinja::Chat& chat, std::string_view said,
                                   const Json& arguments) {
   Json message = {{"role", "assistant"}, {"content", nullptr}};
   message["tool_calls"] = Json::array({call_of(kName, kId, arguments)});
-  const bool as_is = arguments.is_string();  // else a text may be made an object
+  const bool as_is = arguments.is_string();  // otherwise the parser may turn a text into an object
   const auto one = render(chat, message, as_is);
   if (!one) return std::nullopt;
   Calls calls;
@@ -218,11 +219,11 @@ std::optional<Calls> derive_calls(const jinja::Chat& chat, std::string_view said
   std::string_view between;
   if (!calls.name_ends.empty()) between = calls.name_ends[0];
   for (const std::string_view mark : {open, between, close}) {
-    // A mark that holds this call's id would not be another call's.
+    // A mark that contains this call's id does not fit another call.
     if (mark.size() > kLongestMark || mark.find(kId) != std::string_view::npos) return std::nullopt;
   }
   if (open.empty()) {
-    // Without any mark only an object can be told from content.
+    // Without any mark, only an object can be distinguished from content.
     if (calls.syntax != CallSyntax::kJson || !close.empty()) return std::nullopt;
     calls.bare_json = true;
     return calls;
@@ -262,7 +263,7 @@ std::optional<Family> derive_family(const jinja::Chat& chat, const Family& known
   if (!said || said->find(kSaid) == std::string::npos) return std::nullopt;
   Family family = known;
   family.name = "derived";
-  // A template may write an object as JSON, or a text as it is.
+  // A template may write an object as JSON, or write a text unchanged.
   auto calls = derive_calls(chat, *said, arguments_object());
   if (!calls) calls = derive_calls(chat, *said, arguments_object().dump());
   if (calls) family.calls = *calls;

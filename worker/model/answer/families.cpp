@@ -1,5 +1,5 @@
-// The table: one row for each way of writing reasoning and calls. Adding a family adds a row here
-// and its cases in tests/unit/answer/; nothing else changes as long as its CallSyntax exists.
+// The table of families: one row for each way of writing reasoning and calls. A new family needs a row here and its
+// cases in tests/unit/answer/, and nothing else if its CallSyntax exists.
 #include <algorithm>
 #include <iterator>
 
@@ -134,7 +134,7 @@ Family command_r() {
                 .keys = {.name = "tool_name", .arguments = {"parameters"}, .id = "tool_call_id"}}};
 }
 
-// A list of calls in JSON between two marks.
+// Makes the row for a list of calls in JSON between two marks.
 Family json_list(std::string name, std::string sign, std::string open, std::string close) {
   Family family{.name = std::move(name),
                 .signs = {std::move(sign)},
@@ -180,7 +180,7 @@ Family apertus() {
                     .closers = {"<|tools_suffix|>"}}};
 }
 
-// Templates of LFM2.5 name no mark of the model's calls: they are told by how they list the tools.
+// Templates of LFM2.5 contain no mark of the model's calls, so they are recognised by how they list the tools.
 Family lfm2(std::string sign) {
   return {.name = "lfm2",
           .signs = {std::move(sign)},
@@ -191,7 +191,7 @@ Family lfm2(std::string sign) {
                     .name_ends = {"("}}};
 }
 
-// <function=NAME> with a pair of <parameter=KEY> tags for each argument.
+// Makes the row for <function=NAME> with a pair of <parameter=KEY> tags for each argument.
 Family function_tags(std::string name, std::vector<std::string> signs, const std::string& outer,
                      bool strip_newlines) {
   return {.name = std::move(name),

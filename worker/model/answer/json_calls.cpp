@@ -1,5 +1,4 @@
-// Calls in JSON: an object with a name and arguments, alone or in a list; objects whose key is the
-// name.
+// Reads calls in JSON: an object with a name and arguments, alone or in a list, or an object whose key is the name.
 #include <algorithm>
 
 #include "worker/model/answer/json_text.hpp"
@@ -14,7 +13,7 @@ bool is_one_of(const std::vector<std::string>& words, std::string_view word) {
 
 }  // namespace
 
-// Models write a list where their template shows single calls, and the reverse: both are read.
+// Models write a list where their template shows single calls, and the reverse, so both are read.
 Routine Machine::json_block() {
   const bool more = co_await blanks();
   if (!more) co_return false;
@@ -56,7 +55,7 @@ Routine Machine::json_member(JsonCall& call, const std::string& key) {
   if (key == keys.name && front() == '"') {
     std::string name;
     const bool closed = co_await json_string(name, Expect::kToolName);
-    // A limit that cut right behind a whole name left a call.
+    // If a limit cut the answer right behind a whole name, that is a call.
     if (tools_.find(name) == nullptr || (!closed && !cut())) co_return false;
     call.name = name;
     call.named = true;
@@ -189,7 +188,7 @@ Routine Machine::json_string(std::string& text, Expect expect) {
       text += inner;
       take(inner.size());
     } else {
-      // Byte by byte, so that what is read before it fails does not depend on the pieces.
+      // Goes byte by byte, so that the bytes read before a failure do not depend on the pieces.
       for (const char byte : inner) {
         text += byte;
         if (!may_be(expect, text)) co_return false;

@@ -78,7 +78,7 @@ std::string json_quoted(std::string_view text) {
 
 namespace {
 
-// The four hexadecimal digits at the start of `text`, or -1.
+// Returns the value of the four hexadecimal digits at the start of `text`, or -1.
 std::int32_t hex4(std::string_view text) {
   if (text.size() < 4) return -1;
   std::uint32_t code = 0;
@@ -86,7 +86,7 @@ std::int32_t hex4(std::string_view text) {
   return error == std::errc() && end == text.data() + 4 ? static_cast<std::int32_t>(code) : -1;
 }
 
-// \uXXXX behind `at`, and its second half where it is a pair; moves `at` behind it.
+// Reads \uXXXX behind `at`, and the second half of a pair; moves `at` behind them.
 bool unescape_code(std::string_view inside, std::size_t& at, std::string& out) {
   const std::int32_t first = hex4(inside.substr(at));
   if (first < 0) return false;

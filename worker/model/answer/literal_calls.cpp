@@ -1,6 +1,6 @@
-// Arguments in notations that are nearly JSON, made JSON as they come: Gemma 4's objects with bare
-// keys and marked strings, and Python's calls with keyword arguments (LFM2). Brackets are counted
-// in a bit each, so depth costs nothing.
+// Turns arguments in notations that are nearly JSON into JSON as they come: Gemma 4's objects with bare keys and
+// marked strings, and Python's calls with keyword arguments (LFM2). Each open bracket takes one bit, so depth costs
+// nothing.
 #include <algorithm>
 
 #include "worker/model/answer/json_text.hpp"
@@ -19,8 +19,8 @@ std::size_t leading(std::string_view text, std::string_view of, std::size_t most
   return std::min({end == std::string_view::npos ? text.size() : end, text.size(), most});
 }
 
-// The escape of a Python string that begins behind `\`, as the inside of a JSON string; how many
-// bytes it took. `text` holds the longest escape, or the rest of the answer.
+// Writes the escape of a Python string that begins behind `\` in the form of a JSON string. Returns how many bytes it
+// took. `text` holds the longest possible escape, or the rest of the answer.
 std::size_t python_escape(std::string_view text, std::string& out) {
   constexpr std::string_view kHex = "0123456789abcdefABCDEF";
   constexpr std::string_view kNames = "\\'\"abfnrtv";
@@ -33,7 +33,7 @@ std::size_t python_escape(std::string_view text, std::string& out) {
   }
   const std::string_view behind = text.substr(1);
   if (kind == 'u' && leading(behind, kHex, 4) == 4) {
-    out += "\\u" + std::string(behind.substr(0, 4));  // JSON's own escape, pairs too
+    out += "\\u" + std::string(behind.substr(0, 4));  // JSON has the same escape, also in pairs
     return 5;
   }
   const std::size_t digits = kind == 'x' ? 2 : 8;
@@ -48,7 +48,7 @@ std::size_t python_escape(std::string_view text, std::string& out) {
     append_escaped(out, character);
     return hex ? 1 + digits : octal;
   }
-  out += "\\\\";  // no escape: Python keeps the backslash
+  out += "\\\\";  // this is not an escape, so Python keeps the backslash
   return 0;
 }
 
@@ -119,7 +119,7 @@ Routine Machine::python_call(const Tool& tool) {
   co_return true;
 }
 
-// `word =`; or a word that begins a value. False where the answer ended.
+// Reads `word =`, or a word that begins a value. Gives false if the answer ended.
 Routine Machine::python_key(std::string& word, bool& is_key) {
   for (;;) {
     std::size_t bytes = 0;
@@ -138,7 +138,7 @@ Routine Machine::python_key(std::string& word, bool& is_key) {
   co_return true;
 }
 
-// One value. `begun`: a bare word whose beginning has been read. False where the answer ended.
+// Reads one value. `begun`: a bare word whose beginning has been read. Gives false if the answer ended.
 Routine Machine::literal(bool python, std::string_view begun) {
   Nesting nesting;
   if (!begun.empty()) co_return co_await bare_word(nesting, python, begun);
@@ -188,7 +188,7 @@ Routine Machine::scalar(Nesting& nesting, bool python) {
 bool Machine::closes(Nesting& nesting, bool python) {
   if (front() != '}' && front() != ']' && !(python && front() == ')')) return false;
   take(1);
-  out_.drop_later();  // a comma that nothing follows
+  out_.drop_later();  // nothing follows this comma
   out_.arguments(nesting.objects.back() ? "}" : "]");
   nesting.objects.pop_back();
   nesting.expects_key = false;
@@ -205,7 +205,7 @@ bool Machine::opens(Nesting& nesting, bool python) {
   return true;
 }
 
-// A number, a word, or a bare key, up to what ends it.
+// Reads a number, a word or a bare key, up to the character that ends it.
 Routine Machine::bare_word(const Nesting& nesting, bool python, std::string_view begun) {
   const bool key = nesting.expects_key;
   const std::string ends = std::string(python ? ",)]}" : ",}]") + (key ? ":" : "");
@@ -258,7 +258,7 @@ Routine Machine::python_string() {
   constexpr std::size_t kLongestEscape = 10;  // \UXXXXXXXX
   while (rest().size() < 3 && !ended_)
     co_await input();
-  if (rest().size() < 3 && cut()) {  // perhaps three quotes, perhaps one
+  if (rest().size() < 3 && cut()) {  // there may be three quotes, or one
     take(rest().size());
     co_return false;
   }
@@ -280,7 +280,7 @@ Routine Machine::python_string() {
     } else if (next.found == Found::kMark && next.index == 1) {
       while (rest().size() < kLongestEscape && !ended_)
         co_await input();
-      if (rest().size() < kLongestEscape && cut()) {  // perhaps half of one
+      if (rest().size() < kLongestEscape && cut()) {  // this may be half an escape
         take(rest().size());
         co_return false;
       }

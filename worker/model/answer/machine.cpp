@@ -1,4 +1,4 @@
-// Text, reasoning, and which call comes next.
+// Reads text and reasoning, and finds out which call comes next.
 #include "worker/model/answer/machine.hpp"
 
 #include <algorithm>
@@ -226,7 +226,7 @@ Routine Machine::text() {
       if (attempting_) cut() ? forget_attempt() : abandon();
       co_return true;
     } else if (next.found == Found::kPartial && cut() && among_calls()) {
-      take(next.text.size());  // what a limit left of a mark is no text
+      take(next.text.size());  // the part of a mark that a limit left is not text
       forget_attempt();
     } else {
       text_or_attempt(next.text);
@@ -263,7 +263,7 @@ void Machine::plain_act(Act act, std::size_t which, std::size_t bytes) {
     case Act::kReason:
     case Act::kCall:
     case Act::kCode:
-      break;  // these read on
+      break;  // these continue to read
     case Act::kOpen:
     case Act::kClose:
       take(bytes);
@@ -276,7 +276,7 @@ void Machine::plain_act(Act act, std::size_t which, std::size_t bytes) {
       closers_ = which + 1;
       break;
     case Act::kSection:
-      if (attempting_) abandon();  // a second one: the first opened nothing
+      if (attempting_) abandon();  // this is a second one, and the first opened nothing
       begin_attempt();
       take(bytes);
       break;

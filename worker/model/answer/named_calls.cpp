@@ -1,4 +1,4 @@
-// Names of calls in all their forms, and calls that are a name and then a JSON object.
+// Reads names of calls in all their forms, and calls that consist of a name and a JSON object.
 #include "worker/model/answer/json_text.hpp"
 #include "worker/model/answer/machine.hpp"
 
@@ -12,7 +12,7 @@ constexpr std::string_view kFence = "```";
 constexpr std::size_t kIndexDigits = 10;
 constexpr std::size_t kLongestName = 512;  // with blanks
 
-// `text` is a beginning of `word`, or begins with it, which is then removed.
+// Whether `text` is a beginning of `word`, or begins with it; in the latter case the word is removed.
 enum class Prefix { kNo, kPartly, kRemoved };
 Prefix remove_prefix(std::string_view& text, std::string_view word) {
   if (text.starts_with(word)) {
@@ -22,7 +22,7 @@ Prefix remove_prefix(std::string_view& text, std::string_view word) {
   return word.starts_with(text) ? Prefix::kPartly : Prefix::kNo;
 }
 
-// Whether `text` is `:` and digits, or a beginning of that.
+// Says whether `text` is `:` and digits, or a beginning of that.
 bool is_index(std::string_view text) {
   return text.size() <= 1 + kIndexDigits &&
          text.find_first_not_of("0123456789", 1) == std::string_view::npos;
@@ -83,7 +83,7 @@ Routine Machine::read_name(CallName& name, const std::vector<std::string>& ends,
     if (next.found == Found::kUndecided) {
       co_await input();
     } else if (next.found == Found::kText) {
-      // Byte by byte, so that what is read before it fails does not depend on the pieces.
+      // Goes byte by byte, so that the bytes read before a failure do not depend on the pieces.
       for (const char byte : next.text) {
         name.written += byte;
         if (!name_may_grow(name.written)) co_return false;
@@ -106,13 +106,14 @@ Routine Machine::typed_name(CallName& name) {
   co_return co_await read_name(name, {}, stops);
 }
 
-// False: no call. Where a limit cut behind a whole name, the call has begun and the answer ended.
+// Gives false if this is not a call. If a limit cut the answer behind a whole name, the call has begun and the answer
+// ended.
 Routine Machine::call_name(CallName& name) {
   bool read = co_await read_name(name, family_.calls.name_ends, family_.calls.name_stops);
   if (read && family_.calls.name_form == NameForm::kTyped &&
       trimmed(name.written) == kFunctionWord && tools_.find(kFunctionWord) == nullptr)
     read = co_await typed_name(name);
-  // A name that nothing has to follow may stand at the very end.
+  // If nothing has to follow a name, it may be at the very end of the answer.
   const bool at_very_end = ended_ && at_end() && (cut() || family_.calls.name_ends.empty());
   if ((!read && !at_very_end) || !resolve_name(name)) co_return false;
   if (!read) name.id.clear();
@@ -144,7 +145,7 @@ Routine Machine::read_id(CallName& name) {
   }
 }
 
-// ```json, where it stands.
+// Skips ```json if it is here.
 Routine Machine::skip_fence() {
   const Marks marks = {kFence};
   if (!co_await blanks()) co_return false;
@@ -179,7 +180,7 @@ Routine Machine::named_call() {
   co_return co_await json_arguments();
 }
 
-// Plain code to the end of the answer, for a tool that takes code.
+// Reads plain code to the end of the answer, for a tool that takes code.
 Routine Machine::code_call() {
   const Tool* tool = nullptr;
   for (const char* name : {"python", "ipython", "code_interpreter"}) {

@@ -1,6 +1,6 @@
-// Calls with a pair of tags for each argument (Qwen3-Coder, Seed-OSS, GLM, MiniMax, DeepSeek V3.2):
-// plain text becomes JSON. A value that is text by its schema is passed on as it comes, any other
-// when it is whole.
+// Reads calls with a pair of tags for each argument (Qwen3-Coder, Seed-OSS, GLM, MiniMax, DeepSeek V3.2), and turns
+// plain text into JSON. If a value is text by its schema, it is passed on as it comes; any other value is passed on
+// when it is complete.
 #include "worker/model/answer/json_text.hpp"
 #include "worker/model/answer/machine.hpp"
 
@@ -35,7 +35,7 @@ Routine Machine::tagged_call() {
   co_return true;
 }
 
-// Behind param_open. False where the answer ended within, or the syntax did.
+// Reads what follows param_open. Gives false if the answer ended within it, or the syntax is wrong.
 Routine Machine::parameter(const Tool& tool, bool& first) {
   std::string key;
   bool is_text = false;
@@ -58,7 +58,7 @@ Routine Machine::parameter(const Tool& tool, bool& first) {
   co_return whole;
 }
 
-// Text up to `mark`, which is read too; false where the answer ended before it.
+// Reads text up to `mark`, and the mark; gives false if the answer ended before it.
 Routine Machine::text_up_to(std::string_view mark, std::string& text) {
   const Marks marks = {mark};
   for (;;) {
@@ -102,7 +102,7 @@ Routine Machine::parameter_key(std::string& key, bool& is_text, bool& type_given
   co_return true;
 }
 
-// The inside of a string, as it comes.
+// Reads the inside of a string, and passes it on as it comes.
 Routine Machine::text_value() {
   const Tags& tags = family_.calls.tags;
   const Marks marks = {tags.value_close};

@@ -22,14 +22,14 @@ bool all_strings(const Json& values) {
                      [](const Json& each) { return each.is_string(); });
 }
 
-// What may still be looked at: schemas whose alternatives refer to one another can be walked for longer than
-// anybody waits. Counted in steps, so that every process says the same of a schema.
+// How much may still be looked at. Schemas whose alternatives refer to one another could be walked for longer than
+// anybody waits. The budget counts steps, so every process decides the same for a schema.
 struct Budget {
   std::int64_t steps = 1 << 17;
   bool spend(std::size_t count = 1) { return (steps -= static_cast<std::int64_t>(count)) >= 0; }
 };
 
-// A local reference ("#/$defs/City"), or the schema itself.
+// Follows a local reference ("#/$defs/City"); otherwise returns the schema itself.
 const Json& resolved(const Json& schema, const Json& root, Budget& budget) {
   const Json* reference = member(schema, "$ref");
   if (reference == nullptr || !reference->is_string()) return schema;
@@ -45,8 +45,8 @@ const Json& resolved(const Json& schema, const Json& root, Budget& budget) {
   return at == nullptr ? schema : *at;
 }
 
-// Type string alone: nothing but text fits the schema. `depth` bounds nested alternatives. False where
-// the budget is spent.
+// Says whether the schema allows only strings. `depth` bounds nested alternatives. Returns false if the budget is
+// spent.
 bool is_text(const Json& written, const Json& root, Budget& budget, int depth = 0) {
   const Json& schema = resolved(written, root, budget);
   if (depth > 8 || !budget.spend() || !schema.is_object()) return false;

@@ -1,9 +1,9 @@
 // DeepSeek-V2 and V3 (DeepSeek-AI 2024, arXiv 2405.04434 and 2412.19437), GLM-4.7-Flash and other models of the
 // same graph: attention over latents, experts chosen by scores, and experts that every token takes.
 //
-// The keys and values of all heads are products of one latent vector of the position. The cache keeps the
-// latent and a few key entries that turn by position. No head's keys are ever made: the head's query times
-// its key matrix is a query of the latents, and the head's value matrix multiplies their weighted sum.
+// The keys and values of all heads are products of one latent vector of the position. The cache keeps the latent
+// vector and a few key entries that turn by position. The keys themselves are never computed: the head's query times
+// its key matrix is a query of the latents, and the head's value matrix multiplies the latents' weighted sum.
 #include <cmath>
 
 #include "worker/model/graph_builder.hpp"
@@ -19,7 +19,7 @@ struct Latents {
   std::uint32_t q_rank = 0;           // of the queries' own latent; 0: they have none
 
   std::uint32_t key() const { return plain + turn; }
-  std::uint32_t row() const { return latent + turn; }  // of the cache
+  std::uint32_t row() const { return latent + turn; }  // entries of a row of the cache
 };
 
 Latents read_latents(GraphBuilder& model) {
@@ -50,7 +50,7 @@ Latents read_latents(GraphBuilder& model) {
   return made;
 }
 
-// By how much queries grow at positions beyond the original context, as in Mistral Large 3.
+// Says by how much queries grow at positions beyond the original context, as in Mistral Large 3.
 struct Temperature {
   float scale = 0;
   std::uint32_t span = 1;  // positions
@@ -71,7 +71,7 @@ struct Buffers {
   ActivationIndex low, q_low, q, plain, absorbed, latents, values, gathered;
 };
 
-// q, whose `row` (latent and key entries that turn) stands in `low` from the entry returned on.
+// Computes q. Its `row` (latent and key entries that turn) begins in `low` at the entry that is returned.
 std::uint32_t project(LayerBuilder& layer, const Latents& sizes, const Buffers& at,
                       std::uint32_t width, ActivationIndex normed, VectorIndex q_gain,
                       float epsilon) {
@@ -105,7 +105,7 @@ void describe_deepseek2(GraphBuilder& model) {
   at.values = model.floats("heads' values", std::uint64_t{sizes.heads} * sizes.value);
   const Temperature temperature = read_temperature(model);
   at.gathered = model.input("attention result", std::uint64_t{sizes.heads} * sizes.value);
-  // A file with biases of scores that doesn't say how scores are made comes from a model of V3's kind.
+  // If a file has biases of scores but does not say how scores are made, the model is of V3's kind.
   const FeedForwards feed_forwards = model.feed_forwards(model.some_layer_has("exp_probs_b.bias"));
 
   model.embed();

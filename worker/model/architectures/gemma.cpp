@@ -1,5 +1,4 @@
-// Gemma (Gemma team 2024, arXiv 2403.08295): Llama's graph with GELU for a gate and embeddings that are
-// scaled.
+// Gemma (Gemma team 2024, arXiv 2403.08295): Llama's graph, but with GELU in the gate and with scaled embeddings.
 #include <cmath>
 
 #include "worker/model/graph_builder.hpp"

@@ -1,5 +1,5 @@
-// Gemma 2 (Gemma team 2024, arXiv 2408.00118): a norm before and behind each branch, GELU for a gate,
-// caps on scores and logits, and a sliding window in every other layer from the first on.
+// Gemma 2 (Gemma team 2024, arXiv 2408.00118): a norm before and behind each branch, GELU in the gate, caps on scores
+// and logits, and a sliding window in every other layer, beginning with the first.
 #include <cmath>
 
 #include "worker/model/graph_builder.hpp"
@@ -7,8 +7,8 @@
 namespace bulkhead::model {
 namespace {
 
-// The 27B's scores are not divided by the root of a head's entries, but of what an even share of the
-// embedding would be. Its files don't say so; its number of layers tells it.
+// The 27B divides scores not by the root of a head's size, but by the root of an even share of the embedding's width.
+// Its files don't say so, but its number of layers identifies it.
 constexpr std::uint32_t kLayersOf27B = 46;
 
 void describe_gemma2(GraphBuilder& model) {

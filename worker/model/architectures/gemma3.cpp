@@ -1,5 +1,5 @@
-// Gemma 3 (Gemma team 2025, arXiv 2503.19786): a norm before and behind each branch, norms of q and k,
-// GELU for a gate. Of six layers five see a sliding window, and turn by frequencies of their own.
+// Gemma 3 (Gemma team 2025, arXiv 2503.19786): a norm before and behind each branch, norms of q and k, and GELU in
+// the gate. Five of six layers see a sliding window, and their positions turn by other frequencies.
 #include <cmath>
 
 #include "worker/model/graph_builder.hpp"
@@ -7,8 +7,8 @@
 namespace bulkhead::model {
 namespace {
 
-// The 27B's scores are not divided by the root of a head's entries, but of what an even share of the
-// embedding would be. Its files don't say so; its number of layers tells it.
+// The 27B divides scores not by the root of a head's size, but by the root of an even share of the embedding's width.
+// Its files don't say so, but its number of layers identifies it.
 constexpr std::uint32_t kGemma3LayersOf27B = 62;
 
 void describe_gemma3(GraphBuilder& model) {

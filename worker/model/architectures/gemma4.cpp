@@ -1,6 +1,6 @@
-// Gemma 4 (Gemma team 2026): Gemma 3's norms and gate; heads of two sizes, those of
-// layers with a sliding window and those of the others; layers that use an earlier layer's keys and
-// values; a small input of its own for each layer, made of the token; or experts beside the feed-forward.
+// Gemma 4 (Gemma team 2026): Gemma 3's norms and gate, with these differences. Layers with a sliding window and other
+// layers have heads of two sizes. Some layers use an earlier layer's keys and values. Each layer has a small input of
+// its own, made of the token, or experts beside the feed-forward.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -13,13 +13,13 @@
 namespace bulkhead::model {
 namespace {
 
-// Attention of a kind of layers: those with a window, or the others.
+// The attention of one kind of layers: those with a window, or the others.
 struct Kind {
   std::uint32_t window = 0;
   std::uint32_t size = 0;  // of a head
   RopeIndex rope = kAbsent;
   ActivationIndex qkv = kAbsent, attended = kAbsent;
-  KvIndex kv = kAbsent;  // of the last layer that stored keys and values
+  KvIndex kv = kAbsent;  // of the last layer of this kind that stored keys and values
 };
 
 class Gemma4 {
@@ -108,8 +108,8 @@ class Gemma4 {
     token_hidden_ = model_.input("hidden of the token's input", token_width_);
   }
 
-  // A layer's input is the mean of a row of the token and of a projection of its embedding, normed.
-  // The projection's scale 1 / sqrt(width) is left to its norm: it changes what epsilon amounts to.
+  // A layer's input is the mean of a row of the token and of a normed projection of its embedding. The projection's
+  // scale 1 / sqrt(width) is part of its norm: it changes what epsilon means.
   void project_embedding(LayerBuilder& layer) {
     const std::uint64_t width = model_.embedding(),
                         all = std::uint64_t{token_width_} * model_.layer_count();
@@ -129,7 +129,7 @@ class Gemma4 {
     std::vector<MatrixPart> parts{layer.rotating_rows("attn_q", width, heads.query_width())};
     if (stores) {
       parts.push_back(layer.rotating_rows("attn_k", width, heads.kv_width()));
-      // Without a matrix of their own values are what keys are before norm and rotation.
+      // If there is no matrix of values, values are the keys before norm and rotation.
       const TensorIndex v =
           model_.optional_tensor(layer.name("attn_v.weight"), width, heads.kv_width());
       parts.push_back(v != kAbsent ? MatrixPart{v, 0, heads.kv_width()} : parts.back());
@@ -164,7 +164,7 @@ class Gemma4 {
     layer.norm_added(both_, "post_ffw_norm", kStream, epsilon_);
   }
 
-  // The router sees the stream's norm times a gain of its own, divided by the root of the width.
+  // The router's input is the stream's norm times a gain of its own, divided by the root of the width.
   void add_experts(LayerBuilder& layer) {
     const std::uint32_t width = model_.embedding(), hidden = expert_width_;
     const std::uint32_t count = router_->experts;
@@ -189,7 +189,7 @@ class Gemma4 {
     layer.append(std::move(experts));
   }
 
-  // An activation for each width that layers have.
+  // Returns the activation for a width; layers of the same width share it.
   ActivationIndex hidden_of(std::uint32_t width) {
     for (const auto& [known, activation] : hidden_) {
       if (known == width) return activation;
@@ -219,13 +219,13 @@ class Gemma4 {
   std::uint32_t heads_ = 1, window_ = 0, storing_ = 0;
   std::vector<std::uint32_t> slides_, kv_heads_, feed_forward_;
   Kind full_, sliding_;
-  std::uint32_t token_width_ = 0;  // of a layer's input; 0: there are none
+  std::uint32_t token_width_ = 0;  // of a layer's own input; 0: layers have none
   ActivationIndex token_inputs_ = kAbsent, projected_ = kAbsent, stream_input_ = kAbsent,
                   token_hidden_ = kAbsent, normed_ = kAbsent, branch_ = kAbsent;
   VectorIndex token_gain_ = kAbsent;
   std::optional<Router> router_;
   std::uint32_t expert_width_ = 0;
-  ActivationIndex both_ = kAbsent;  // the feed-forward's result and the experts'
+  ActivationIndex both_ = kAbsent;  // holds the sum of the feed-forward's result and the experts'
   std::vector<std::pair<std::uint32_t, ActivationIndex>> hidden_;
 };
 

@@ -1,6 +1,6 @@
-// GLM-4 (GLM team 2024, arXiv 2406.12793): Llama's graph with biases of q, k and v, half of a head's
-// entries turned, gate and up in one tensor, and a norm behind each branch as well as before it. The text part of
-// GLM-4.1V has the same graph, but turns halves of heads.
+// GLM-4 (GLM team 2024, arXiv 2406.12793): Llama's graph with biases of q, k and v, rotation of half of a head's
+// entries, gate and up in one tensor, and a norm before and behind each branch. The text part of GLM-4.1V has the
+// same graph, but pairs the entries of a head's two halves (RopePairing::kHalves).
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {

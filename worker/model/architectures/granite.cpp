@@ -1,9 +1,9 @@
 // Granite 3 and 4 without experts (IBM 2024): Llama's graph with four scales.
 //
-// The branches are multiplied by `residual_scale` before they are added to the residual stream. Here
-// the stream holds its value divided by that scale instead: then the branches are added as they are,
-// the first value is the token's row times embedding_scale / residual_scale, and a norm, which does
-// not depend on its input's magnitude, has its epsilon divided by the scale's square.
+// The branches are multiplied by `residual_scale` before they are added to the residual stream. Here the stream holds
+// its value divided by that scale instead. So branches are added unchanged, the first value is the token's row times
+// embedding_scale / residual_scale, and the epsilon of each norm is divided by the scale's square; otherwise a norm
+// does not depend on its input's magnitude.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {

@@ -1,5 +1,5 @@
-// Granite 3 and 4 with experts (IBM 2024), some with another expert that all tokens take: Granite's four
-// scales, and the residual stream held divided by its scale, as granite.cpp tells.
+// Granite 3 and 4 with experts (IBM 2024), some with another expert that all tokens take: Granite's four scales, and
+// a residual stream that is divided by its scale, as granite.cpp explains.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {

@@ -1,7 +1,6 @@
-// Llama 2 and 3, Mistral and what shares their graph (Touvron et al. 2023, arXiv 2302.13971):
-// grouped attention with rotary positions, a gated feed-forward, an RMS norm before each. Or with
-// experts in the feed-forward's place (Mixtral, Jiang et al. 2024, arXiv 2401.04088), whose weights
-// add up to one.
+// Llama 2 and 3, Mistral, and models with the same graph (Touvron et al. 2023, arXiv 2302.13971): grouped attention
+// with rotary positions, a gated feed-forward, and an RMS norm before each. Mixtral (Jiang et al. 2024, arXiv
+// 2401.04088) has experts instead of the feed-forward, with weights that add up to one.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {
@@ -11,7 +10,7 @@ void describe_llama(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
-  // Files hold the rows of q and k permuted so that pairs are adjacent.
+  // In files, the rows of q and k are permuted so that pairs are adjacent.
   const RopeIndex rope = model.rope(heads, RopePairing::kAdjacent);
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());

@@ -1,5 +1,5 @@
-// Ministral 3, and Mistral Small and Devstral of their time (Mistral AI 2025): Llama's graph, stretched
-// by YaRN, with queries that grow where positions are beyond the original context.
+// Ministral 3, and Mistral Small and Devstral of the same time (Mistral AI 2025): Llama's graph, stretched by YaRN,
+// with queries that grow at positions beyond the original context.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {

@@ -1,12 +1,13 @@
-// OLMo 2 (OLMo team 2025, arXiv 2501.00656) and OLMo 3: the branches read the residual stream as it is, and what
-// they make is normed before it is added; q and k are normed over all of their heads together. In OLMo 3 three of four
-// layers see a sliding window. YaRN, which stretches longer contexts, turns the other layers alone.
+// OLMo 2 (OLMo team 2025, arXiv 2501.00656) and OLMo 3: there is no norm before a branch; the branch's result is
+// normed before it is added to the residual stream. q and k are normed over all of their heads together. In OLMo 3
+// three of four layers see a sliding window, and YaRN, which stretches longer contexts, applies only to the other
+// layers.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {
 namespace {
 
-// Of so many layers the last sees all positions.
+// The last of so many layers sees all positions.
 constexpr std::uint32_t kPeriod = 4;
 
 void describe_olmo2(GraphBuilder& model) {

@@ -1,5 +1,5 @@
-// Qwen 2 and 2.5 (Yang et al. 2024, arXiv 2407.10671): grouped attention with rotary positions and
-// biases of q, k and v, a gated feed-forward, an RMS norm before each.
+// Qwen 2 and 2.5 (Yang et al. 2024, arXiv 2407.10671): grouped attention with rotary positions and biases of q, k and
+// v, a gated feed-forward, and an RMS norm before each.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {

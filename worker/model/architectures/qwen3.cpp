@@ -1,5 +1,5 @@
-// Qwen 3 (Yang et al. 2025, arXiv 2505.09388): grouped attention with rotary positions and an RMS
-// norm of each head of q and k, a gated feed-forward, an RMS norm before each.
+// Qwen 3 (Yang et al. 2025, arXiv 2505.09388): grouped attention with rotary positions and an RMS norm of each head
+// of q and k, a gated feed-forward, and an RMS norm before each.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {

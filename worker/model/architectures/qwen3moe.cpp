@@ -1,5 +1,5 @@
-// Qwen 3's mixtures of experts (Yang et al. 2025, arXiv 2505.09388), Qwen3-30B-A3B among them: Qwen 3's
-// attention, and a router's choice of gated feed-forwards with weights that add up to one.
+// Qwen 3's mixtures of experts (Yang et al. 2025, arXiv 2505.09388), such as Qwen3-30B-A3B: Qwen 3's attention, and
+// gated feed-forwards that a router chooses, with weights that add up to one.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {

@@ -1,5 +1,5 @@
-// SmolLM3 (Hugging Face 2025): Llama's graph, but in every fourth layer positions turn nothing
-// (NoPE; Yang et al. 2025, arXiv 2501.18795).
+// SmolLM3 (Hugging Face 2025): Llama's graph, but every fourth layer has no rotation by position (NoPE; Yang et al.
+// 2025, arXiv 2501.18795).
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {
