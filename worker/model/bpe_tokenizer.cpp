@@ -1,6 +1,5 @@
-// Byte-level BPE: text is cut into words, each word's bytes merge by the rank of their pair in the
-// merge list, lowest first.
-// Vocabulary and merges write each byte as a printable character (GPT-2's table).
+// Byte-level BPE. Text is cut into words. Each word's bytes merge by the rank of their pair in the merge list, the
+// lowest rank first. Vocabulary and merges write each byte as a printable character (GPT-2's table).
 //
 // Sennrich, Haddow, Birch: "Neural Machine Translation of Rare Words with Subword Units", 2016.
 
@@ -17,8 +16,8 @@
 namespace bulkhead::model {
 namespace {
 
-// GPT-2's table: printable Latin-1 stands for itself, the other 68 bytes for U+0100 and on, in
-// order.
+// GPT-2's table: printable Latin-1 characters stand for themselves, and U+0100 and the following ones stand for the
+// other 68 bytes, in order.
 class ByteTable {
  public:
   ByteTable() {
@@ -137,7 +136,7 @@ class BpeTokenizer final : public VocabularyTokenizer {
         out.push_back(symbol);
         continue;
       }
-      // Merged to something that is no token (a vocabulary cut short): byte by byte.
+      // The merges made a text that is not a token (the vocabulary was cut short), so it is written byte by byte.
       for (const char c : word.substr(at, next - at)) {
         const std::uint32_t byte = byte_symbols_[static_cast<unsigned char>(c)];
         if (byte < vocabulary_.size())
@@ -150,7 +149,7 @@ class BpeTokenizer final : public VocabularyTokenizer {
 
   PreTokenizerInfo rule_;
   MergeList merges_{vocabulary_};
-  TextMap by_bytes_;  // by the bytes that tokens stand for; filled for whole_words_first
+  TextMap by_bytes_;  // by the bytes that tokens stand for; filled only for whole_words_first
   std::array<std::uint32_t, 256> byte_symbols_{};
 };
 

@@ -1,7 +1,7 @@
 #include "worker/model/builtin_model.hpp"
 
-// The assembler takes the file in as it is (`.incbin`): a C array of 8 MB would cost the compiler
-// half a minute and a gigabyte. CMake defines the path, and makes this file depend on it.
+// The assembler includes the file as bytes (`.incbin`), because for a C array of 8 MB the compiler needs half a
+// minute and a gigabyte. CMake defines the path, and makes this file depend on it.
 #ifdef BULKHEAD_BUILTIN_MODEL
 
 asm(".pushsection .rodata, \"a\"\n"

@@ -17,7 +17,8 @@ struct Free {
   void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
 };
 
-// A hostile file's expression ends here; those of vocabularies need a step or two a character.
+// A hostile file's expression fails after so many steps; those of vocabularies need one or two steps for each
+// character.
 constexpr std::uint32_t kMostSteps = 10'000'000;
 constexpr std::uint32_t kMostHeapKib = 64 * 1024;
 constexpr std::size_t kLongestSource = 64 * 1024;
@@ -80,7 +81,7 @@ std::string_view ExpressionSplitter::next() {
   return next_of(levels_.size());
 }
 
-// The next characters that are UTF-8, as many as there are; or one byte that is not.
+// Returns the next characters that are valid UTF-8, as many as there are, or one byte that is not.
 std::string_view ExpressionSplitter::valid_run() {
   std::size_t length = all_valid_ ? rest_.size() : 0;
   while (length < rest_.size()) {
@@ -94,14 +95,14 @@ std::string_view ExpressionSplitter::valid_run() {
   return run;
 }
 
-// A piece of what `level` expressions have cut.
+// Returns the next piece of the text that the first `level` expressions have cut.
 std::string_view ExpressionSplitter::next_of(std::size_t level) {
   if (level == 0) return valid_run();
   Level& own = levels_[level - 1];
   if (own.at == own.piece.size()) {
     own = {next_of(level - 1)};
     if (own.piece.empty()) return {};
-    // No expression matches a byte that is not UTF-8.
+    // A byte that is not valid UTF-8 is a piece of its own, because no expression matches it.
     if (own.piece.size() == 1 && !valid_utf8(own.piece)) {
       own.at = 1;
       return own.piece;
@@ -123,7 +124,7 @@ bool ExpressionSplitter::find(std::size_t level) {
   const PCRE2_SIZE* const ends = pcre2_get_ovector_pointer(match_->data.get());
   own.begin = ends[0];
   own.end = ends[1];
-  // \K in a lookahead may put them anywhere.
+  // \K in a lookahead may put them anywhere, so they are checked.
   return own.begin >= own.at && own.end > own.begin && own.end <= own.piece.size();
 }
 

@@ -1,5 +1,5 @@
-// Gemma 4's BPE: merges by rank as byte-level BPE has them, but of characters, in lines that are not cut
-// into words. Spaces are written as U+2581; what no token covers becomes byte tokens.
+// Gemma 4's BPE: pairs merge by rank, as in byte-level BPE, but the symbols are characters, and lines are not cut
+// into words. Spaces are written as U+2581; text that no token covers becomes byte tokens.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -54,14 +54,14 @@ class GemmaTokenizer final : public VocabularyTokenizer {
     while (!text.empty()) {
       const bool breaks = text.front() == '\n';
       std::size_t end = breaks ? text.find_first_not_of('\n') : text.find('\n');
-      // Marks take three bytes for a space's one.
+      // A mark takes three bytes instead of a space's one.
       end = std::min({end, text.size(), MergeChain::kMostBytes / 3});
       encode_line(with_marks(text.substr(0, end)), breaks, scratch, out);
       text.remove_prefix(end);
     }
   }
 
-  // A line, or line breaks, whose spaces are marked.
+  // Encodes a line, or line breaks, whose spaces have been replaced by marks.
   void encode_line(std::string_view line, bool breaks, MergeScratch& scratch,
                    std::vector<TokenId>& out) const {
     if (const auto whole = breaks ? merges_.find(line) : std::nullopt;

@@ -21,7 +21,7 @@ namespace {
 class Gguf final : public GgufFile {
  public:
   struct Source {
-    std::optional<MappedFile> mapping;  // none when the bytes are the caller's
+    std::optional<MappedFile> mapping;  // none if the caller owns the bytes
     GgufPart part;
     std::uint64_t bytes = 0;
   };
@@ -46,7 +46,7 @@ class Gguf final : public GgufFile {
   std::uint64_t description_sum() const override {
     std::uint64_t sum = kFnv1aStart;
     const auto add = [&sum](std::span<const std::byte> bytes) {
-      // The long words leave up to seven bytes at the end out.
+      // The long words do not cover up to seven bytes at the end.
       const std::uint64_t long_words = fnv1a_long_words(bytes);
       sum = fnv1a(std::as_bytes(std::span(&long_words, 1)), sum);
       sum = fnv1a(bytes.last(bytes.size() % 8), sum);
@@ -224,14 +224,14 @@ class Gguf final : public GgufFile {
   }
 
   std::string name_;
-  std::vector<Source> sources_;  // never empty; never changed, as the maps point into it
+  std::vector<Source> sources_;  // never empty and never changed, because the maps point into it
   std::uint64_t bytes_ = 0;
   std::vector<TensorInfo> tensors_;
   std::map<std::string_view, std::size_t> by_name_;
   std::map<std::string_view, const MetadataValue*> by_key_;
 };
 
-// "dir/model-00002-of-00005.gguf"
+// A file name such as "dir/model-00002-of-00005.gguf".
 struct SplitName {
   std::string prefix;
   std::uint64_t number = 0;
@@ -261,7 +261,7 @@ struct SplitName {
   }
 };
 
-// Opens the n-th part, which has this path.
+// Opens the n-th part, whose path it is given.
 using OpenPart = std::function<Result<MappedFile>(std::size_t part, const std::string& path)>;
 
 Result<Gguf::Source> open_source(const OpenPart& open, std::size_t number,
@@ -274,7 +274,7 @@ Result<Gguf::Source> open_source(const OpenPart& open, std::size_t number,
   return source;
 }
 
-// An unsigned integer of a part's metadata; absent when it has another type.
+// Returns an unsigned integer of a part's metadata; nothing if it is absent or has another type.
 std::optional<std::uint64_t> uint_in(const GgufPart& part, std::string_view key) {
   for (const MetadataValue& value : part.metadata) {
     if (value.key != key) continue;

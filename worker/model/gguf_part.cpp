@@ -16,7 +16,7 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr char kDamaged[] = "; the file is damaged or incomplete: fetch or convert it again";
 
-// Text of a hostile file, fit for a terminal: shortened, and anything but printable ASCII escaped.
+// Makes text of a hostile file fit for a terminal: shortens it, and escapes all but printable ASCII.
 std::string quoted(std::string_view text) {
   constexpr std::size_t kShown = 80;
   std::string out = "\"";
@@ -32,7 +32,7 @@ std::string quoted(std::string_view text) {
   return out + (text.size() > kShown ? "...\"" : "\"");
 }
 
-// Walks the file. Nothing is read before it is known to be there; positions only grow.
+// Walks through the file. It reads nothing before it has checked that it is there, and its position only grows.
 class Cursor {
  public:
   Cursor(std::span<const std::byte> bytes, const std::string& name) : bytes_(bytes), name_(name) {}
@@ -91,7 +91,7 @@ bool known(std::uint32_t type) {
   return type <= static_cast<std::uint32_t>(ValueType::kFloat64);
 }
 
-// Least bytes that one element of a type takes in a file.
+// The fewest bytes that one element of a type takes in a file.
 std::uint64_t least_bytes(ValueType type) {
   if (type == ValueType::kString) return 8;
   if (type == ValueType::kArray) return 12;
@@ -117,7 +117,7 @@ class Parser {
   struct Placement {
     std::uint64_t offset;  // in the data section
     std::uint64_t size;
-    std::uint64_t entry;  // where the table says so
+    std::uint64_t entry;  // where the table of tensors says so
   };
 
   Status header() {
@@ -298,7 +298,7 @@ class Parser {
       std::uint64_t elements = 1;
       for (std::uint32_t d = 0; d < tensor.dimensions; ++d) {
         BULKHEAD_TRY(tensor.ne[d], cursor_.number<std::uint64_t>("a tensor's shape"));
-        // 2^60 elements leave room for the size in bytes: no type takes more than 4 bytes a weight.
+        // With at most 2^60 elements, the size in bytes fits 64 bits: no type takes more than 4 bytes a weight.
         constexpr std::uint64_t kMaxElements = 1ULL << 60;
         if (tensor.ne[d] == 0 || tensor.ne[d] > kMaxElements / elements)
           return cursor_.corrupt(named + " has the impossible length " +
@@ -387,7 +387,7 @@ class Parser {
   std::uint64_t tensor_count_ = 0;
   std::uint64_t metadata_count_ = 0;
   std::uint64_t alignment_ = 32;
-  std::vector<Placement> placements_;  // as part_.tensors
+  std::vector<Placement> placements_;  // in the order of part_.tensors
 };
 
 }  // namespace

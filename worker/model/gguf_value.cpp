@@ -29,11 +29,11 @@ std::string number_text(const Number& number) {
   return "?";
 }
 
-// Printable, on one line, shortened.
+// Returns the text in printable form, on one line, shortened.
 std::string string_text(std::string_view text, std::size_t shown) {
   std::string out = "\"";
   std::size_t end = std::min(text.size(), shown);
-  // Don't cut a character in two.
+  // A character must not be cut in two.
   while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
     --end;
   for (const char c : text.substr(0, end)) {

@@ -18,7 +18,7 @@ GraphBuilder::GraphBuilder(const GgufFile& file, const Architecture& architectur
     : file_(file), architecture_(architecture), has_(std::move(has)), prefix_(architecture.name) {
   graph_.architecture = architecture.name;
   read_names();
-  // The blocks behind the last layer draft tokens; no stream needs them.
+  // The blocks behind the last layer draft tokens; streams do not need them.
   const std::uint32_t blocks = count("block_count", kMaxLayers);
   const std::uint32_t drafting = count("nextn_predict_layers", kMaxLayers, 0);
   if (drafting >= blocks)
@@ -214,7 +214,7 @@ void GraphBuilder::check(const std::string& name, const TensorInfo& found, const
   }
   if (row.plain && !traits(found.type)->is_float())
     refuse("tensor " + name + " is of type " + traits(found.type)->name + "; it must be of floats");
-  // Norm weights, biases and factors are vectors; they take no room worth saving.
+  // Norm weights, biases and factors are vectors. To store them in a smaller type would save almost nothing.
   if (row.rows == 1 && row.slices == 1 && found.type != TensorType::kF32)
     refuse("tensor " + name + " is of type " + traits(found.type)->name + "; vectors must be F32");
 }
@@ -337,7 +337,7 @@ VectorIndex LayerBuilder::optional_bias(const std::string& name, std::uint64_t w
 }
 
 VectorIndex LayerBuilder::sinks(const HeadShape& heads) {
-  // Scores come in powers of two.
+  // Scores are computed as exponents of two.
   constexpr float kLog2E = 1.44269504F;
   return model_.add(
       VectorRow{{{model_.tensor(block_ + "attn_sinks.weight", heads.heads)}}, kLog2E});

@@ -41,7 +41,7 @@ std::vector<bool> GraphBuilder::recurrent_layers() {
     for (std::uint32_t i = 0; i < layers_; ++i)
       recurrent[i] = (i + 1) % interval != 0;
   }
-  // The size of the KV cache is counted in tokens of layers that attend.
+  // The size of the KV cache is counted in tokens of layers with attention.
   if (std::find(recurrent.begin(), recurrent.end(), false) == recurrent.end())
     refuse("has no layer that attends to all positions, which is not supported");
   return recurrent;
@@ -120,11 +120,11 @@ void LayerBuilder::gated_attention(const HeadShape& heads, RopeIndex rope, float
   append(Gated{qkvg, plain, out, heads.qkv_width(), Gate::kSigmoid});
 }
 
-// The rows of [q, k, v, gates, betas, alphas], each by heads.
+// Returns the rows of [q, k, v, gates, betas, alphas], each ordered by heads.
 std::vector<MatrixPart> LayerBuilder::delta_rows(const DeltaHeads& heads, std::uint64_t width) {
   const std::uint64_t size = heads.size, group = heads.values / heads.keys, values = group * size;
   std::vector<MatrixPart> parts;
-  // Rows of a tensor in which each key head has its own q, k, v and gates, or betas and alphas.
+  // Takes rows of a tensor in which each key head has its own q, k, v and gates, or betas and alphas.
   const auto take_from_groups = [&](TensorIndex tensor, std::uint64_t of_group, std::uint64_t first,
                                     std::uint64_t rows) {
     for (std::uint64_t head = 0; head < heads.keys; ++head)

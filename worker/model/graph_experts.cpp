@@ -1,4 +1,5 @@
-// Mixtures of experts for architectures' files: the keys expert_*, and a layer's tensors of experts.
+// Builds mixtures of experts for architectures' files: reads the keys expert_*, and names a layer's tensors of
+// experts.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -8,7 +9,7 @@
 namespace bulkhead::model {
 namespace {
 
-// expert_gating_func
+// The values of the key expert_gating_func.
 constexpr std::uint64_t kSoftmax = 1, kSigmoid = 2, kMostScorings = 16;
 
 }  // namespace
@@ -61,14 +62,14 @@ std::optional<Router> GraphBuilder::any_router() {
   if (made.used == 0 || made.used > made.experts)
     corrupt("metadata key " + key("expert_used_count") + " is " + std::to_string(made.used) +
             ", not from 1 to the " + std::to_string(made.experts) + " experts that there are");
-  // The router takes entries by fours.
+  // The router takes entries in groups of four.
   if (embedding() % 4 != 0)
     refuse("is a mixture of experts whose embedding_length " + std::to_string(embedding()) +
            " is not a multiple of 4");
   const double scale = number("expert_weights_scale", 1.0);
   if (!(std::isfinite(scale) && scale >= 0))
     corrupt("metadata key " + key("expert_weights_scale") + " is not a positive number");
-  if (scale != 0) made.scale = static_cast<float>(scale);  // 0: as if it were not there
+  if (scale != 0) made.scale = static_cast<float>(scale);  // 0 counts as absent
   return made;
 }
 
@@ -76,7 +77,7 @@ std::vector<MatrixPart> LayerBuilder::expert_rows(const std::string& name, std::
                                                   std::uint64_t rows, std::uint32_t experts) {
   const std::string stacked = block_ + name + "_exps.weight";
   const std::string first = block_ + name + ".0.weight";
-  // Files from before experts were stacked have a tensor for each.
+  // Older files have one tensor for each expert.
   const bool apart = !model_.has_ && model_.file().find_tensor(stacked) == nullptr &&
                      model_.file().find_tensor(first) != nullptr;
   if (!apart) return {{model_.tensor(stacked, width, rows, experts), 0, rows}};

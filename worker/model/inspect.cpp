@@ -49,8 +49,8 @@ std::string padded(std::string text, std::size_t width) {
   return text;
 }
 
-// What is broken is the caller's error; what is only more than this program can do is said in the
-// text.
+// If something is broken, the caller gets an error; if this program only lacks support for something, the text says
+// so.
 Status describe_architecture(std::string& out, const GgufFile& file,
                              const Result<std::unique_ptr<Tokenizer>>& tokenizer) {
   const auto graph = read_model(file);
@@ -93,7 +93,7 @@ Status describe_architecture(std::string& out, const GgufFile& file,
   return {};
 }
 
-// What the model's template can show.
+// Says what the model's template can show.
 std::string abilities_text(const jinja::Chat& chat) {
   const jinja::Abilities& can = chat.abilities();
   std::string text = "template";
@@ -149,7 +149,7 @@ void describe_totals(std::string& out, const GgufFile& file) {
   line("all", all);
 }
 
-// Tensors of layers after the first look like the first's.
+// Tensors of later layers look like the first layer's.
 bool of_later_layer(std::string_view name) {
   return name.starts_with("blk.") && !name.starts_with("blk.0.");
 }

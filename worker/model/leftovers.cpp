@@ -1,5 +1,5 @@
-// What a file holds beyond what its architecture's description has asked for. Whatever would change
-// the result is refused by name: to leave it out silently is to give wrong tokens.
+// Finds what a file holds beyond what its architecture's description has asked for. Everything that would change the
+// result is refused by name: without it the tokens would be wrong.
 #include <algorithm>
 #include <charconv>
 #include <iterator>
@@ -14,7 +14,7 @@ namespace bulkhead::model {
 
 namespace {
 
-// Tensors of encoders and projectors, which some files hold beside the language model.
+// Says whether the tensor is of an encoder or a projector, which some files hold beside the language model.
 bool of_another_sense(std::string_view name) {
   constexpr std::string_view kParts[] = {"v.",     "a.",    "mm.",        "mm_",         "vision",
                                          "visual", "audio", "resampler.", "model.vision"};
@@ -58,7 +58,7 @@ Status GraphBuilder::refuse_other_computations() const {
 }
 
 Status GraphBuilder::refuse_other_tensors() const {
-  // Tables of rotary frequencies that old converters copied; they hold what is computed anyway.
+  // Tables of rotary frequencies that old converters copied; the values are computed anyway.
   static constexpr std::string_view kInert[] = {"attn_rot_embd.weight", "attn_rot_embd.freqs",
                                                 "attn.rotary_emb.inv_freq"};
   std::size_t drafting = 0, seeing = 0;
@@ -103,8 +103,8 @@ Status GraphBuilder::refuse_other_tensors() const {
   return {};
 }
 
-// Windowed attention equals full attention as long as the window holds everything; so that is the
-// limit of an architecture that knows no windows.
+// Windowed attention equals full attention as long as the window holds all positions, so that is the limit for an
+// architecture without windows.
 Status GraphBuilder::cap_context() {
   if (read_keys_.contains("attention.sliding_window")) return {};
   BULKHEAD_TRY(const auto window, file_.get_uint(key("attention.sliding_window")));

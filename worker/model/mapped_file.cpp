@@ -13,7 +13,7 @@ namespace bulkhead::model {
 Result<MappedFile> MappedFile::open(const std::string& path) {
   if (fault::fails("file.open"))
     return errno_error(ErrorCode::kInvalidArgument, "open " + path, EIO);
-  // O_NONBLOCK: opening a pipe that nobody writes must not hang.
+  // O_NONBLOCK, because the open of a pipe without a writer must not hang.
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) {
     const int error = errno;
@@ -48,7 +48,7 @@ Result<MappedFile> MappedFile::open(UniqueFd fd, const std::string& path) {
 }
 
 void MappedFile::forget(std::span<const std::byte> pages) const {
-  // The mapping is shared and read-only: nothing is lost. A refusal costs memory, no more.
+  // The mapping is shared and read-only, so nothing can be lost. A refusal only costs memory.
   if (!pages.empty())
     (void)::madvise(const_cast<std::byte*>(pages.data()), pages.size(), MADV_DONTNEED);
 }

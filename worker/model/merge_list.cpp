@@ -5,7 +5,7 @@
 namespace bulkhead::model {
 namespace {
 
-constexpr std::size_t kMostMerges = 1U << 22;  // with all their parts, far below kNoSymbol
+constexpr std::size_t kMostMerges = 1U << 22;  // with all their parts, this is far below kNoSymbol
 constexpr std::size_t kMostMergeBytes = 32'768;
 
 }  // namespace
@@ -32,8 +32,8 @@ Status MergeList::read(const GgufFile& file, std::string_view kind) {
   std::string both;
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
     const std::string_view merge = (*merges)[rank];
-    // From 1: the left part may itself be a space in vocabularies that don't write bytes as
-    // characters.
+    // The search begins at 1: in vocabularies that don't write bytes as characters, the left part may itself be a
+    // space.
     const std::size_t border = merge.find(' ', 1);
     if (border == std::string_view::npos || border + 1 == merge.size() ||
         merge.size() > kMostMergeBytes)

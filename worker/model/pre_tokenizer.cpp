@@ -20,7 +20,7 @@ struct Char {
   bool number() const { return !end() && kind == CharClass::kNumber; }
   bool space() const { return !end() && kind == CharClass::kSpace; }
   bool newline() const { return !end() && (code == '\r' || code == '\n'); }
-  // [^\s\p{L}\p{N}]; bad bytes too
+  // matches [^\s\p{L}\p{N}], and bytes that are not valid UTF-8
   bool symbol() const { return !end() && !letter() && !number() && !space(); }
 };
 
@@ -51,7 +51,7 @@ bool is_newline(const Char& c) {
   return c.newline();
 }
 
-// 's|'t|'re|'ve|'m|'ll|'d at the start: its length, or 0.
+// Returns the length of 's|'t|'re|'ve|'m|'ll|'d at the start, or 0.
 std::size_t contraction(std::string_view text, bool any_case) {
   if (text.empty() || text[0] != '\'') return 0;
   const auto letter = [&](std::size_t i) -> char {
@@ -64,7 +64,7 @@ std::size_t contraction(std::string_view text, bool any_case) {
   return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
 
-// \s+(?!\S)|\s+: all of it at the end of the text, else all but the last, which goes with the next
+// Matches \s+(?!\S)|\s+: all spaces at the end of the text, otherwise all but the last one, which belongs to the next
 // word.
 std::size_t spaces_word(std::string_view text) {
   std::size_t end = 0;
@@ -98,7 +98,8 @@ std::size_t llama3_word(std::string_view text, std::size_t most_digits) {
   const std::size_t start = text[0] == ' ' ? 1 : 0;
   if (char_at(text, start).symbol())
     return skip_while(text, skip_while(text, start, is_symbol), is_newline);
-  // \s*[\r\n]+: to the last line break of the run
+  // Matches \s*[\r
+  // ]+, up to the last line break of the run.
   std::size_t at = 0;
   std::size_t last_break = 0;
   for (Char c = char_at(text, 0); c.space(); c = char_at(text, at)) {
@@ -120,7 +121,7 @@ bool digits3(std::string_view text, std::size_t at) {
   return digit(at) && digit(at + 1) && digit(at + 2);
 }
 
-// A piece of `text` that is all of the class or has none of it.
+// Returns the length of a piece of `text` whose characters are all in the class, or are all outside it.
 template <typename Predicate>
 std::size_t class_run(std::string_view text, Predicate&& predicate) {
   const bool wanted = predicate(char_at(text, 0));
@@ -174,7 +175,7 @@ std::string_view WordSplitter::next_default() {
     inner_ = take(outer_, gpt2_word(outer_));
   }
   if (!char_at(inner_, 0).number()) return take(inner_, class_run(inner_, is_number));
-  // Within a run of numbers, three ASCII digits at a time; what is between them stays whole.
+  // A run of numbers is cut into three ASCII digits at a time; other digits between them are not cut.
   if (digits3(inner_, 0)) return take(inner_, 3);
   std::size_t end = 0;
   for (Char c = char_at(inner_, 0); c.number() && !digits3(inner_, end); c = char_at(inner_, end))

@@ -1,5 +1,5 @@
-// The names that files give their pre-tokenizers (tokenizer.ggml.pre), and the rule of each. The expressions are those
-// of the vocabularies' makers, from the tokenizer.json or the program that they publish.
+// The names that files give their pre-tokenizers (tokenizer.ggml.pre), and the rule of each. The expressions come
+// from the tokenizer.json, or the program, that a vocabulary's maker publishes.
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -25,17 +25,17 @@ const NamedRule kPlainLlama3Row{PreTokenizer::kLlama3};
 const NamedRule kQwen2Row{PreTokenizer::kQwen2};
 const NamedRule kDigitsRow{PreTokenizer::kDigitsThenGpt2};
 const NamedRule kDefaultRow{PreTokenizer::kDefault};
-// kQwen2, where a mark belongs to the letters before it.
+// As kQwen2, but a mark belongs to the letters before it.
 const NamedRule kQwen35Row{
     .expressions = {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|)"
                     R"( ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
-// Words end before a capital that follows small letters; numbers are cut into threes.
+// A word ends before a capital letter that follows small letters; numbers are cut into threes.
 const NamedRule kO200kRow{
     .expressions = {
         R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
         R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
         R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
-// The same without contractions, and each digit by itself.
+// The same without contractions, and each digit is a word.
 const NamedRule kTekkenRow{
     PreTokenizer::kExpressions,
     true,
@@ -52,7 +52,8 @@ const NamedRule kDeepseekCoderRow{
     .expressions = {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)",
                     R"([\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+)", R"(\p{N})"}};
 
-// Letters that have a case, as DeepSeek's first vocabulary lists them: without the small ones of Armenian and Georgian.
+// Letters that have a case, as DeepSeek's first vocabulary lists them. The small letters of Armenian and Georgian are
+// missing there.
 const std::string kCasedLetters =
     R"(A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293})"
     R"(\x{295}-\x{2AF}\x{370}-\x{373}\x{376}\x{377}\x{37B}-\x{37D}\x{37F}\x{386}\x{388}-\x{38A})"
@@ -75,12 +76,12 @@ const NamedRule kDeepseekLlmRow{
         R"([\r\n])", R"(\s?[)" + kCasedLetters + "]+",
         R"(\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+)",
         R"(\s+$)", R"([\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+)", R"(\p{N})"}};
-// kDefault with the backtick among the punctuation.
+// As kDefault, but with the backtick as punctuation.
 const NamedRule kFalconRow{
     .expressions = {R"([\p{P}$+<=>^~|`]+)",
                     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
                     R"(\p{N}+)", R"([0-9][0-9][0-9])"}};
-// Words end at spaces and at the marks of sentences in some languages; BLOOM cuts nothing else.
+// Words end at spaces and, in some languages, at the marks between sentences; BLOOM cuts nothing else.
 const std::string kBetweenMarks =
     R"( ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C})]+)";
 const NamedRule kBloomRow{.expressions = {kBetweenMarks}};
@@ -93,8 +94,8 @@ const NamedRule kKimiRow{
                     R"([^\r\n\p{L}\p{N}]?(?:(?!\p{Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])+)"
                     R"((?:(?!\p{Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
                     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
-// kO200kRow's words with each digit by itself, behind runs of Korean, of wide punctuation, of Bopomofo, and of
-// Chinese and Japanese.
+// Words as in kO200kRow, but each digit is a word, and runs of Korean, of wide punctuation, of Bopomofo, and of
+// Chinese and Japanese are cut first.
 const NamedRule kYoutuRow{
     PreTokenizer::kExpressions,
     true,
@@ -106,7 +107,7 @@ const NamedRule kYoutuRow{
      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
      R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
-// kQwen2, but line breaks don't stay with the symbols before them.
+// As kQwen2, but line breaks don't belong to the symbols before them.
 const NamedRule kSeedCoderRow{
     .expressions = {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
                     R"( ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
@@ -115,7 +116,7 @@ struct Named {
   const char* name;
   const NamedRule& rule;
 };
-// Vocabularies of one rule go by several names.
+// Several vocabularies may share one rule under different names.
 const Named kNamed[] = {
     {"gpt-2", kGpt2Row},
     {"llama-bpe", kLlama3Row},

@@ -1,4 +1,4 @@
-// How positions turn heads, from a file's keys rope.*: the frequencies of every kind of stretching.
+// Reads from a file's keys rope.* how positions turn heads: the frequencies of every kind of stretching.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -9,7 +9,7 @@
 
 namespace bulkhead::model {
 
-// Divisors of a rotation's frequencies; empty: the file has none of that name.
+// Returns the divisors of a rotation's frequencies; empty if the file has no tensor of that name.
 std::vector<double> GraphBuilder::factors(const std::string& name, std::uint32_t pairs) {
   const TensorIndex index = optional_tensor(name, pairs);
   if (index == kAbsent || has_ || !status_.ok()) return {};
@@ -66,7 +66,7 @@ bool GraphBuilder::has_rope_sections() {
 RopeIndex GraphBuilder::rope(const HeadShape& heads, RopePairing pairing) {
   const auto [dimensions, base] = rope_size(heads);
   const std::string type = text("rope.scaling.type", "");
-  // Without a type, a factor means the linear kind, as in files from before the type was written.
+  // If there is a factor but no type, it means the linear kind, as in old files that have no type.
   if (!type.empty() && type != "none" && type != "linear" && type != "yarn")
     refuse("rope scaling \"" + type.substr(0, 64) +
            "\" is not supported; supported are: none, linear, yarn, and Llama 3's factors in "
@@ -89,8 +89,8 @@ RopeIndex GraphBuilder::rope(const HeadShape& heads, RopePairing pairing) {
   return add(std::move(made));
 }
 
-// Pairs that turn often within the original context keep their frequency, those that turn less than
-// once are slowed down by the factor, and between the two a ramp leads over.
+// Pairs that turn often within the original context keep their frequency. Pairs that turn less than once are slowed
+// down by the factor. Pairs in between are slowed down in part.
 void GraphBuilder::stretch_by_yarn(Rope& rope, double base) {
   const double factor = scaling_factor();
   const double original =
@@ -112,7 +112,7 @@ void GraphBuilder::stretch_by_yarn(Rope& rope, double base) {
     const double kept = (1 - way) * share;
     rope.frequencies[i] *= kept + (1 - kept) / factor;
   }
-  // Files of some models name the part of the magnitude that their training took away again.
+  // Files of some models name the part of the magnitude that their training removed again.
   const auto magnitude = [factor](double multiplier) {
     return factor > 1 ? 0.1 * multiplier * std::log(factor) + 1 : 1;
   };

@@ -1,5 +1,5 @@
-// SentencePiece's BPE: characters merge by the score of the token that they make, highest first;
-// characters that no token covers become byte tokens. Spaces are written as U+2581.
+// SentencePiece's BPE: characters merge by the score of the token that they make, the highest score first; characters
+// that no token covers become byte tokens. Spaces are written as U+2581.
 //
 // Kudo, Richardson: "SentencePiece: A simple and language independent subword tokenizer and
 // detokenizer", 2018.
@@ -20,17 +20,17 @@ unsigned byte_of(char c) {
   return static_cast<unsigned char>(c);
 }
 
-// Bytes of the character at `at`; a byte that starts none stands alone, so that it can't swallow a
-// space after it.
+// Returns the bytes of the character at `at`. A byte that starts no character counts alone, so that it does not
+// swallow a space after it.
 std::size_t char_bytes(std::string_view text, std::size_t at) {
   return decode_char(text.substr(at)).bytes;
 }
 
-// What two symbols become, found before in this text: most pairs of a long text come again, and
-// looking up the joined text is dear. Direct-mapped and of fixed size.
+// Remembers which token two symbols become. Most pairs of a long text occur again, and a look-up of the joined text
+// takes long. Direct-mapped, with a fixed size.
 class PairCache {
  public:
-  // A short text is not worth the table.
+  // For a short text the table is not worth its cost.
   explicit PairCache(std::size_t text_bytes) : slots_(text_bytes < kLeastText ? 0 : kSlots) {}
 
   // find() -> the token or kNoSymbol.
@@ -47,7 +47,7 @@ class PairCache {
   static constexpr std::size_t kSlots = 1U << 16;
   static constexpr std::size_t kLeastText = 1U << 16;
   struct Slot {
-    std::uint64_t key = ~0ULL;  // no pair of symbols
+    std::uint64_t key = ~0ULL;  // this is no pair of symbols
     TokenId token = kNoSymbol;
   };
   std::vector<Slot> slots_;
@@ -57,7 +57,7 @@ class PairCache {
 class SpmTokenizer final : public VocabularyTokenizer {
  public:
   static Result<std::unique_ptr<Tokenizer>> make(const GgufFile& file) {
-    // What SentencePiece models have when the file says nothing.
+    // The defaults of SentencePiece models, for files that say nothing.
     VocabularyDefaults defaults;
     defaults.unknown = 0;
     defaults.bos = 1;
@@ -87,7 +87,7 @@ class SpmTokenizer final : public VocabularyTokenizer {
       const std::string_view text = vocabulary_.texts[token];
       if (const auto value = byte_token_value(text); value && !byte_tokens_[*value]) {
         byte_tokens_[*value] = token;
-        // Typed otherwise in some files; generated, it must still be its byte.
+        // Some files give it another type. When it is generated, it must still be its byte.
         vocabulary_.types[token] = TokenType::kByte;
       }
       if (vocabulary_.from_text(token)) {
@@ -104,7 +104,7 @@ class SpmTokenizer final : public VocabularyTokenizer {
     }
   }
 
-  // Highest score first, equal scores alike.
+  // Ranks scores, the highest first; equal scores get the same rank.
   void rank_scores() {
     std::vector<float> scores = vocabulary_.scores;
     std::sort(scores.begin(), scores.end(), std::greater<>());
@@ -139,10 +139,9 @@ class SpmTokenizer final : public VocabularyTokenizer {
     return vocabulary_.arena.add(without_marks(text));
   }
 
-  // Which bytes stand next to one another inside tokens, at borders of characters. Where two
-  // characters of a text meet and no token has such a pair, no merge can ever cross, so the text
-  // may be cut there: with the usual vocabularies before each space. That keeps words short, and
-  // the same word comes again.
+  // Notes which bytes are neighbours inside tokens, at borders of characters. If no token has the pair of bytes at
+  // the border of two characters of a text, no merge can cross that border, so the text may be cut there: with the
+  // usual vocabularies before each space. That keeps words short, and the same words occur again.
   void note_pairs(std::string_view text) {
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t next = at + char_bytes(text, at);
@@ -163,8 +162,8 @@ class SpmTokenizer final : public VocabularyTokenizer {
                : meets_[last << 8 | byte_of(text[border])];
   }
 
-  // Spaces stay one byte here, though the vocabulary writes them as U+2581: only what is looked up
-  // is spelt its way (token()).
+  // A space stays one byte here, though the vocabulary writes it as U+2581; token() converts only the text that it
+  // looks up.
   void encode_text(std::string_view text, bool first, std::vector<TokenId>& out) const override {
     std::string prefixed;
     if (first && adds_space_) {
@@ -189,8 +188,7 @@ class SpmTokenizer final : public VocabularyTokenizer {
     }
   }
 
-  // The token that a stretch of the text is as a whole, or kNoSymbol. Looks at no more of it than a
-  // token may be long.
+  // Returns the token for a whole piece of the text, or kNoSymbol. Looks at no more bytes than a token can have.
   TokenId token(std::string_view text) const {
     if (text.find(' ') == text.npos)
       return text.size() > longest_ ? kNoSymbol : by_text_.find(text).value_or(kNoSymbol);
@@ -219,8 +217,7 @@ class SpmTokenizer final : public VocabularyTokenizer {
           const std::uint32_t a = chain.id(left);
           const std::uint32_t b = chain.id(right);
           const auto find = [&] { return token(word.substr(left, chain.next(right) - left)); };
-          // A character that is no token may still be part of one, but many characters share its
-          // id.
+          // A character that is not a token may still be a part of one, but many such characters share one id.
           const TokenId product = a == kNoSymbol || b == kNoSymbol ? find() : pairs.get(a, b, find);
           if (product == kNoSymbol) return std::nullopt;
           return MergeRule{ranks_[product], product};
@@ -232,16 +229,17 @@ class SpmTokenizer final : public VocabularyTokenizer {
         continue;
       }
       const std::string_view text = word.substr(at, next - at);
-      // A vocabulary without U+2581: its bytes would come back as that character, not as a space.
+      // If the vocabulary lacks U+2581, the bytes of that character would come back as that character, not as a
+      // space.
       for (const char c : text == kSpaceMark ? std::string_view(" ") : text)
         if (const auto& byte = byte_tokens_[byte_of(c)]) out.push_back(*byte);
     }
   }
 
   TextMap by_text_;
-  std::vector<std::uint32_t> ranks_;  // by token: its score's place among the distinct ones
+  std::vector<std::uint32_t> ranks_;  // by token: the rank of its score among the distinct scores
   std::uint32_t distinct_ = 0;
-  std::size_t longest_ = 0;  // bytes of the longest token that text becomes
+  std::size_t longest_ = 0;  // bytes of the longest token that a text can become
   std::array<std::optional<TokenId>, 256> byte_tokens_{};
   std::array<bool, 256> meets_space_{};
   std::vector<bool> meets_ = std::vector<bool>(1U << 16);

@@ -6,7 +6,7 @@
 namespace bulkhead::model {
 namespace {
 
-// Text collected from segments: a view as long as it is one stretch, a copy once it is not.
+// Collects text from segments: a view as long as the text is one piece of memory, otherwise a copy.
 class Run {
  public:
   void append(std::string_view text) {
@@ -30,7 +30,7 @@ class Run {
   std::string copy_;
 };
 
-// By tokenizer.ggml.model.
+// Kinds by tokenizer.ggml.model.
 struct TokenizerKind {
   std::string_view name;
   Result<std::unique_ptr<Tokenizer>> (*make)(const GgufFile&);

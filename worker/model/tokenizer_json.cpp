@@ -14,7 +14,7 @@ using nlohmann::json;
 constexpr const char* kGpt2 =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// The document without its long parts: vocabulary, merges and what else pre-tokenizing has no need of.
+// Reads the document without its long parts: vocabulary, merges and other parts that pre-tokenizing does not need.
 json outline_of(std::string_view text) {
   const auto keep = [](int depth, json::parse_event_t event, json& parsed) {
     if (event != json::parse_event_t::key) return true;
@@ -35,7 +35,7 @@ bool flag_of(const json& object, const char* key, bool fallback) {
   return found != object.end() && found->is_boolean() ? found->get<bool>() : fallback;
 }
 
-// A string that an expression matches as it stands.
+// Returns an expression that matches the string literally.
 std::string quoted(const std::string& plain) {
   constexpr std::string_view kSpecial = R"(\^$.[]|()?*+{}-#/)";
   std::string made;
@@ -72,7 +72,7 @@ Status add_step(const json& step, std::vector<std::string>& expressions) {
     return unsupported("Split with the behavior \"" + behavior + "\"");
   const std::string regex = text_of(*pattern, "Regex"), plain = text_of(*pattern, "String");
   if (regex.empty() && plain.empty()) return unsupported("Split without a pattern");
-  // Isolated pieces are the same whether the matches or what is between them is asked for.
+  // If pieces are isolated, it makes no difference whether the step names the matches or the text between them.
   expressions.push_back(regex.empty() ? quoted(plain) : regex);
   return {};
 }

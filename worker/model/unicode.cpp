@@ -17,8 +17,8 @@ constexpr ClassRange kRanges[] = {
 
 constexpr char32_t kCodes = 0x110000;
 
-// One byte per code: 1.1 MB, filled once, against a search in 1,500 ranges for every character of a
-// prompt.
+// One byte for each code: the table takes 1.1 MB and is filled once. Otherwise every character of a prompt would need
+// a search in 1,500 ranges.
 const CharClass* class_table() {
   static const std::unique_ptr<const CharClass[]> table = [] {
     auto filled = std::make_unique<CharClass[]>(kCodes);

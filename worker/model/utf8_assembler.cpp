@@ -5,16 +5,16 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// What the bytes so far can still become.
+// Which character the bytes so far can still become.
 struct Prefix {
   enum State { kWhole, kUnfinished, kWrong } state;
-  std::size_t bytes;  // of the whole character, or of the part proven wrong
+  std::size_t bytes;  // of the whole character, or of the part that is invalid
 };
 
-// The well-formed sequences of the Unicode standard, table 3-7: the second byte's range depends on
-// the first, which rules out overlong forms, surrogates and codes past U+10FFFF as soon as it is
-// seen. What is wrong is as long as the part that could still have been right, at least one byte
-// ("maximal subpart", as the standard advises).
+// Follows the well-formed sequences of the Unicode standard, table 3-7. The range of the second byte depends on the
+// first, so overlong forms, surrogates and codes past U+10FFFF are noticed as soon as they are seen. The invalid part
+// is the longest one that could still have been the beginning of a character, at least one byte ("maximal subpart",
+// as the standard advises).
 Prefix examine(std::string_view bytes) {
   const auto at = [bytes](std::size_t i) { return static_cast<unsigned char>(bytes[i]); };
   const unsigned lead = at(0);

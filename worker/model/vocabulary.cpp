@@ -13,8 +13,8 @@ constexpr std::size_t kMaxTokenBytes = 16'384;
 constexpr std::size_t kMaxSpecialBytes = 1'024;
 constexpr std::size_t kMaxTokens = 1U << 22;
 
-// Texts that end a turn or a document in the vocabularies that are about. Files often name only one
-// of them in eos_token_id, while the model ends its turns with another.
+// Texts that end a turn or a document in common vocabularies. Files often name only one of them in eos_token_id,
+// while the model ends its turns with another one.
 constexpr std::string_view kEndTexts[] = {"<|eot_id|>",
                                           "<|im_end|>",
                                           "<|end|>",
@@ -73,7 +73,7 @@ class VocabularyReader {
       if (text.size() > kMaxTokenBytes)
         return corrupt("token " + number + " is " + std::to_string(text.size()) + " bytes long");
       const std::string_view kept = vocabulary_.arena.add(text);
-      // Empty tokens are about in real files; nothing becomes one.
+      // Real files have empty tokens; no text becomes one.
       if (!text.empty() && !seen.insert(kept, static_cast<std::uint32_t>(vocabulary_.texts.size())))
         return corrupt("tokens " + std::to_string(*seen.find(text)) + " and " + number +
                        " have the same text");
@@ -123,7 +123,7 @@ class VocabularyReader {
   Status special_ids() {
     BULKHEAD_TRY(vocabulary_.bos, id("tokenizer.ggml.bos_token_id", defaults_.bos));
     BULKHEAD_TRY(vocabulary_.eos, id("tokenizer.ggml.eos_token_id", defaults_.eos));
-    // Never added to a prompt, so an odd value does no harm.
+    // This token is never added to a prompt, so a wrong value does no harm.
     BULKHEAD_TRY(const auto unknown, file_.get_uint("tokenizer.ggml.unknown_token_id"));
     vocabulary_.unknown = unknown && *unknown < vocabulary_.size()
                               ? std::optional(static_cast<TokenId>(*unknown))
@@ -168,7 +168,7 @@ class VocabularyReader {
       if (std::find(std::begin(kEndTexts), std::end(kEndTexts), text) == std::end(kEndTexts))
         continue;
       vocabulary_.ends[token] = true;
-      // Some converters forget the type; such a token must not come from a user's text.
+      // Some converters forget the type; a user's text must not become such a token.
       vocabulary_.types[token] = TokenType::kControl;
     }
     take_harmony_ends();
@@ -232,8 +232,8 @@ std::optional<SpecialTokens::Match> SpecialTokens::find(std::string_view text, s
     const Entry* low = entries_.data() + by_first_byte_[first];
     const Entry* high = entries_.data() + by_first_byte_[first + 1];
     const Entry* best = nullptr;
-    // [low, high): the entries that agree with the text so far. An entry that ends here sorts
-    // before those that go on.
+    // [low, high): the entries that agree with the text so far. An entry that ends here comes before those that are
+    // longer.
     for (std::size_t depth = 1; low != high; ++depth) {
       if (low->text.size() == depth) {
         if (controls || low->always) best = low;

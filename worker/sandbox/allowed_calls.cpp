@@ -12,12 +12,12 @@ namespace {
 
 using Check = ArgumentCheck;
 
-// Not here, though drivers try them, and they go on without: Mesa asks for a lower priority of the thread
-// that writes its cache (sched_setscheduler, setpriority) and gives it all CPUs (sched_setaffinity of a
-// thread by its number, of which the filter can't tell whose it is); NVIDIA's driver makes its device
-// nodes where they are missing (mknod, chmod, chown) and looks for its daemon (socket).
+// Some calls are missing here although drivers try them, because the drivers continue without them. Mesa asks for a
+// lower priority of the thread that writes its cache (sched_setscheduler, setpriority) and lets it run on all CPUs
+// (sched_setaffinity names a thread by a number, and the filter can't tell whose thread it is). NVIDIA's driver makes
+// missing device nodes (mknod, chmod, chown) and looks for its daemon (socket).
 
-// ---- what a row can ask of an argument ----
+// ---- what a row can require of an argument ----
 
 constexpr Check is(std::uint8_t argument, std::uint64_t value) {
   return {Must::kEqual, argument, Known::kNumber, static_cast<std::uint32_t>(value)};
@@ -38,21 +38,21 @@ constexpr Check masked(std::uint8_t argument, std::uint64_t mask, std::uint64_t 
 constexpr Check null(std::uint8_t argument) {
   return {Must::kBeZero, argument};
 }
-// An ioctl's second byte says whose it is (Documentation/userspace-api/ioctl/ioctl-number.rst).
+// An ioctl's second byte identifies its driver (Documentation/userspace-api/ioctl/ioctl-number.rst).
 constexpr Check ioctl_of(char device) {
   return masked(1, 0xff00, static_cast<std::uint64_t>(static_cast<unsigned char>(device)) << 8);
 }
 
-// A thread of this process: it shares all that a process has, and enters no namespace.
+// A thread of this process: it shares everything with the process, and enters no namespace.
 constexpr std::uint64_t kOfThread =
     CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD;
 constexpr std::uint64_t kOfNoThread = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC |
                                       CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_IO |
                                       CLONE_PTRACE | CLONE_VFORK | CLONE_PARENT | CLONE_PIDFD;
-// Memory that the machine can't take back while the process lives.
+// Memory that the machine can't reclaim while the process lives.
 constexpr std::uint64_t kPinned = MAP_LOCKED | MAP_HUGETLB;
 constexpr std::uint64_t kHugePagesFile = 0x4;  // MFD_HUGETLB
-// A program of its user's that others may run as that user.
+// Bits that let others run a program with the rights of its owner.
 constexpr std::uint64_t kSetIdBits = 06000;
 constexpr std::uint64_t kTerminalAttributes = 0x5401;  // TCGETS: isatty()
 constexpr std::uint64_t kNameMemory = 0x53564d41;      // PR_SET_VMA
@@ -64,7 +64,7 @@ constexpr std::uint64_t kNameMemory = 0x53564d41;      // PR_SET_VMA
 
 // clang-format off
 const AllowedCall kAllowed[] = {
-  // -- memory of its own
+  // -- its own memory
   ANY(brk, "malloc"),
   ONLY(mmap, "malloc, stacks, libraries, a driver's buffers and compiled code", without(3, kPinned)),
   ANY(munmap, "the same"),
@@ -81,7 +81,7 @@ const AllowedCall kAllowed[] = {
   ANY(membarrier, "NVIDIA's driver"),
   ONLY(memfd_create, "the vault's directory; lavapipe's device memory", without(1, kHugePagesFile)),
 
-  // -- threads of its own
+  // -- its own threads
   ONLY(clone, "threads", masked(0, kOfThread | kOfNoThread, kOfThread)),
   ANY(set_robust_list, "each thread's start"),
   ANY(rseq, "each thread's start"),
@@ -100,7 +100,7 @@ const AllowedCall kAllowed[] = {
   ONLY(sched_getscheduler, "pthread_getschedparam"),
   ONLY(sched_getparam, "pthread_getschedparam"),
 
-  // -- signals, to itself
+  // -- signals to itself
   ANY(rt_sigaction, "handlers"),
   ANY(rt_sigprocmask, "each thread's start and end"),
   ANY(rt_sigreturn, "a handler's end"),
@@ -117,7 +117,7 @@ const AllowedCall kAllowed[] = {
   ANY(nanosleep, "waits"),
   ANY(clock_nanosleep, "waits"),
 
-  // -- files: Landlock decides which
+  // -- files; Landlock decides which ones
   ONLY(open, "the model, libraries, drivers, device nodes, the cache folder", without(2, kSetIdBits)),
   ONLY(openat, "the same", without(3, kSetIdBits)),
   ANY(close, "the same"),
@@ -191,7 +191,7 @@ const AllowedCall kAllowed[] = {
   ANY(epoll_wait, "the same"),
   ANY(epoll_pwait, "the same"),
 
-  // -- the daemon, by the sockets that it inherited: it can make no other, and connect none
+  // -- the daemon, over the sockets that the process inherited: it can make and connect no other socket
   ONLY(sendto, "the doorbell; records of the stdio transport", null(4)),
   ANY(sendmsg, "the vault's descriptors"),
   ANY(recvmsg, "the doorbell; records of the stdio transport; the vault's descriptors"),
@@ -199,7 +199,7 @@ const AllowedCall kAllowed[] = {
   ONLY(setsockopt, "emptying one before it is closed", is(1, SOL_SOCKET), is(2, SO_PASSCRED)),
   ANY(shutdown, "the same"),
 
-  // -- about the machine and itself
+  // -- about the machine and the process
   ANY(uname, "drivers"),
   ANY(sysinfo, "how much memory there is"),
   ANY(getrandom, "seeds of hash tables"),
@@ -216,7 +216,7 @@ const AllowedCall kAllowed[] = {
   ONLY(prctl, "what it may not do", is(0, PR_GET_NO_NEW_PRIVS)),
   ONLY(prctl, "names of memory", is(0, kNameMemory)),
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  // -- what GCC's sanitizers do beside, in builds with them
+  // -- what GCC's sanitizers need besides, in builds that have them
   ANY(pipe2, "whether an address can be read"),
   ANY(pipe, "whether an address can be read"),
 #endif
@@ -226,9 +226,9 @@ const AllowedCall kAllowed[] = {
 #undef ONLY
 
 const int kAbsent[] = {
-    // Its flags lie in memory, where a filter can't look: without it the C library takes clone.
+    // Its flags are in memory, where a filter can't look. If it is refused, the C library uses clone.
     SCMP_SYS(clone3),
-    // The C library tries the newer one and goes on with the older.
+    // The C library tries the newer call and, if it is refused, uses the older one.
     SCMP_SYS(openat2), SCMP_SYS(epoll_pwait2), SCMP_SYS(memfd_secret)};
 
 }  // namespace

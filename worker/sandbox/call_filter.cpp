@@ -70,7 +70,7 @@ class Program {
 
  private:
   struct Call {
-    std::uint32_t whole = 0;  // what is answered whatever the arguments are; 0: the rows say
+    std::uint32_t whole = 0;  // the answer that does not depend on the arguments; 0: the rows decide
     std::vector<const AllowedCall*> rows;
   };
   using Entry = std::pair<std::uint32_t, Call>;
@@ -85,7 +85,7 @@ class Program {
     code_.push_back(BPF_JUMP(BPF_JMP | test | BPF_K, with, if_so, if_not));
   }
 
-  // The number is in the accumulator.
+  // When this runs, the call's number is in the accumulator.
   void search(std::span<const Entry> entries) {
     if (entries.size() == 1) {
       jump(BPF_JEQ, entries[0].first, 1, 0);
@@ -104,7 +104,7 @@ class Program {
   void answer(const Call& call) {
     if (call.whole != 0) return give(call.whole);
     for (const AllowedCall* row : call.rows) {
-      std::vector<std::size_t> leave;  // jumps whose other way leads to the next row
+      std::vector<std::size_t> leave;  // jumps that lead to the next row if the test fails
       for (const ArgumentCheck& check : row->checks)
         test(check, leave);
       give(SECCOMP_RET_ALLOW);
@@ -112,7 +112,7 @@ class Program {
         const auto distance = static_cast<std::uint8_t>(code_.size() - at - 1);
         (code_[at].jf == kLeave ? code_[at].jf : code_[at].jt) = distance;
       }
-      if (leave.empty()) return;  // nothing gets past it
+      if (leave.empty()) return;  // no call gets past this row
     }
     give(refused_);
   }
@@ -155,7 +155,7 @@ class Program {
     std::abort();
   }
 
-  static constexpr std::uint8_t kLeave = 0xff;  // patched: no row is as long as that
+  static constexpr std::uint8_t kLeave = 0xff;  // replaced later: no row is this long
 
   const CallContext& context_;
   const std::uint32_t refused_;
@@ -169,7 +169,7 @@ std::vector<sock_filter> build_call_filter(const CallContext& context, Refusal r
   return Program(context, refusal).build();
 }
 
-// Only the instructions that Program makes.
+// Interprets only the instructions that Program makes.
 std::uint32_t judge(std::span<const sock_filter> program, const seccomp_data& call) {
   std::uint32_t value = 0;
   for (std::size_t at = 0; at < program.size(); ++at) {
@@ -204,7 +204,7 @@ std::uint32_t judge(std::span<const sock_filter> program, const seccomp_data& ca
 
 Result<UniqueFd> load_call_filter(std::span<const sock_filter> program, Refusal refusal) {
   const sock_fprog loaded{static_cast<unsigned short>(program.size()),
-                          const_cast<sock_filter*>(program.data())};  // the kernel only reads it
+                          const_cast<sock_filter*>(program.data())};  // the kernel only reads this
   const unsigned flags = refusal == Refusal::kNotify ? SECCOMP_FILTER_FLAG_NEW_LISTENER : 0;
   const long listener = ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &loaded);
   if (listener < 0) {

@@ -32,12 +32,12 @@ namespace {
 
 enum class Use : std::uint8_t { kByFlags, kWrite };
 
-// Calls whose path a sandbox judges: where the path and its folder's descriptor are.
+// A call whose path the sandbox judges: which arguments are the path and its folder's descriptor.
 struct PathCall {
   int number;
-  int folder;  // argument; -1: none, the working folder
-  int path;    // argument
-  int flags;   // argument of open's flags, where `use` is by them
+  int folder;  // number of the argument; -1: there is none, so the working folder counts
+  int path;    // number of the argument
+  int flags;   // argument with open's flags, if `use` depends on them
   Use use;
 };
 const PathCall kPathCalls[] = {
@@ -49,7 +49,7 @@ const PathCall kPathCalls[] = {
     {SCMP_SYS(unlink), -1, 0, -1, Use::kWrite},   {SCMP_SYS(unlinkat), 0, 1, -1, Use::kWrite},
     {SCMP_SYS(rmdir), -1, 0, -1, Use::kWrite}};
 
-// Which arguments tell one kind of a refused call from another: each kind is told once.
+// The arguments that distinguish the kinds of a refused call. Each kind is logged once.
 struct Kind {
   int number;
   std::uint8_t arguments;  // bits
@@ -64,7 +64,7 @@ const Kind kKinds[] = {
     {SCMP_SYS(getsockopt), 3 << 1},
 };
 
-// Room for a line, filled without allocating.
+// A line of fixed length, which is filled without allocating.
 class Line {
  public:
   __attribute__((format(printf, 2, 3))) void add(const char* format, ...) {
@@ -101,7 +101,7 @@ class Listener {
     for (;;) {
       seccomp_notif call{};
       if (::ioctl(fd, SECCOMP_IOCTL_NOTIF_RECV, &call) != 0) {
-        if (errno == EINTR || errno == ENOENT) continue;  // who asked is gone
+        if (errno == EINTR || errno == ENOENT) continue;  // the process that asked has ended
         return;
       }
       look_at(call.data);
@@ -165,12 +165,12 @@ class Listener {
     line.write_out();
   }
 
-  // Fills full_: an absolute path without links as far as it exists. False: not to be read, or nothing
-  // is there (what does not exist nobody is refused).
+  // Sets full_ to an absolute path without links, as far as the path exists. Returns false if it can't be read or
+  // does not exist (for a path that does not exist, nothing was refused).
   bool read_path(const seccomp_data& call, const PathCall& where) {
     std::array<char, PATH_MAX> given{};
     const auto address = static_cast<off_t>(call.args[static_cast<std::size_t>(where.path)]);
-    // A path may end where memory ends.
+    // A path may end where the mapped memory ends.
     std::size_t size = 0;
     while (size < given.size() - 1 &&
            ::pread(memory_.get(), &given[size], 1, address + static_cast<off_t>(size)) == 1 &&
@@ -195,7 +195,7 @@ class Listener {
     const std::uint64_t flags =
         where.flags < 0 ? O_CREAT : call.args[static_cast<std::size_t>(where.flags)];
     if ((flags & O_CREAT) == 0) return false;
-    char* const slash = std::strrchr(path.data(), '/');  // it is made: its folder counts
+    char* const slash = std::strrchr(path.data(), '/');  // the call would make the file, so its folder counts
     if (slash == nullptr) return false;
     *slash = '\0';
     return ::realpath(path.data(), full_.data()) != nullptr;
@@ -219,7 +219,7 @@ class Listener {
       line.add("%s%#llx", i == 0 ? "" : ", ", static_cast<unsigned long long>(call.args[i]));
   }
 
-  // Whose an ioctl or fcntl is.
+  // Adds what file an ioctl or fcntl is for.
   void add_file(Line& line, const seccomp_data& call) {
     if (call.nr != SCMP_SYS(ioctl) && call.nr != SCMP_SYS(fcntl)) return;
     std::array<char, 64> link{};
@@ -237,7 +237,7 @@ class Listener {
       slot = kind;
       return false;
     }
-    return true;  // more kinds than anybody reads
+    return true;  // these are more kinds than anybody reads
   }
   static std::uint64_t mixed(std::uint64_t kind, std::uint64_t with) {
     return fnv1a(std::as_bytes(std::span(&with, 1)), kind);
@@ -249,7 +249,7 @@ class Listener {
   UniqueFd memory_;
   std::vector<sock_filter> enforced_;
   std::vector<std::string> readable_, writable_, devices_;
-  std::vector<std::string> names_;  // by number
+  std::vector<std::string> names_;  // by the call's number
   std::array<std::uint64_t, kMostKinds> told_{};
   std::array<char, PATH_MAX> full_{};
 };
@@ -268,7 +268,7 @@ Status log_refusals(std::span<const sock_filter> telling, std::vector<sock_filte
                     const SandboxPaths& paths) {
   UniqueFd memory(::open("/proc/self/mem", O_RDONLY | O_CLOEXEC));
   if (!memory.valid()) return errno_error(ErrorCode::kInternal, "/proc/self/mem", errno);
-  // The thread is there before the filter, which therefore does not bind it.
+  // This thread starts before the filter is set, so the filter does not apply to it.
   auto given = std::make_shared<std::promise<UniqueFd>>();
   auto listener = std::make_shared<Listener>(std::move(memory), std::move(enforced), paths);
   try {

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of a list with colons; entries that are empty are left out.
+// Returns the entries of a list with colons, without the empty ones.
 std::vector<std::string> entries_of(std::string_view list) {
   std::vector<std::string> entries;
   while (!list.empty()) {
@@ -36,7 +36,7 @@ std::vector<std::string> entries_in(const char* variable) {
 constexpr const char* kDriverVariables[] = {"VK_DRIVER_FILES", "VK_ICD_FILENAMES",
                                             "VK_ADD_DRIVER_FILES"};
 
-// The library that a driver's manifest names by a path; none where the loader looks for it by name.
+// Returns the library that a driver's manifest names by a path; none if the loader looks for it by name.
 std::optional<fs::path> library_of(const fs::path& manifest) {
   std::ifstream file(manifest);
   const auto json = nlohmann::json::parse(file, nullptr, false);
@@ -59,7 +59,7 @@ std::vector<std::string> driver_paths(const std::string& more) {
   std::vector<std::string> paths = {
       "/usr", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/run/opengl-driver", "/sys",
       "/run/udev",
-      // Of /etc what loaders and drivers read; not the rest, where secrets lie.
+      // Only those files of /etc that loaders and drivers read, because others hold secrets.
       "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.preload",
       "/etc/vulkan", "/etc/glvnd", "/etc/drirc", "/etc/nvidia", "/etc/alternatives",
       "/etc/localtime"};

@@ -15,7 +15,7 @@
 namespace bulkhead::worker {
 namespace {
 
-// Debian 12's headers know Landlock's first two versions; these are the kernel's later names.
+// Debian 12's headers have only the names of Landlock's first two versions; these are later names.
 constexpr std::uint64_t kRefer = 1ULL << 13;         // version 2
 constexpr std::uint64_t kTruncate = 1ULL << 14;      // version 3
 constexpr std::uint64_t kIoctlDevice = 1ULL << 15;   // version 5
@@ -31,12 +31,12 @@ struct RulesetAttributes {
 };
 
 constexpr std::uint64_t kReadFolder = LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR;
-// No device node, socket or link is to be made in the cache folder, nor anything run from it.
+// In the cache folder the process may make no device node, socket or link, and may run nothing.
 constexpr std::uint64_t kWriteFolder =
     kReadFolder | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_REMOVE_DIR |
     LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_REG |
     kRefer | kTruncate;
-// What a rule for something that is no folder may name.
+// What a rule for a file that is not a folder may contain.
 constexpr std::uint64_t kOfFiles =
     LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | kTruncate | kIoctlDevice;
 
@@ -62,8 +62,8 @@ Status allow(int ruleset, const std::string& path, std::uint64_t access, std::ui
   return {};
 }
 
-// Landlock's rule is for the folder as the kernel has it in memory, and /proc/PID is made anew once
-// nobody has it open: so it stays open, for as long as the process lives.
+// Landlock's rule is for the folder that the kernel has in memory. The kernel makes /proc/PID anew when nobody has it
+// open, so this keeps it open as long as the process lives.
 void keep_own_proc_folder() {
   static const UniqueFd folder(::open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
@@ -76,8 +76,8 @@ int landlock_version() {
   return version > 0 ? static_cast<int>(version) : 0;
 }
 
-// The nodes of GPUs, and what any program expects of /dev. Not /dev/shm: shared memory there is
-// other programs'.
+// Returns GPUs' device nodes, and the files of /dev that every program expects. /dev/shm is not among them: other
+// programs have their shared memory there.
 std::vector<std::string> device_nodes() {
   std::vector<std::string> nodes = {"/dev/null",    "/dev/zero",    "/dev/full", "/dev/random",
                                     "/dev/urandom", "/dev/dri",     "/dev/kfd",  "/dev/dxg",

@@ -24,7 +24,7 @@ namespace bulkhead::worker {
 namespace {
 
 bool can_change_size(int region) {
-  const int seals = ::fcntl(region, F_GET_SEALS);  // of anything but a memfd: an error
+  const int seals = ::fcntl(region, F_GET_SEALS);  // this fails for anything but a memfd
   constexpr int kFixed = F_SEAL_SHRINK | F_SEAL_GROW;
   return seals < 0 || (seals & kFixed) != kFixed;
 }
@@ -32,10 +32,10 @@ bool can_change_size(int region) {
 Status confine_calls(const SandboxRequest& request) {
   CallContext context;
   context.process = ::getpid();
-  // A region that shrinks under the daemon would end it by SIGBUS. A memfd is sealed against it, a
-  // POSIX object can't be; no second descriptor that the filter would not know must come of it. The
-  // filter knows a number, so a sealed region has none: the next file of that number would have its
-  // size refused (a driver's cache did, and each start compiled every kernel).
+  // If the region shrank under the daemon, SIGBUS would end the daemon. A memfd has a seal against that, but a POSIX
+  // object can't be sealed, and there must be no second descriptor of it that the filter does not know. The filter
+  // knows a number, so it gets none for a sealed region: otherwise the next file with that number could not change
+  // its size. (A driver's cache was such a file, and each start then compiled every kernel.)
   if (request.region >= 0 && can_change_size(request.region)) context.region = request.region;
   BULKHEAD_TRY(context.also, calls_by_name(request.more_calls));
   std::vector<sock_filter> filter = build_call_filter(context, Refusal::kErrno);
@@ -74,7 +74,7 @@ Status drop_capabilities(const Namespaces& namespaces) {
   return {};
 }
 
-// 0: not to be told.
+// Returns 0 if the number can't be read.
 rlim_t number_in(const char* file) {
   std::ifstream stream(file);
   rlim_t number = 0;
@@ -82,7 +82,7 @@ rlim_t number_in(const char* file) {
 }
 
 Status limit_resources() {
-  // A core file would hold the model and every prompt.
+  // A core file would contain the model and every prompt.
   const rlimit no_core{0, 0};
   if (::setrlimit(RLIMIT_CORE, &no_core) != 0)
     return errno_error(ErrorCode::kInternal, "RLIMIT_CORE", errno);
@@ -93,9 +93,9 @@ Status limit_resources() {
     if (::setrlimit(RLIMIT_NOFILE, &descriptors) != 0)
       return errno_error(ErrorCode::kInternal, "RLIMIT_NOFILE", errno);
   }
-  // Threads are the kernel's to give to all of a user's processes together. While half of what there
-  // is is taken, a worker makes none: the daemon, and whoever wants to end all this, still can. (Of
-  // the superuser the kernel counts none. The daemon counts each worker's.)
+  // The kernel gives all of a user's processes a common number of threads. While half of it is used, a worker starts
+  // no further thread, so that the daemon, and an operator who wants to end all this, still can. (The kernel does not
+  // limit the superuser's threads. The daemon counts each worker's.)
   rlimit threads{};
   const rlim_t most =
       std::min(number_in("/proc/sys/kernel/threads-max"), number_in("/proc/sys/kernel/pid_max"));
@@ -109,11 +109,11 @@ Status limit_resources() {
 }
 
 bool seccomp_available() {
-  // With a null filter the kernel that has it answers EFAULT.
+  // A kernel that has it answers a null filter with EFAULT.
   return ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, nullptr, 0, 0) != 0 && errno == EFAULT;
 }
 
-// Finds everything but the namespaces, which take a child process to find.
+// Finds out everything except namespaces, for which a child process is needed.
 SandboxReport filter_support() {
   SandboxReport report;
   report.landlock_version = landlock_version();

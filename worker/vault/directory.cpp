@@ -25,13 +25,13 @@ struct Header {
   std::uint64_t magic;
   std::uint32_t version;
   std::uint32_t page_tokens;
-  std::uint64_t bytes;              // of it all
+  std::uint64_t bytes;              // of the whole directory
   std::uint64_t description_bytes;  // from kDescriptionOffset on
   std::uint64_t pages_offset;
   std::uint32_t context, pages, vocabulary;
   std::uint32_t weight_blocks, blocks, identity_bytes;
   std::uint32_t states, window_pages;
-  std::uint64_t sum;  // over all of this but `sum` and `epoch`, and the description
+  std::uint64_t sum;  // over the header without `sum` and `epoch`, and over the description
   std::uint64_t epoch;
 };
 static_assert(sizeof(Header) == 88 && sizeof(Header) <= kDescriptionOffset);
@@ -73,7 +73,7 @@ std::uint64_t entry_bytes(std::uint32_t page_tokens) {
   return sizeof(Entry) + std::uint64_t{page_tokens} * 4;
 }
 
-// Behind the header and description.
+// The entries follow the header and the description.
 std::uint64_t entries_bytes(std::uint32_t pages, std::uint32_t page_tokens, std::uint32_t states) {
   return pages * entry_bytes(page_tokens) + std::uint64_t{states} * sizeof(StateEntry);
 }
@@ -86,7 +86,7 @@ std::uint64_t pages_offset_for(std::uint64_t description) {
   return (kDescriptionOffset + description + 63) / 64 * 64;
 }
 
-// What others may write at any time is read and written as atomics.
+// Memory that other processes may write at any time is read and written as atomics.
 std::atomic_ref<std::uint32_t> word_at(std::byte* at) {
   return std::atomic_ref<std::uint32_t>(*reinterpret_cast<std::uint32_t*>(at));
 }
@@ -183,7 +183,7 @@ Result<std::unique_ptr<Directory>> Directory::open(const UniqueFd& fd) {
   struct stat file {};
   if (!fd.valid() || ::fstat(fd.get(), &file) != 0 || !S_ISREG(file.st_mode))
     return corrupt("it is not a memory file");
-  // Without the seals its end could be cut off while it is read.
+  // Without the seals, somebody could truncate it while it is read.
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return corrupt("its size is not sealed");
   const auto size = static_cast<std::uint64_t>(file.st_size);
@@ -199,7 +199,7 @@ Result<std::unique_ptr<Directory>> Directory::open(const UniqueFd& fd) {
     return errno_error(ErrorCode::kResourceExhausted, "mapping the vault's directory", errno);
   self->memory_ = static_cast<std::byte*>(memory);
 
-  // A copy: what is checked is what is used.
+  // A copy, so that the bytes that were checked are the bytes that are used.
   Header header;
   std::memcpy(&header, self->memory_, sizeof header);
   if (header.magic != kMagic) return corrupt("it does not begin as one");
@@ -268,8 +268,8 @@ void Directory::enter(std::uint32_t page, std::uint32_t before,
   std::byte* const at = entry(page);
   const auto sequence = word_at(at);
   const std::uint32_t odd = sequence.load(std::memory_order_relaxed) | 1;
-  // Odd before the first of it, even after the last. (Where a machine let a later store be seen
-  // before the first, the sum would tell.)
+  // The sequence is odd before the first of these stores, and even after the last. (If a machine made a later store
+  // visible before the first one, the checksum would show that.)
   sequence.exchange(odd, std::memory_order_acq_rel);
   word_at(at + offsetof(Entry, before)).store(before, std::memory_order_relaxed);
   long_at(at + offsetof(Entry, sum))
@@ -283,7 +283,7 @@ void Directory::enter(std::uint32_t page, std::uint32_t before,
 void Directory::leave(std::uint32_t page) {
   if (page >= description_.pages) return;
   const auto sequence = word_at(entry(page));
-  // The device may write to it only after this, by a submission that comes later in this thread.
+  // The device may write to the page only after this, in a submission that comes later in this thread.
   sequence.store(sequence.load(std::memory_order_relaxed) | 1, std::memory_order_seq_cst);
 }
 
@@ -309,7 +309,7 @@ void Directory::leave_state(std::uint32_t slot) {
 void Directory::empty() {
   long_at(memory_ + offsetof(Header, epoch))
       .store(splitmix(epoch() + 1), std::memory_order_seq_cst);
-  // No longer believed, and not to be taken for damage either. One that never was entered stays so.
+  // The entries are not believed any more, but must not look damaged. An entry that was never made stays as it is.
   for (std::uint32_t page = 0; page < description_.pages; ++page) {
     if (word_at(entry(page)).load(std::memory_order_relaxed) != 0) leave(page);
   }

@@ -28,8 +28,8 @@ std::string where(std::size_t message) {
   return "messages[" + std::to_string(message) + "]";
 }
 
-// Makes refusals text, for templates know nothing else: parts of type refusal, and the member `refusal` of a message
-// that has no content.
+// Turns refusals into text, because templates know nothing else: parts of type refusal, and the member `refusal` of a
+// message that has no content.
 void refusals_as_text(Run& run, Dict& message) {
   if (!has_role(message, "assistant")) return;
   Value* content = message.get("content");
@@ -55,7 +55,7 @@ void refusals_as_text(Run& run, Dict& message) {
   }
 }
 
-// The text of a part of OpenAI's.
+// Returns the text of one of OpenAI's parts.
 const Text& part_text(const Value& part, std::size_t message) {
   if (const Text* text = part.as_text()) return *text;
   if (Dict* dict = part.as_dict()) {
@@ -79,7 +79,7 @@ void join_parts(Run& run, Dict& message, std::size_t index) {
   *content = joined.take();
 }
 
-// Beside tool calls, one kind of empty content becomes the other.
+// Beside tool calls, replaces one kind of empty content by the other.
 void set_empty_content(Dict& message, Adaptation how) {
   if (calls_of(message) == nullptr) return;
   Value* content = message.get("content");
@@ -114,7 +114,7 @@ void arguments_as_object(Run& run, Dict& message, std::size_t index) {
   }
 }
 
-// One name for each id, in order of appearance.
+// Gives each id a name, in order of appearance.
 class CallIds {
  public:
   explicit CallIds(Run& run) : known_(run.heap().make<Dict>()) {}
@@ -198,7 +198,7 @@ void merge_system(Run& run, List& messages) {
     if (waits && text) flush_into(*content);
     kept.push_back(messages.items[i]);
   }
-  if (waits) {  // nothing follows: the user says it
+  if (waits) {  // nothing follows it, so the user says it
     Dict* message = run.heap().make<Dict>();
     message->set(plain("role"), plain("user"));
     message->set(plain("content"), pending.take());

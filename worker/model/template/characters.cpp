@@ -22,7 +22,7 @@ Pattern compiled(const char* source) {
                                PCRE2_UTF | PCRE2_UCP | PCRE2_DOTALL, &error, &at, nullptr));
 }
 
-// In the order of CharKind.
+// Ordered as CharKind.
 constexpr const char* kPatterns[] = {
     R"(\p{L})",
     R"([\p{Lu}\x{2160}-\x{216F}\x{24B6}-\x{24CF}])",
@@ -63,7 +63,7 @@ bool ascii_kind(char32_t code, CharKind kind) {
   return false;
 }
 
-// PCRE2's substitution changes case: of the whole text at once.
+// PCRE2's substitution changes the case of the whole text at once.
 std::string past_ascii_with_case(std::string_view text, Case to) {
   static const Pattern all = compiled("(.+)");
   const char* replacement = to == Case::kUpper ? "\\U$1" : "\\L$1";

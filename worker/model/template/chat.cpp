@@ -12,7 +12,7 @@ namespace {
   throw TemplateError(TemplateError::Kind::kRaised, message);
 }
 
-// What a client may only say in a role: these stand for no text of a user.
+// A client can say these only as roles; they don't count as a user's text.
 constexpr std::string_view kRoles[] = {"system",    "developer",    "user",  "assistant",
                                        "tool",      "function",     "model", "ipython",
                                        "documents", "tool_response"};
@@ -74,7 +74,7 @@ void define_others(Interpreter& run, Dict& request) {
   }
 }
 
-// ---- what the template would lose in silence ----
+// ---- what the template would silently lose ----
 
 struct Contents {
   bool tools = false;
@@ -133,7 +133,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(0, last == text.npos ? 0 : last + 1);
 }
 
-// Cuts the prompt after the final message's text, so that the model goes on with it.
+// Cuts the prompt after the final message's text, so that the model continues it.
 Status cut_after(ChatPrompt& prompt, std::string_view content) {
   const std::string whole = prompt.text();
   const std::string_view body = trimmed(content);
@@ -170,8 +170,8 @@ std::string text_of_last(const List& messages) {
              : std::string(content->as_text()->view());
 }
 
-// While a template is probed, which is some 30 times, its source is not set yet: a hostile one must not
-// take its time that often.
+// A template is probed some 30 times, and its source is not set yet then: a hostile template must not take its full
+// time so often.
 Limits limits_of(const std::string& source) {
   Limits limits;
   if (!source.empty()) return limits;
@@ -195,7 +195,7 @@ Result<Chat> Chat::load(std::string_view source, std::string_view bos, std::stri
   chat.eos_ = eos;
   BULKHEAD_TRY(chat.template_, Template::parse(source));
   chat.abilities_ = probe(chat);
-  chat.source_ = source;  // last: see limits_of
+  chat.source_ = source;  // set last: see limits_of
   return chat;
 }
 

@@ -1,5 +1,5 @@
-// Methods of lists and dicts, and what a loop knows. Methods that change a value are extensions:
-// transformers' sandbox refuses them, and two templates in use need them.
+// Methods of lists and dicts, and the members of loops. Methods that change a value are extensions: transformers'
+// sandbox refuses them, but two templates in use need them.
 #include <algorithm>
 
 #include "worker/model/template/interpreter.hpp"
@@ -54,7 +54,7 @@ Value append(Interpreter&, const Value& self, Arguments& arguments) {
 
 Value extend(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("extend", arguments, {"items"}, 1);
-  const CountedVector<Value> more = iterate(run, *bound[0])->items;  // maybe the list itself
+  const CountedVector<Value> more = iterate(run, *bound[0])->items;  // the argument may be the list itself
   run.tick(more.size() / 4);
   list_of(self).items.insert(list_of(self).items.end(), more.begin(), more.end());
   return None{};

@@ -5,7 +5,7 @@
 
 namespace bulkhead::jinja {
 
-// While it lives, output goes into a text of its own.
+// While this object lives, output is collected in a text of its own.
 class Interpreter::Captured {
  public:
   explicit Captured(Interpreter& interpreter)
@@ -44,7 +44,7 @@ Interpreter::Interpreter(const Program& program, const Environment& environment,
 
 void Interpreter::define(std::string_view name, Value value) {
   const auto at = std::find(program_.names.begin(), program_.names.end(), name);
-  if (at == program_.names.end()) return;  // the template doesn't ask for it
+  if (at == program_.names.end()) return;  // the template doesn't use this name
   root_[static_cast<std::size_t>(at - program_.names.begin())] = {true, std::move(value)};
 }
 

@@ -1,4 +1,4 @@
-// "%d of %s" % values and "{:>8}".format(value): what there is of them in templates.
+// "%d of %s" % values and "{:>8}".format(value): those parts of them that templates use.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kMostDigits = 1000;
 
-// How one value is written; of both kinds of format.
+// How one value is written, for both kinds of format.
 struct Spec {
   Text fill;        // empty: a blank
   char align = 0;   // < > ^ =
@@ -69,7 +69,7 @@ std::string float_digits(double value, const Spec& spec) {
   return out;
 }
 
-// Puts sign, prefix and digits to the width.
+// Puts the sign, the prefix and the digits together, and fills up to the width.
 Text number_text(Run& run, bool negative, std::string_view prefix, std::string digits,
                  const Spec& spec) {
   if (spec.comma) digits = grouped(std::move(digits));
@@ -99,7 +99,7 @@ Text integer_text(Run& run, const Integer& value, const Spec& spec) {
 }
 
 Text float_text_of(Run& run, double value, Spec spec) {
-  run.tick(100);  // hundreds of digits
+  run.tick(100);  // the text may have hundreds of digits
   if (spec.type == '%') value *= 100;
   std::string digits;
   if (!std::isfinite(value))

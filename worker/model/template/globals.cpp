@@ -1,4 +1,4 @@
-// Global functions, and the tests that `is` asks.
+// Global functions, and the tests of `is`.
 #include <algorithm>
 #include <cstdio>
 
@@ -74,7 +74,7 @@ Value strftime_now(Interpreter& run, const Value&, Arguments& arguments) {
   const Bound bound("strftime_now", arguments, {"format"}, 1);
   const Text format = bound.text(0);
   if (format.size() > 1000) fail("gives strftime_now a format of over 1,000 bytes");
-  // A trailing mark tells a text that is empty from one that does not fit. %f is Python's own.
+  // The trailing mark distinguishes an empty result from one that does not fit. %f is Python's own.
   std::string pattern(format.view());
   for (std::size_t at = pattern.find('%'); at != pattern.npos && at + 1 < pattern.size();
        at = pattern.find('%', at + 2))

@@ -9,7 +9,7 @@
 namespace bulkhead::jinja {
 namespace {
 
-// nlohmann's reader calls these; its own values would lose the order of keys and big integers.
+// nlohmann's reader calls these functions. nlohmann's own values would lose the order of keys, and large integers.
 class Reader : public nlohmann::json_sax<nlohmann::json> {
  public:
   Reader(Run& run, Origin origin) : run_(run), origin_(origin) {}

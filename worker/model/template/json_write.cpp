@@ -129,7 +129,7 @@ class Writer {
     plain("]");
   }
 
-  // JSON's keys are strings: other kinds are written as such.
+  // Keys in JSON are strings, so keys of other kinds are written as strings.
   void key(const Value& key) {
     if (key.as_text() != nullptr) return string(*key.as_text());
     if (key.as_list() != nullptr || key.as_namespace() != nullptr || key.undefined())

@@ -27,7 +27,7 @@ std::string_view without_trailing_blanks(std::string_view text) {
   return last == text.npos ? std::string_view() : text.substr(0, last + 1);
 }
 
-// Python's universal newlines, and no newline at the very end.
+// Applies Python's universal newlines, and removes a newline at the very end.
 std::string normalized(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -69,7 +69,7 @@ class Lexer {
   }
   void skip_blanks() { advance(std::min(rest_.find_first_not_of(kBlanks), rest_.size())); }
 
-  // The data up to the next tag, and the tag.
+  // Reads the data up to the next tag, and the tag.
   void text_and_tag() {
     std::size_t at = 0;
     for (;; ++at) {
@@ -106,7 +106,7 @@ class Lexer {
     advance(bytes);
   }
 
-  // What follows a tag's end: blanks after "-", one newline after a block's or comment's (trim_blocks).
+  // Skips what follows a tag's end: blanks after "-", and one newline after a block's or comment's end (trim_blocks).
   void after_end(char sign, bool trims_newline) {
     if (sign == '-')
       skip_blanks();
@@ -122,7 +122,7 @@ class Lexer {
     after_end(before, true);
   }
 
-  // True where the block that has begun is {% raw %}: its text is taken as it stands.
+  // Returns true if the block that has begun is {% raw %}, whose text is not interpreted.
   bool raw() {
     std::string_view look = rest_;
     const auto skip = [&look] {
@@ -170,11 +170,11 @@ class Lexer {
     wrong("{% raw %} never ends; write {% endraw %}");
   }
 
-  // The tokens of {% ... %} or {{ ... }}. Inside of brackets, the end's characters end nothing.
+  // Reads the tokens of {% ... %} or {{ ... }}. Inside brackets, the end's characters do not end the tag.
   void tag(TokenKind begin, TokenKind end, std::string_view closing) {
     const std::uint32_t began = line_;
     add(begin, "");
-    std::string open;  // brackets that wait for their end
+    std::string open;  // brackets that are still open
     for (;;) {
       skip_blanks();
       if (rest_.empty())

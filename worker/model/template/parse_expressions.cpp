@@ -1,4 +1,4 @@
-// Expressions, loosest binding first: if-else, or, and, not, comparisons, + -, ~, * / // %, **, signs,
+// Parses expressions, the loosest binding first: if-else, or, and, not, comparisons, + -, ~, * / // %, **, signs,
 // then what follows a value: .name, [item], (call), |filter, is test.
 #include <algorithm>
 #include <charconv>
@@ -288,7 +288,7 @@ ExprPtr ExpressionParser::primary() {
     if (value <= std::numeric_limits<std::int64_t>::max())
       node->constant = value.convert_to<std::int64_t>();
     else
-      node->name = value.str();  // the interpreter makes a number of it on its own heap
+      node->name = value.str();  // the interpreter makes a number of this on its own heap
   } else if (stream_.at(TokenKind::kFloat)) {
     node->constant = parse_float(stream_.take().text).value_or(0.0);
   } else {

@@ -1,4 +1,4 @@
-// What follows a value: .name, [item], [a:b:c], (arguments), |filter, is test.
+// Parses what follows a value: .name, [item], [a:b:c], (arguments), |filter, is test.
 #include "worker/model/template/native.hpp"
 #include "worker/model/template/parser_state.hpp"
 #include "worker/model/template/template_error.hpp"
@@ -87,7 +87,7 @@ ExprPtr ExpressionParser::subscript(ExprPtr node) {
   return finished(std::move(item));
 }
 
-// After the opening bracket.
+// Called after the opening bracket.
 ExprPtr ExpressionParser::one_subscript(ExprPtr node) {
   const std::uint32_t line = stream_.line();
   ExprPtr parts[3];
@@ -152,7 +152,7 @@ ExprPtr ExpressionParser::call(ExprPtr node) {
   return finished(std::move(made));
 }
 
-// After '|'.
+// Called after '|'.
 ExprPtr ExpressionParser::filter(ExprPtr node) {
   ExprPtr made = make(ExprKind::kFilter, stream_.line());
   made->name = stream_.expect_name();
@@ -166,7 +166,7 @@ ExprPtr ExpressionParser::filter(ExprPtr node) {
   return finished(std::move(made));
 }
 
-// After 'is'. A test's one argument may go without parentheses.
+// Called after 'is'. If a test has one argument, the argument needs no parentheses.
 ExprPtr ExpressionParser::test(ExprPtr node) {
   ExprPtr made = make(ExprKind::kTest, stream_.line());
   const bool negated = stream_.skip_name("not");

@@ -1,4 +1,4 @@
-// Statements: {% ... %}, one row a tag.
+// Parses statements: {% ... %}, one row for each tag.
 #include <algorithm>
 #include <initializer_list>
 
@@ -47,7 +47,7 @@ class StatementParser {
     stream_.take();
   }
 
-  // Statements up to {% NAME for a name of `ends`, which stays current; without ends, up to the
+  // Parses statements up to {% NAME where NAME is in `ends`; that tag stays current. Without ends, parses up to the
   // template's end.
   Body body(std::initializer_list<std::string_view> ends) {
     if (++depth_ > kMaxStatementDepth)
@@ -85,7 +85,7 @@ class StatementParser {
     return statements;
   }
 
-  // body() up to {% END %}, which is read.
+  // Parses a body up to {% END %}, and that tag.
   Body body_to(std::string_view end) {
     Body statements = body({end});
     stream_.take();
@@ -191,7 +191,7 @@ class StatementParser {
     return statement;
   }
 
-  // (a, b=1): the parameters of a macro or of a caller.
+  // Parses (a, b=1): the parameters of a macro or of a caller.
   void signature(MacroNode& macro) {
     stream_.expect_operator("(");
     while (!stream_.at_operator(")")) {

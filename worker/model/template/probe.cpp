@@ -8,7 +8,7 @@
 namespace bulkhead::jinja {
 namespace {
 
-// Words that no template writes by itself.
+// Words that no template contains.
 constexpr std::string_view kFirst = "Qf7first";
 constexpr std::string_view kSecond = "Qf7second";
 constexpr std::string_view kArgument = "Qf7argument";
@@ -50,7 +50,7 @@ std::string call(std::string_view name, std::string_view arguments, std::string_
          std::string(name) + R"(", "arguments": )" + std::string(arguments) + "}}";
 }
 
-// Parts that came out as Python's or JSON's form of them, and not as their text.
+// Says whether parts were rendered as Python's or JSON's form of them, and not as their text.
 bool shows_parts(const std::optional<std::string>& text) {
   return shows(text, "'type'") || shows(text, "\"type\"");
 }
@@ -69,7 +69,7 @@ class Prober {
   }
 
  private:
-  // Messages without anything adapted; nothing where the template refuses or fails.
+  // Renders messages without any adaptation; returns nothing if the template refuses or fails.
   std::optional<std::string> render(const std::string& messages, std::string_view more = {}) const {
     const std::string json = R"({"messages": [)" + messages + "]" + std::string(more) + "}";
     ChatRequest request;
@@ -97,7 +97,7 @@ class Prober {
     can_.system_role = shows(system, kFirst) && shows(system, kSecond);
     can_.developer_role = can_.system_role && with("developer") == system;
     if (!can_.developer_role) can_.adaptations.add(Adaptation::kDeveloperAsSystem);
-    // A template that refuses the user's message alone refuses for another reason.
+    // If the template also refuses the user's message alone, it refuses for another reason.
     if (!can_.system_role && shows(render(message("user", quoted(kSecond))), kSecond))
       can_.adaptations.add(Adaptation::kSystemMergedIntoUser);
   }
@@ -124,7 +124,7 @@ class Prober {
       can_.adaptations.add(Adaptation::kSystemPartsJoined);
   }
 
-  // A user's question, the assistant's call(s), the result.
+  // Renders a user's question, the assistant's call or calls, and the result.
   std::string called(std::string_view content, std::string_view arguments,
                      std::string_view id = kShortId, std::string_view more_calls = {},
                      std::string_view more = {}) const {
@@ -137,7 +137,7 @@ class Prober {
                    R"(, "name": "Qf7tool", "tool_call_id": ")" + std::string(id) + "\"");
   }
 
-  // The content beside calls that shows them: "" or null.
+  // Finds the content that shows calls beside it: "" or null.
   void calls() {
     can_.tools = shows(with_tools(message("user", quoted("Hi"))), "Qf7tool");
     std::string_view empty = R"("")";
@@ -156,7 +156,7 @@ class Prober {
         can_.adaptations.add(Adaptation::kEmptyContentAsNull);
       }
     }
-    // A text that is written as JSON once more is not what the model knows.
+    // Text that is encoded as JSON a second time is not a form that the model knows.
     if (of_text && of_text != of_object && of_text->find(kArgumentsObject) == std::string::npos &&
         of_object)
       of_text.reset();
@@ -198,7 +198,7 @@ class Prober {
     reasoning_calls_ = std::make_pair(std::string(empty), std::string(arguments));
   }
 
-  // Whether a field's text shows, on an answer to the last question or on one that calls a tool.
+  // Says whether a field's text is shown, in an answer to the last question or in one that calls a tool.
   bool shows_reasoning(std::string_view content, std::string_view more) const {
     const std::string user = message("user", quoted("Hi"));
     if (const auto text = render(user + ", " + message("assistant", content, more) + ", " + user);
@@ -231,7 +231,7 @@ class Prober {
   }
 
   const Chat& chat_;
-  mutable bool past_limits_ = false;  // then nothing more is tried
+  mutable bool past_limits_ = false;  // once true, nothing more is tried
   Abilities can_;
   std::optional<std::pair<std::string, std::string>> reasoning_calls_;
 };

@@ -28,7 +28,7 @@ std::string lowered(std::string_view text) {
   return out;
 }
 
-// Takes out underscores between digits; nothing where one stands elsewhere.
+// Removes underscores between digits; returns nothing if an underscore is anywhere else.
 std::optional<std::string> without_underscores(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -117,7 +117,7 @@ Ordering compare_numbers(const Value& a, const Value& b) {
     if (std::isnan(left) || std::isnan(right)) return Ordering::kUnordered;
     return order(left<right, left> right);
   }
-  // 64 bits of mantissa hold every int64 exactly.
+  // A mantissa of 64 bits holds every int64 exactly.
   const auto wide = [](const Value& value) {
     return value.as_float() != nullptr ? static_cast<long double>(*value.as_float())
                                        : static_cast<long double>(small_of(value));

@@ -1,4 +1,4 @@
-// str() and repr() of values, and the words for them in errors.
+// str() and repr() of values, and how errors describe them.
 #include <algorithm>
 #include <cstdio>
 
@@ -30,14 +30,14 @@ void append(TextBuilder& out, std::string_view text) {
   out.append(text, Origin::kTemplate);
 }
 
-// Python prefers single quotes, and takes double ones where the text has only single ones.
+// Python prefers single quotes. It takes double quotes if the text has single ones and no double ones.
 void append_quoted(const Text& text, TextBuilder& out) {
   const std::string_view view = text.view();
   const bool double_quotes = view.find('\'') != view.npos && view.find('"') == view.npos;
   const char quote = double_quotes ? '"' : '\'';
   append(out, {&quote, 1});
   text.for_runs([&](std::string_view run, Origin origin) {
-    std::size_t plain = 0;  // the start of what needs no escape
+    std::size_t plain = 0;  // start of the text that needs no escape
     for_chars(run, [&](char32_t code, std::size_t at, std::size_t bytes) {
       char escape[16] = {};
       if (code == '\n' || code == '\r' || code == '\t')
@@ -140,7 +140,7 @@ std::string type_name(const Value& value) {
   return "value";
 }
 
-// The origin as the template writes it, as far as it is names: messages[...].content.
+// Returns the origin as the template writes it, as far as it consists of names: messages[...].content.
 static std::string written(const Expr& expr) {
   switch (expr.kind) {
     case ExprKind::kName:

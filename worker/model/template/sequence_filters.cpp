@@ -14,7 +14,7 @@ List* generator(Interpreter& run) {
   return run.heap().list(Flavour::kGenerator);
 }
 
-// "a.b.0" of an item; the item itself where `path` is not given.
+// Gets "a.b.0" of an item, or the item itself if there is no `path`.
 class Getter {
  public:
   Getter(Interpreter& run, const Value* path, const Value* otherwise = nullptr)
@@ -53,7 +53,7 @@ class Getter {
   std::vector<Value> parts_;
 };
 
-// What items are compared by: text in small letters, unless case counts.
+// Returns the value by which items are compared: text in small letters, unless case counts.
 Value key_of(Interpreter& run, const Value& value, bool case_sensitive) {
   if (case_sensitive || value.as_text() == nullptr) return value;
   run.tick(copy_steps(value.as_text()->size()));
@@ -77,7 +77,7 @@ void sort_keyed(Interpreter& run, std::vector<Keyed>& items, bool reverse) {
 Value sort(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("sort", arguments, {"reverse", "case_sensitive", "attribute"});
   const bool case_sensitive = bound.flag(1, false);
-  std::vector<Getter> getters;  // "a,b" orders by a, then by b
+  std::vector<Getter> getters;  // "a,b" sorts by a, then by b
   if (bound[2] != nullptr && bound[2]->as_text() != nullptr) {
     const Text paths = *bound[2]->as_text();
     for (std::size_t at = 0; at <= paths.size();) {
@@ -334,7 +334,7 @@ Value choose(Interpreter& run, const Value& self, Arguments& arguments) {
     rest = after(arguments, kTestAt + 1);
   }
   List* out = generator(run);
-  if (!truthy(self)) return out;  // none too
+  if (!truthy(self)) return out;  // also if it is none
   for (const Value& item : iterate(run, self)->items) {
     const Value value = getter(item);
     const bool passes = tests ? run.test(name.view(), value, rest) : truthy(value);
@@ -345,7 +345,7 @@ Value choose(Interpreter& run, const Value& self, Arguments& arguments) {
 
 Value map(Interpreter& run, const Value& self, Arguments& arguments) {
   List* out = generator(run);
-  if (!truthy(self)) return out;  // none too
+  if (!truthy(self)) return out;  // also if it is none
   if (arguments.positional.empty()) {
     const Bound bound("map", arguments, {"attribute", "default"}, 1);
     const Getter getter(run, bound[0], bound[1]);

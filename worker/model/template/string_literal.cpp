@@ -7,11 +7,11 @@
 namespace bulkhead::jinja {
 namespace {
 
-// The simple ones: the letter after the backslash, and what it stands for.
+// The simple escapes: the letter after the backslash, and the character that it stands for.
 constexpr std::string_view kLetters = "\\'\"abfnrtv";
 constexpr std::string_view kMeanings = "\\'\"\a\b\f\n\r\t\v";
 
-// Hexadecimal digits after \x, \u and \U.
+// Returns how many hexadecimal digits follow \x, \u and \U.
 std::size_t hex_digits(char letter) {
   switch (letter) {
     case 'x':
@@ -29,7 +29,7 @@ std::size_t hex_digits(char letter) {
 std::optional<std::string> unescaped(std::string_view literal) {
   std::string out;
   out.reserve(literal.size());
-  char32_t high = 0;  // a surrogate that waits for its other half
+  char32_t high = 0;  // the first half of a pair whose second half must follow
   for (std::size_t i = 0; i < literal.size(); ++i) {
     if (literal[i] != '\\') {
       out += literal[i];

@@ -9,7 +9,7 @@ namespace bulkhead::jinja {
 namespace {
 
 constexpr std::size_t kParsingBytes = 32U << 20;
-constexpr std::size_t kMemoryPerInputByte = 24;  // lists and texts of a few bytes each
+constexpr std::size_t kMemoryPerInputByte = 24;  // because lists and texts of a few bytes take so much each
 
 Error error_of(const TemplateError& error, std::uint32_t line) {
   const std::string where =
@@ -27,9 +27,9 @@ Error error_of(const TemplateError& error, std::uint32_t line) {
   return Error(ErrorCode::kInternal, error.message());
 }
 
-// Runs `work` and returns what it throws as an Error. `line` is called only then. A std::bad_alloc goes on to the
-// caller: a template's own memory has a limit of its own, so the machine is out of memory, and the request, which is
-// not at fault, can be answered by a successor of this process.
+// Runs `work` and returns what it throws as an Error. `line` is called only in that case. A std::bad_alloc is passed
+// on to the caller: a template's own memory has a limit of its own, so the machine is out of memory. The request is
+// not at fault, and a successor of this process can answer it.
 template <typename Work, typename Line>
 Status caught(const Work& work, const Line& line) {
   try {

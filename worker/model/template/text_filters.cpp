@@ -1,4 +1,4 @@
-// Filters that make text of text.
+// Filters that turn text into text.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -76,7 +76,7 @@ Value indent(Interpreter& run, const Value& self, Arguments& arguments) {
   const bool blank = bound.flag(2, false);
   TextBuilder whole;
   whole.append(str(run, self));
-  whole.append("\n", Origin::kTemplate);  // so that a last line end shows as a line
+  whole.append("\n", Origin::kTemplate);  // so that a line end at the end makes a last, empty line
   const List* lines = split_lines(run, whole.take(), false);
   TextBuilder out;
   for (std::size_t i = 0; i < lines->items.size(); ++i) {
@@ -105,7 +105,7 @@ Value wordcount(Interpreter& run, const Value& self, Arguments& arguments) {
   return words;
 }
 
-// Cuts between words, unless `killwords`; leaves text alone that is longer by no more than `leeway`.
+// Cuts between words, unless `killwords` is set. Does not cut text that is too long by at most `leeway`.
 Value truncate(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("truncate", arguments, {"length", "killwords", "end", "leeway"});
   const Text text = str(run, self);

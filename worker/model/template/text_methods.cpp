@@ -35,7 +35,7 @@ Value capitalize(Interpreter& run, const Value& self, Arguments& arguments) {
   return capitalized(text_of(run, self));
 }
 
-// Every stretch of letters is a word.
+// Every run of letters is a word.
 Value title(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("title", arguments, {});
   const Text& text = text_of(run, self);
@@ -63,13 +63,12 @@ Value swapcase(Interpreter& run, const Value& self, Arguments& arguments) {
   return out.take();
 }
 
-// Characters of `text` [start, end), as the arguments after the sought text give them, and where
-// they begin in bytes.
+// The characters [start, end) of `text`, as the arguments after the searched text say, and their position in bytes.
 struct Window {
   Text text;
   std::size_t begin = 0;
   std::int64_t first_char = 0;
-  bool valid = true;  // false: start lies past the end
+  bool valid = true;  // false: start is behind the end of the text
 };
 
 Window window(const Text& text, const Bound& bound, std::size_t start_at) {
@@ -298,7 +297,7 @@ Value expandtabs(Interpreter& run, const Value& self, Arguments& arguments) {
 
 // ---- asking ----
 
-// All characters are of one of the kinds, and there is one.
+// Says whether all characters are of one of the kinds, and there is at least one.
 template <CharKind... kinds>
 Value all_of(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("a test of characters", arguments, {});

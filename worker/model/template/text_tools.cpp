@@ -75,7 +75,7 @@ Text padded(Run& run, const Text& text, std::int64_t width, const Text& fill,
   charge_memory(missing * fill.size());
   refund_memory(missing * fill.size());
   run.tick(missing / 4);
-  // str.center puts the odd blank left where the width is odd.
+  // If the width is odd, str.center puts the extra blank on the left.
   std::size_t left = left_share == 2 ? missing : left_share == 0 ? 0 : missing / 2;
   if (left_share == 1) left += missing & static_cast<std::size_t>(width) & 1;
   TextBuilder out;

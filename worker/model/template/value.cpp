@@ -68,7 +68,7 @@ bool equal(const Value& a, const Value& b, int depth) {
     case Kind::kInt:
     case Kind::kFloat:
     case Kind::kBigInt:
-      break;  // numbers, above
+      break;  // numbers were handled above
   }
   return false;
 }

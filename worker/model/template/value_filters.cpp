@@ -51,7 +51,7 @@ Value to_float(Interpreter&, const Value& self, Arguments& arguments) {
 
 double rounded(double number, std::int64_t precision) {
   if (!std::isfinite(number) || precision > 300) return number;
-  if (precision >= 0) {  // the decimal digits decide, as in Python
+  if (precision >= 0) {  // the decimal digits decide the rounding, as in Python
     char text[700];
     std::snprintf(text, sizeof text, "%.*f", static_cast<int>(precision), number);
     return parse_float(text).value_or(number);
@@ -88,7 +88,7 @@ Value with_default(Interpreter&, const Value& self, Arguments& arguments) {
 Value attribute_of(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("attr", arguments, {"name"}, 1);
   if (self.as_dict() != nullptr && find_method(self, bound.text(0).view()) == nullptr)
-    return Undefined{};  // attributes alone, not a dict's keys
+    return Undefined{};  // only attributes, not a dict's keys
   return run.attribute(self, bound.text(0).view());
 }
 
