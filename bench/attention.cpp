@@ -1,11 +1,11 @@
-// Which way of sharing attention is fastest on a device with matrix units, with what its compiler says of each way's
-// registers, beside the attention that goes without units. Every way with units computes the same bits
-// (gpu/kernels/README.md): a hash of the results, which stands behind each time, shows it.
+// Finds out which way of dividing attention's work is fastest on a device with matrix units, and shows what the
+// device's compiler says about each way's registers. Attention without units is shown for comparison. Every way with
+// units computes the same bits (gpu/kernels/README.md); the hash of the results behind each time shows that.
 //
 //   bench-attention [--device SELECTOR] [--columns 1,4,16,512] [--depths 512,8192] [--shapes SUBSTRING] [--all]
 //
-// Up to 64 columns each belong to a sequence of their own, `depth` positions long; more are one sequence's prompt, behind
-// `depth` positions.
+// Up to 64 columns each belong to their own sequence, which is `depth` positions long. More columns are one
+// sequence's prompt, behind `depth` positions.
 #include <algorithm>
 #include <bit>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// What a mask costs: for each schema of a folder, its valid instances are written token by token, and
-// each step's mask is timed, with the step's advance: CPU time, one core, no model.
+// Measures the cost of masks. For each schema of a folder, the program writes its valid instances token by token, and
+// times each step's mask and advance: CPU time, one core, no model.
 //
 // Figures: time from a schema's text to its first mask; p50, p99 and the largest of all masks after it.
 #include <time.h>
@@ -35,7 +35,7 @@ struct Figures {
   std::uint64_t most_work = 0;  // frames looked at for one mask
 };
 
-// Of this thread: on a busy machine wall time would tell of the others.
+// Returns this thread's CPU time: on a busy machine, wall time would depend on other programs.
 double cpu_us() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -91,7 +91,7 @@ void write_instances(const Json& fixture, const Vocabulary& words, Figures& figu
       figures.mask_us.push_back(cpu_us() - step);
       figures.most_work = std::max(figures.most_work, masks.last_work());
       ++figures.tokens;
-      if (!allowed || next == constrain::kNowhere) {  // another order of properties
+      if (!allowed || next == constrain::kNowhere) {  // the instance has its properties in another order
         ++figures.rejected;
         break;
       }

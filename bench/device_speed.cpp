@@ -64,7 +64,7 @@ nlohmann::json kernel_table(std::vector<gpu::KernelTime> times, double bandwidth
                        {"calls", time.calls},
                        {"microseconds", time.microseconds},
                        {"share", share}};
-    // What moves as much as its input asks for (attention: positions) has no number of bytes.
+    // Kernels that move as much as their input asks for (attention: positions) have no number of bytes.
     if (time.bytes_moved > 0) {
       std::printf(" %9.2f %10.1f %7.1f %%", bytes / 1e6, rate / 1e9, 100 * of_limit);
       row.update({{"bytes", time.bytes_moved},

@@ -1,13 +1,12 @@
-// bench-ipc-latency: what a 64-byte message costs between two processes, over the product's own
-// Channel and over the things one might have used instead, against what the hardware allows: two
-// cores that bounce one cache line.
+// bench-ipc-latency measures what a 64-byte message costs between two processes, over the product's own Channel and
+// over other means of communication. The limit of the hardware is shown beside it: two cores that exchange one cache
+// line.
 //
-// The parent plays the daemon, a forked child the worker, each pinned to a core. Four passes: round
-// trips (the child echoes), one way (the same, the child notes when it received: one clock, read by
-// both), wake-ups (the parent dawdles before each message until the child surely sleeps), and paced
-// round trips (one each millisecond, as a step's records come). Then throughput in one direction by
-// size, and the whole way of a token to a client. Percentiles are of sorted samples, all repeats
-// together.
+// The parent process plays the daemon and a forked child the worker; each is pinned to a core. There are four passes:
+// round trips (the child echoes); one way (the same, but the child notes when it received the message; both read one
+// clock); wake-ups (before each message the parent waits until the child surely sleeps); and paced round trips (one
+// each millisecond, like a step's records). Then the program measures throughput in one direction by size, and the
+// whole way of a token to a client. Percentiles are of sorted samples of all repeats together.
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -67,9 +66,9 @@ namespace {
 
 struct Passes {
   std::vector<std::uint64_t> round_trip, one_way, wake_up, paced;
-  double long_gap_ms = 0;  // between round trips of more than kLong_ns, the median
+  double long_gap_ms = 0;  // median of the gaps between round trips that are longer than kLong_ns
   std::size_t long_ones = 0;
-  long switches = 0;  // of the daemon's side, involuntary, during the round trips
+  long switches = 0;  // involuntary switches of the daemon's side during the round trips
 };
 constexpr std::uint64_t kLong_ns = 2000;
 constexpr std::chrono::milliseconds kPace{1};
@@ -171,7 +170,7 @@ std::string cpu_name() {
   return "unknown";
 }
 
-// A line of the table, and the same for the report.
+// Prints a line of the table, and returns the same for the report.
 json tell(const char* name, Passes passes) {
   json result = percentiles(passes.round_trip);
   result["name"] = name;
@@ -198,7 +197,7 @@ json tell(const char* name, Passes passes) {
   return result;
 }
 
-// Of all ports, or of those of these names.
+// Measures all ports, or those with these names.
 json latencies(const IpcOptions& options, const std::vector<std::string>& only) {
   json results = json::array();
   std::printf(
@@ -236,11 +235,11 @@ json latencies(const IpcOptions& options, const std::vector<std::string>& only) 
   return results;
 }
 
-// Unpaced tokens come faster than a client takes them; more of them than this would be more than the
-// daemon lets wait for one.
+// Unpaced tokens come faster than a client takes them. If there were more of them, more would wait than the daemon
+// allows for one client.
 constexpr double kUnpacedTokens = 5000;
 
-// Nothing is pinned here: daemon, worker and client run where the system puts them.
+// Nothing is pinned here: the system decides where daemon, worker and client run.
 json tokens_to_client(const IpcOptions& options) {
   std::printf(
       "\na token from the worker's write to the client, us\n%-8s %7s %8s %9s %9s %9s %9s %12s "

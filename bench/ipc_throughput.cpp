@@ -10,8 +10,8 @@ namespace {
 
 using nlohmann::json;
 
-// One way, `bytes` a record: records a second in the fastest stretch, and all in all in the best
-// repeat. `up`: from the worker to the daemon. Each record is published by itself.
+// Throughput in one direction, with records of `bytes`: records a second in the fastest interval, and over all of the
+// best repeat. `up`: from the worker to the daemon. Each record is published by itself.
 struct Throughput {
   double fastest = 0, whole = 0;
 };
@@ -20,7 +20,7 @@ Throughput throughput(const IpcOptions& options, config::Transport transport, bo
   Throughput best;
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
     ChannelPort port(transport, false, options.ring_kib);
-    // Bounded by time: the sender marks its last record.
+    // The time bounds this: the sender marks its last record.
     const auto produce = [&] {
       const std::vector<std::byte> source(bytes, std::byte{1});
       const std::uint64_t end = now_ns() + static_cast<std::uint64_t>(options.seconds * 1e9);
@@ -36,8 +36,8 @@ Throughput throughput(const IpcOptions& options, config::Transport transport, bo
         pause_cpu();
     };
     const auto consume = [&] {
-      // The fastest stretch counts: on shared cores, one end often waits for the other to be run.
-      // Many times what the ring holds, so that a backlog doesn't count as speed.
+      // The fastest interval counts, because on shared cores one end often waits for the other. An interval has many
+      // times the records that the ring holds, so that a backlog doesn't count as speed.
       const std::uint64_t stretch =
           std::max<std::uint64_t>(1024, std::uint64_t{16} * (options.ring_kib << 10) / bytes);
       Throughput rate;
@@ -65,7 +65,7 @@ Throughput throughput(const IpcOptions& options, config::Transport transport, bo
       port.child();
       if (up) {
         produce();
-        // Stays until everything was taken: its end of the channel would take the rest along.
+        // This end stays open until everything has been read; otherwise the rest would be lost with it.
         while (must(ipc::wait_readable(*port.channel, std::chrono::microseconds(0),
                                        std::chrono::milliseconds(60000))) == false) {
         }
@@ -88,7 +88,7 @@ Throughput throughput(const IpcOptions& options, config::Transport transport, bo
   return best;
 }
 
-// What one core does when it only copies records of `bytes` into a buffer of the ring's size.
+// Returns the speed of one core that only copies records of `bytes` into a buffer of the ring's size.
 double memcpy_gb_per_s(const IpcOptions& options, std::size_t bytes) {
   std::vector<std::byte> source(bytes, std::byte{1}), ring(std::size_t{options.ring_kib} << 10);
   double best = 0;

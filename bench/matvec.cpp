@@ -1,12 +1,12 @@
-// Which way of sharing a product among subgroups is fastest on a device: every variant computes the
-// same bits (gpu/kernels/README.md), so that the fastest may be chosen by shape and columns. On a
-// device with matrix units it is their product, unless --lanes asks for the other.
+// Finds out which way of dividing a product among subgroups is fastest on a device. Every variant computes the same
+// bits (gpu/kernels/README.md), so the fastest may be chosen by shape and columns. On a device with matrix units
+// these are variants of their product, unless --lanes asks for the other product.
 //
 //   bench-matvec [--device SELECTOR] [--columns 1,16] [--shapes SUBSTRING] [--tilings SUBSTRING]
 //                [--lanes] [--splits] [--registers] [--json FILE]
 //
-// --registers shows all variants, each with a hash of its results, which is the same for all, and
-// what the compiler says of it.
+// --registers shows all variants, each with a hash of its results, which is the same for all, and with what the
+// compiler says about it.
 #include "gpu/kernels/matvec.hpp"
 
 #include <algorithm>
@@ -37,13 +37,13 @@ struct Shape {
   const char* name;
   k::WeightType type;
   k::Epilogue epilogue;
-  std::uint32_t rows;  // of a result
+  std::uint32_t rows;  // rows of a result
   std::uint32_t width;
 };
 
 constexpr std::uint32_t kMostColumns = 2048;
 
-// A 1B's, an 8B's and a 7B's matrices.
+// The matrices of a 1B, an 8B and a 7B.
 constexpr Shape kShapes[] = {
     {"1B qkv F16", k::WeightType::kF16, k::Epilogue::kStore, 3072, 2048},
     {"1B out F16", k::WeightType::kF16, k::Epilogue::kAdd, 2048, 2048},
@@ -78,10 +78,10 @@ struct Variant {
   gpu::KernelSpec spec;
   std::uint32_t columns_each = 1, rows_each = 1;  // of a workgroup
   std::string label;
-  bool standard = false;  // what k::matvec chooses
+  bool standard = false;  // the variant that k::matvec chooses
   double microseconds = 0;
   std::uint64_t hash = 0;  // of the results
-  std::string registers;   // what the compiler says
+  std::string registers;   // what the compiler says about registers
 };
 
 std::vector<Variant> variants(const k::Mapping& mapping, const k::MatvecShape& shape,
@@ -120,7 +120,7 @@ std::vector<Variant> variants(const k::Mapping& mapping, const k::MatvecShape& s
   return list;
 }
 
-// The matrix units' (k::UnitTiling): the one in use, and those whose label has `wanted` in it.
+// Returns the variants for matrix units (k::UnitTiling): the one in use, and those whose label contains `wanted`.
 std::vector<Variant> unit_variants(const k::MatvecShape& shape, std::uint32_t columns,
                                    const std::string& wanted) {
   const k::UnitTiling usual = k::unit_tiling(shape, columns);
@@ -195,7 +195,7 @@ class Bench {
                    "this device computes whole rows in a lane; there is nothing to choose");
     }
     BULKHEAD_TRY(ring_, gpu::CommandRing::create(device_, {}, true, 60000));
-    // Far more than any cache holds: each dispatch reads another matrix.
+    // This is far more than any cache holds, so that each dispatch reads another matrix.
     const std::uint64_t bytes = std::min({device_.info().max_allocation_bytes,
                                           std::uint64_t{3} << 30, device_.free_memory_bytes() / 4});
     BULKHEAD_TRY(weights_, device_.allocate(bytes, gpu::Memory::kDeviceLocal, "weights"));
@@ -234,8 +234,8 @@ class Bench {
   }
 
  private:
-  // Halves of either sign from 2^-6 to 2^-3 in magnitude, two in a word. A device computes faster
-  // with equal numbers.
+  // Fills the memory with half-precision numbers of either sign, from 2^-6 to 2^-3 in magnitude, two in a word. A
+  // device computes faster with equal numbers.
   Status fill_randomly() {
     constexpr std::uint64_t kUpload = 64 << 20;
     BULKHEAD_TRY(const auto upload, device_.allocate(kUpload, gpu::Memory::kUpload, "upload"));
@@ -292,7 +292,7 @@ class Bench {
         mapping_.units ? unit_variants(asked, columns, plan_.tilings)
                        : variants(mapping_, asked, columns, plan_.splits, device_.max_groups(1));
     BULKHEAD_TRY(const std::vector<gpu::Kernel> made, compile(list));
-    // A device that waited for the compiler clocks down, and takes a while to come back.
+    // A device that waited for the compiler has lowered its clock, and needs some time to raise it again.
     for (int i = 0; i < 2; ++i) {
       BULKHEAD_TRY(const auto warm, ring_->submit(reading_));
       BULKHEAD_RETURN_IF_ERROR(ring_->wait(warm));
@@ -347,8 +347,8 @@ class Bench {
     return made;
   }
 
-  // What a dispatch that does next to nothing costs between others, by the host's clock and by
-  // timestamps around each.
+  // Measures the cost of a dispatch that does almost nothing between others, by the host's clock and by timestamps
+  // around each.
   Status dispatch_costs() {
     BULKHEAD_TRY(const gpu::Kernel norm, device_.make_kernel(k::rms_norm(mapping_)));
     auto* words = reinterpret_cast<std::uint32_t*>(parameters_.mapped().data());
@@ -389,7 +389,7 @@ class Bench {
     return {};
   }
 
-  // Of one product among several that wait for each other, as a step's do.
+  // Returns the time of one product among several that wait for each other, as a step's products do.
   Result<double> time(const Shape& shape, const k::WeightLayout& layout, const gpu::Kernel& kernel,
                       Variant& variant, std::uint32_t columns) {
     auto* words = reinterpret_cast<std::uint32_t*>(parameters_.mapped().data());

@@ -27,8 +27,8 @@ MedianInterval median_interval(std::vector<double> values) {
   if (values.empty()) return result;
   std::sort(values.begin(), values.end());
   const std::size_t n = values.size();
-  // The true median is below the value at place k (from 0) if at most k of n samples fall below it:
-  // so many heads of n tosses. Both ends may be wrong with 2.5 %.
+  // The true median is below the value at place k (from 0) if at most k of n samples are below it. That has the
+  // probability of at most k heads in n tosses. Each end may be wrong with 2.5 %.
   double tosses = 1;  // 2^-n * (n choose i), summed up to i = k
   for (std::size_t i = 0; i < n; ++i)
     tosses /= 2;

@@ -1,7 +1,7 @@
-// bench-recovery: how long a stream pauses when its worker dies. A stream decodes behind a prompt of
-// each length; its worker is killed; the pause is the time from the kill to the first token on the
-// client's socket that the worker had not sent before. The daemon's own times (/v1/workers,
-// last_recovery; the same clock) split it:
+// bench-recovery measures how long a stream pauses when its worker dies. A stream decodes behind a prompt of each
+// length, and its worker is killed. The pause is the time from the kill to the first token on the client's socket
+// that the worker had not sent before. The daemon's own times (/v1/workers, last_recovery; the same clock) divide the
+// pause:
 //
 //   detect   from the kill until the daemon knows
 //   exit     until its successor may begin: the process is gone and reaped (the kernel and the driver
@@ -11,12 +11,12 @@
 //   replay   until the daemon has the stream's next token: prompt and tokens computed again, or kept
 //   client   until the client has it
 //
-// Modes: cold (a new process loads the model), vault (it imports what the dead one left in device
-// memory), standby (another one is there already, and takes over the pages). What was done shows in
-// the column "way". Each stream's tokens are checked against an undisturbed run's.
+// Modes: cold (a new process loads the model), vault (the new process imports what the dead one left in device
+// memory), standby (another process is ready already, and takes over the pages). The column "way" shows what was
+// done. Each stream's tokens are compared with those of an undisturbed run.
 //
-// The bystander is a stream of another worker, with the same model on the same device: its longest
-// gap in a quiet time before each kill and in the time from the kill to the recovery.
+// The bystander is a stream of another worker with the same model on the same device. The program reports its longest
+// gap in a quiet time before each kill, and in the time from the kill to the recovery.
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,8 +48,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kPatience{300000};
 constexpr std::uint32_t kTokens = 48;      // of a measured stream
-constexpr std::uint32_t kFirstKill = 8;    // after so many events at the earliest
-constexpr std::uint32_t kEventsAfter = 8;  // that the bystander is watched for after the recovery
+constexpr std::uint32_t kFirstKill = 8;    // the first kill comes after at least so many events
+constexpr std::uint32_t kEventsAfter = 8;  // how many further events of the bystander count after the recovery
 constexpr std::uint32_t kBystanderPrompt = 16, kBystanderTokens = 8000;
 constexpr double kShortestQuiet_ms = 500, kLongestQuiet_ms = 5000;
 constexpr std::uint32_t kHangTimeout_ms = 1000;
@@ -63,7 +63,7 @@ struct Plan {
   bool bystander = true;
 };
 
-// The columns, in order; ms.
+// The columns in order, in ms.
 constexpr const char* kParts[] = {"total", "detect", "exit", "spawn", "load", "replay", "client"};
 using Parts = std::map<std::string, double>;
 
@@ -110,7 +110,7 @@ double ms_between(std::uint64_t from_ns, std::uint64_t to_ns) {
   return (static_cast<double>(to_ns) - static_cast<double>(from_ns)) / 1e6;
 }
 
-// The time between two neighbouring events that reaches into [from, to], at its longest.
+// Returns the longest time between two neighbouring events that overlaps [from, to].
 double longest_gap_ms(const Stream& stream, std::uint64_t from_ns, std::uint64_t to_ns) {
   double longest = 0;
   for (std::size_t i = 1; i < stream.events.size(); ++i) {
@@ -155,12 +155,12 @@ class Served {
     return served;
   }
 
-  // The carrier's worker once it serves, and its stand-in is there too.
+  // Returns the stream's worker once it serves and, if spares are on, its spare is ready.
   Result<json> quiet_worker() const {
     const std::uint64_t begun = now_ns();
     while (ms_between(begun, now_ns()) < static_cast<double>(kPatience.count())) {
       BULKHEAD_TRY(const json workers, daemon_.workers());
-      // Spares are in the list, too; a new one comes some time after one has taken over.
+      // The list contains spares, too. After a spare has taken over, a new one appears some time later.
       std::size_t serving = 0, spares = 0, others = 0;
       for (const json& worker : workers) {
         const std::string state = worker.value("state", "");
@@ -179,7 +179,7 @@ class Served {
     return ids_of(streams[0]);
   }
 
-  // One death, after `events` events of the stream.
+  // Measures one death, after `events` events of the stream.
   Result<Kill> kill(std::uint32_t context, std::size_t events,
                     const std::vector<std::uint32_t>& expected) const {
     BULKHEAD_TRY(const json victim, quiet_worker());
@@ -197,8 +197,8 @@ class Served {
     return kill_of(streams[0], killed_ns);
   }
 
-  // Streams of the other worker beside it, one after the other where a context is short; the kill
-  // comes after a quiet time.
+  // The other worker streams meanwhile, one stream after another if the context is short. The kill comes after a
+  // quiet time.
   Result<Gaps> kill_beside(double quiet_ms) const {
     BULKHEAD_TRY(const json victim, quiet_worker());
     const std::uint32_t tokens = std::min(kBystanderTokens, context_ - kBystanderPrompt - 1);
@@ -215,7 +215,7 @@ class Served {
         at_kill = seen[0];
         killed_ns = end_worker(victim);
       }
-      // Some events may have been on their way.
+      // Some events may already have been on their way.
       if (killed_ns != 0 && seen[0] >= at_kill + 2 * kEventsAfter) end_ns = at_ns;
       return end_ns == 0;
     };

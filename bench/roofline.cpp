@@ -1,6 +1,6 @@
-// How near a model's decode comes to the limit that the device's memory sets: the bytes that a token
-// must read, over the device's own measured read speed, beside what a step takes; and where the
-// rest goes, kernel by kernel, by device timestamps.
+// Shows how near a model's decode comes to the limit that the device's memory sets. The limit is the bytes that a
+// token must read, divided by the device's own measured read speed; the program compares it with a step's time.
+// Device timestamps show where the rest of the time goes, kernel by kernel.
 //
 //   bench-roofline [--model FILE] [--device SELECTOR] [--streams 1] [--depth 128]
 //                  [--set gpu_optimizations.chained_kernels=off]... [--json FILE]
@@ -36,7 +36,7 @@ struct Plan {
   std::uint32_t depth = 128, steps = 64;
 };
 
-// Every column on the same made-up token: a step's time does not depend on which.
+// Every column has the same made-up token, because a step's time does not depend on the token.
 struct Streams {
   std::vector<std::vector<engine::PageIndex>> pages;
   std::vector<std::span<const engine::PageIndex>> sequences;
@@ -77,7 +77,7 @@ Result<nlohmann::json> measure(forward::Transformer& executor, const Plan& plan,
   for (std::uint32_t s = 0; limits.states > 0 && s < count; ++s)
     states.push_back({s, s});
   const engine::Step step{streams.columns, streams.sequences, states, streams.windows};
-  // As many in flight as in serving: from one end to the next.
+  // As many steps are in flight as in serving; each time is from one step's end to the next one's.
   std::vector<double> seconds;
   std::uint32_t submitted = 0;
   Clock::time_point before;

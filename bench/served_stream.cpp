@@ -63,14 +63,14 @@ Status send_all(int fd, std::string_view bytes) {
   return {};
 }
 
-// What was read from one connection: all bytes, and after each read how many there were.
+// What was read from one connection: all bytes, and after each read the number of bytes so far.
 struct Reading {
   UniqueFd fd;
   std::string bytes;
-  std::vector<std::pair<std::size_t, std::uint64_t>> marks;  // bytes so far, when
+  std::vector<std::pair<std::size_t, std::uint64_t>> marks;  // bytes so far, and the time
   std::size_t ends = 0, counted = 0;  // of events, in the first `counted` bytes
 
-  // An empty line by "\n\n" alone: HTTP has its own with "\r".
+  // Counts empty lines made of "\n\n" alone; HTTP's own lines have "\r".
   void count_ends() {
     for (std::size_t at; (at = bytes.find("\n\n", counted)) != std::string::npos; ++ends)
       counted = at + 2;
@@ -86,7 +86,7 @@ Error broken(const char* what, const std::string& bytes) {
   return Error(ErrorCode::kCorrupt, std::string("a stream's answer ") + what + ": " + shown);
 }
 
-// Takes HTTP's chunks apart, then events. `whole`: the answer must have its end.
+// Removes HTTP's chunks, and splits the rest into events. `whole`: the answer must be complete.
 Result<std::vector<Event>> events_of(const Reading& reading, bool whole) {
   const std::string& bytes = reading.bytes;
   const std::size_t head = bytes.find("\r\n\r\n");

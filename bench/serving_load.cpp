@@ -38,7 +38,7 @@ using namespace bulkhead;         // NOLINT: a program
 using namespace bulkhead::bench;  // NOLINT
 using nlohmann::json;
 
-// The worker reports once a second; after so long a report holds all that came before.
+// The worker reports once a second; a report that comes after this time holds everything before.
 constexpr std::chrono::milliseconds kReported{2200};
 
 struct Plan {
@@ -54,7 +54,7 @@ struct Plan {
 
 struct Request {
   std::string body;
-  std::uint32_t tokens = 0;  // that it asks for
+  std::uint32_t tokens = 0;  // the number of tokens that the request asks for
 };
 std::vector<std::uint32_t> made_up(std::mt19937& random, std::uint32_t count,
                                    std::uint32_t vocabulary) {
@@ -76,8 +76,8 @@ Request plain_request(const Plan& plan, std::mt19937& random, std::uint32_t voca
   return {body.dump(), plan.tokens};
 }
 
-// Lengths even on a logarithmic scale; of ten requests six greedy, three drawn, one that asks for
-// what the host must do.
+// Makes a request whose lengths are even on a logarithmic scale. Of ten requests, six are greedy, three are drawn,
+// and one asks for what only the host can do.
 Request mixed_request(std::mt19937& random, std::uint32_t vocabulary, std::uint32_t context) {
   const auto length = [&random](double least, double most) {
     const double at = std::generate_canonical<double, 32>(random);
@@ -107,7 +107,7 @@ Request mixed_request(std::mt19937& random, std::uint32_t vocabulary, std::uint3
   return {body.dump(), tokens};
 }
 
-// What the clients saw, of all of them.
+// What all clients saw together.
 struct Seen {
   std::mutex mutex;
   std::vector<double> ttft_ms, gaps_ms;
@@ -163,7 +163,7 @@ Status send_one(const Endpoint& server, const Request& request, Seen& seen) {
   return {};
 }
 
-// So many clients, each with `next` requests until it says there are no more.
+// Runs so many clients. Each sends the requests that `next` returns, until there are no more.
 void run_clients(const Endpoint& server, std::uint32_t clients, Seen& seen,
                  const std::function<bool(std::uint32_t client, std::mt19937&, Request&)>& next) {
   std::vector<std::thread> threads;
@@ -202,7 +202,7 @@ double figure(const json& worker, const char* part, const char* name) {
   return worker.value("gpu", json::object()).value(part, json::object()).value(name, 0.0);
 }
 
-// Host memory of a process at its most, in bytes; 0: it can't be told.
+// Returns the most host memory that a process has had, in bytes; 0 if it can't be read.
 std::uint64_t peak_memory(pid_t pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(status, line);) {
@@ -222,7 +222,7 @@ double share(double part, double whole, double of_nothing) {
   return whole > 0 ? part / whole : of_nothing;
 }
 
-// What the GPU layer did between two reports.
+// Returns what the GPU layer did between two reports.
 json gpu_between(const json& before, const json& after, double seconds) {
   const auto delta = [&](const char* part, const char* name) {
     return figure(after, part, name) - figure(before, part, name);
@@ -232,7 +232,7 @@ json gpu_between(const json& before, const json& after, double seconds) {
   const double submissions = delta("command_buffer_ring", "submissions");
   return {
       {"busy_share", share(delta("device", "busy_seconds"), seconds, 0)},
-      // A pool that nobody needs to ask gives from what it gave at the start.
+      // If nobody asked the pool, it served from what it had given at the start.
       {"pool_acquires", acquires},
       {"pool_hit_rate", acquires > 0 ? delta("memory_pool", "hits") / acquires
                                      : figure(after, "memory_pool", "hit_rate")},
@@ -259,7 +259,7 @@ json to_json(Seen& seen, std::uint32_t clients, double seconds) {
           {"inter_token_p99_ms", percentile(seen.gaps_ms, 0.99)}};
 }
 
-// ---- the figures of a mixed load, and what they should be ----
+// ---- the figures of a mixed load, and their targets ----
 
 struct Target {
   const char* name;
@@ -278,7 +278,7 @@ json verdicts(const json& gpu) {
   json all = json::array();
   for (const Target& target : kTargets) {
     const double value = gpu.value(target.name, 0.0);
-    // Without timestamps of copies there is nothing to say.
+    // Without timestamps of copies, the overlap is not known.
     const bool unknown = target.name == std::string_view("blit_overlap") &&
                          gpu.value("blit_transfer_seconds", 0.0) <= 0;
     const bool met = target.at_most ? value <= target.wanted : value > target.wanted;
@@ -314,7 +314,7 @@ Result<double> run_alike(const Plan& plan, const Endpoint& server, std::uint32_t
   run_clients(server, clients, seen,
               [&](std::uint32_t client, std::mt19937& random, Request& request) {
                 if (sent[client]++ == plan.requests) return false;
-                random.discard(1);  // not the warm-up's prompt
+                random.discard(1);  // skips the warm-up's prompt
                 request = plain_request(plan, random, vocabulary);
                 return true;
               });

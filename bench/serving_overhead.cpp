@@ -1,4 +1,4 @@
-// bench-serving-overhead: what serving costs a token. The same requests are decoded
+// bench-serving-overhead measures what serving costs for each token. The same requests are decoded
 //
 //   engine   by the engine alone, in this process: no channel, no other process
 //   worker   by a bulkhead-worker, started and read through the daemon's own process and channel
@@ -6,19 +6,18 @@
 //   http     by a bulkheadd and its worker, streamed as server-sent events to a client in this
 //            process
 //
-// over both transports, each token sent at once (flush_tokens 1) and four at a time. All of them
-// stay loaded and take short turns, each beside one of the engine's (paired.hpp).
+// over both transports, with each token sent at once (flush_tokens 1) and with four at a time. All variants stay
+// loaded and take short turns, each beside a turn of the engine (paired.hpp).
 //
-// The rate is that of all streams together while all of them decode, taken where the tokens arrive:
-// from the last stream's first token to the first stream's last. Prompts are not in it: the engine
-// gets them all before its first step, a server one after another, so that its streams begin a step
-// or two apart. What that costs is told beside it ("with prompts"). The engine's tokens are checked
-// against every other variant's.
+// The rate is that of all streams together while all of them decode, measured where the tokens arrive: from the last
+// stream's first token to the first stream's last. Prompts are not included: the engine gets all of them before its
+// first step, but a server gets them one after another, so its streams begin one or two steps apart. The cost of that
+// is shown beside it ("with prompts"). The engine's tokens are compared with those of every other variant.
 //
-// On a GPU the daemon and the client have cores of their own and cost the device nothing. On a CPU
-// device they compete with it for the same cores, the client among them, who is not served from this
-// machine otherwise. So CPU time a token is told by process, and --pin gives the engine (or the
-// worker) one half of the cores and everything else the other.
+// On a GPU the daemon and the client have their own cores and take nothing from the device. A CPU device competes
+// with them for the same cores, even with the client, which would otherwise run on another machine. So CPU time for
+// each token is shown by process, and --pin gives the engine (or the worker) one half of the cores and everything
+// else the other half.
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -53,7 +52,8 @@ using Tokens = std::vector<std::uint32_t>;
 
 constexpr std::uint32_t kBatchedTokens = 4;
 constexpr double kLimitPercent = 5;
-// Of the machine's CPU time. A turn beside more than that is left out of the figures of calm turns.
+// In percent of the machine's CPU time. A turn with more use by other programs is left out of the figures of calm
+// turns.
 constexpr double kCalmPercent = 5;
 
 struct Plan : DecodePlan {
@@ -66,7 +66,7 @@ struct Plan : DecodePlan {
   bool pin = false;
 };
 
-// What was left out: a minute or two of work for the device that it is.
+// Sets what the command line left out: one or two minutes of work for this device.
 Status complete(Plan& plan) {
   if (plan.tokens != 0 && !plan.streams.empty() && plan.repeats != 0) return {};
   gpu::DeviceOptions options;
@@ -86,7 +86,7 @@ struct Turn {
   double decode_tokens_per_s = 0, all_tokens_per_s = 0;
   std::vector<double> ttft_ms, inter_token_ms;
   std::vector<std::pair<const char*, double>> cpu_us_per_token;
-  double foreign_percent = 0;  // of the machine's CPU time, by whoever else runs here
+  double foreign_percent = 0;  // percent of the machine's CPU time that other programs used
 
   double cpu_us() const {
     double sum = 0;
@@ -97,8 +97,8 @@ struct Turn {
   bool calm() const { return foreign_percent <= kCalmPercent; }
 };
 
-// Tokens that have come by `at_ns`, which is not before the first; in proportion between two arrivals,
-// so that it does not matter in which order the streams of a step are told.
+// Returns how many tokens have come by `at_ns`, which is not before the first one. Between two arrivals it
+// interpolates, so that the order in which a step's streams are reported makes no difference.
 double tokens_by(const Trace& trace, std::uint64_t at_ns) {
   const auto& arrivals = trace.arrivals;
   const auto next =
@@ -170,8 +170,8 @@ struct Series {
   std::string name, kind, transport;
   std::uint32_t flush = 0;
   std::vector<Turn> turns;
-  // Beside the engine's turn, in percent: how much slower, and how much more CPU time all processes
-  // together took for a token. Calm: both turns were.
+  // Compared with the engine's turn, in percent: how much slower, and how much more CPU time all processes together
+  // took for a token. "Calm" means that both turns were calm.
   std::vector<double> slower, more_cpu, calm_slower, slower_with_prompts;
 
   void add(Turn turn, const Turn& engine) {
@@ -271,11 +271,11 @@ void print(const json& line) {
 
 struct Entry {
   std::unique_ptr<Variant> variant;
-  Series series;  // empty: copied for each number of streams
+  Series series;  // empty; copied for each number of streams
 };
 
-// The engine and what decodes in its stead on the first half of the cores, this thread there while
-// it is the engine's, everything else on the others.
+// Puts the engine, or what decodes in its place, on the first half of the cores, and everything else on the second
+// half. This thread is on the first half during the engine's turns.
 class Cores {
  public:
   Status split() {
@@ -331,7 +331,7 @@ Result<std::vector<Entry>> start_variants(const Plan& plan, config::Settings set
       settings.ipc.transport =
           transport == "shm" ? config::Transport::kShm : config::Transport::kStdio;
       settings.ipc.flush_tokens = flush;
-      // Only where tokens are to wait for each other; else one that did would blur the comparison.
+      // Only if tokens must wait for each other; otherwise tokens that did wait would blur the comparison.
       settings.ipc.flush_interval_us =
           flush > 1 ? plan.flush_interval_us : config::IpcSettings{}.flush_interval_us;
       for (const std::string& kind : plan.kinds) {
@@ -352,12 +352,12 @@ Result<std::vector<Entry>> start_variants(const Plan& plan, config::Settings set
   return entries;
 }
 
-// All turns with one number of streams, the engine's first.
+// Measures all turns with one number of streams. The engine's series is first.
 Result<std::vector<Series>> measure(const Plan& plan, const Cores& cores, EngineVariant& engine,
                                     const std::vector<Entry>& entries, std::uint32_t streams) {
   std::vector<Series> series(1);
   series[0].name = series[0].kind = "engine";
-  // Warms up, and shows that all of them decode the same.
+  // Warms up, and checks that all variants decode the same tokens.
   cores.before_turn(true);
   BULKHEAD_TRY(const Run expected, engine.run(streams, true));
   cores.before_turn(false);
@@ -372,7 +372,7 @@ Result<std::vector<Series>> measure(const Plan& plan, const Cores& cores, Engine
   };
   for (int repeat = 0; repeat < plan.repeats; ++repeat) {
     for (std::size_t at = 0; at < entries.size(); ++at) {
-      // Another begins each time, and in every other pair the engine comes second.
+      // Each repeat begins with another variant, and in every second pair the engine comes second.
       const std::size_t i = (at + static_cast<std::size_t>(repeat)) % entries.size();
       const bool engine_first = repeat % 2 == 0;
       Variant& variant = *entries[i].variant;

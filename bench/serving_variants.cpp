@@ -46,7 +46,7 @@ ipc::Submit request(const DecodePlan& plan, std::uint32_t vocabulary, std::uint3
   return submit;
 }
 
-// Tells tokens of request `first_id + i` to trace i.
+// Gives tokens of request `first_id + i` to trace i.
 class Taker {
  public:
   Taker(std::uint32_t streams, std::uint64_t first_id, bool check) : first_id_(first_id) {
@@ -62,7 +62,7 @@ class Taker {
     if (!run_.tokens.empty())
       run_.tokens[i].insert(run_.tokens[i].end(), tokens.begin(), tokens.end());
   }
-  // Anything else than tokens. Counts ends; false for a failure.
+  // Handles all messages except tokens. Counts ends; returns false for a failure.
   Status other(const ipc::FromWorker& message) {
     if (std::holds_alternative<ipc::Finished>(message)) ++finished_;
     if (const auto* failed = std::get_if<ipc::Failed>(&message)) {
@@ -82,7 +82,7 @@ class Taker {
   Run run_;
 };
 
-// ---- (a) ----
+// ---- (a) the engine ----
 
 class EngineAlone final : public EngineVariant {
  public:
@@ -97,7 +97,7 @@ class EngineAlone final : public EngineVariant {
     BULKHEAD_TRY(self->tokenizer_, model::Tokenizer::from_gguf(*self->file_));
     self->language_.tokenizer = self->tokenizer_.get();
 
-    // Room for every stream, and no more: many of these are loaded at once.
+    // There is room for every stream and no more, because many of these are loaded at once.
     const std::uint32_t length = plan.prompt + plan.tokens;
     if (length > graph.context) {
       return Error(
@@ -184,7 +184,7 @@ class EngineAlone final : public EngineVariant {
   std::vector<std::vector<std::size_t>> text_bytes_;
 };
 
-// ---- (b) ----
+// ---- (b) the worker and its channel ----
 
 class WorkerAndChannel final : public Variant {
  public:
@@ -237,7 +237,7 @@ class WorkerAndChannel final : public Variant {
   WorkerAndChannel(const DecodePlan& plan, std::uint32_t vocabulary)
       : plan_(plan), vocabulary_(vocabulary) {}
 
-  // All records that are there; waits for one.
+  // Receives all records that are there; waits for at least one.
   Status receive(milliseconds patience,
                  const std::function<Status(const ipc::FromWorker&)>& other) {
     BULKHEAD_TRY(const bool readable,
@@ -266,7 +266,7 @@ class WorkerAndChannel final : public Variant {
   Taker* taker_ = nullptr;
 };
 
-// ---- (c) ----
+// ---- (c) over HTTP ----
 
 class OverHttp final : public Variant {
  public:
@@ -307,7 +307,7 @@ class OverHttp final : public Variant {
     for (std::uint32_t i = 0; i < streams; ++i) {
       Trace& trace = run.traces[i];
       trace.begin_ns = answers[i].sent_ns;
-      // How many tokens have come shows in how much of their text has.
+      // The amount of text that has come shows how many tokens have come.
       const std::vector<std::size_t>& released = engine_.text_bytes()[i];
       std::size_t bytes = 0;
       bool any = false;

@@ -61,7 +61,7 @@ class StampingWorker {
       }
       BULKHEAD_RETURN_IF_ERROR(receive());
       if (batch_.sequences.empty()) continue;
-      // Asleep in between, as a worker is that waits for its device.
+      // Sleeps in between, like a worker that waits for its device.
       due += pace_ns_;
       const timespec until{static_cast<time_t>(due / 1'000'000'000U),
                            static_cast<long>(due % 1'000'000'000U)};
@@ -94,7 +94,7 @@ class StampingWorker {
     }
   }
 
-  // The next tokens of every sequence, in one record.
+  // Sends the next tokens of every sequence in one record.
   Status step() {
     bool ended = false;
     for (ipc::SequenceTokens& sequence : batch_.sequences) {
@@ -151,7 +151,7 @@ Result<TokenLatency> measure_token_latency(const TokenLatencyPlan& plan) {
   TokenLatency result;
   double seconds = 0;
   std::uint64_t cpu = 0;
-  for (int repeat = -1; repeat < plan.repeats; ++repeat) {  // the first warms up
+  for (int repeat = -1; repeat < plan.repeats; ++repeat) {  // the first repeat warms up
     const std::uint64_t cpu_before = cpu_ns(daemon.pid());
     BULKHEAD_TRY(const std::vector<Stream> streams, stream_completions(daemon.port(), bodies));
     if (repeat < 0) continue;
@@ -163,7 +163,7 @@ Result<TokenLatency> measure_token_latency(const TokenLatencyPlan& plan) {
         if (at == std::string::npos) continue;
         const std::string_view text =
             std::string_view(event.data).substr(at + 8, event.data.find('"', at + 8) - at - 8);
-        if (text.size() < kStampDigits) continue;  // the end of the answer
+        if (text.size() < kStampDigits) continue;  // this is the end of the answer
         const std::string_view digits = text.substr(text.size() - kStampDigits);
         std::uint64_t written = 0;
         std::from_chars(digits.data(), digits.data() + digits.size(), written, 16);

@@ -21,7 +21,7 @@ std::atomic<bool> interrupted{false};
 
 namespace {
 
-// A pause that Ctrl-C cuts short.
+// Pauses; Ctrl-C ends the pause early.
 void nap(std::chrono::milliseconds time) {
   const auto end = std::chrono::steady_clock::now() + time;
   while (!interrupted && std::chrono::steady_clock::now() < end) {
@@ -29,8 +29,8 @@ void nap(std::chrono::milliseconds time) {
   }
 }
 
-// The workers in what /health tells that an asker for `model` waits for: of a name that none has,
-// it may be another for the same, all.
+// Returns the workers in /health's answer for which a user of `model` waits. If no worker has that name, it may be an
+// alias, so all workers count.
 json concerned(const json& health, const std::string& model) {
   if (!health.is_object() || !health.contains("workers") || !health["workers"].is_array())
     return health;
@@ -43,7 +43,7 @@ json concerned(const json& health, const std::string& model) {
   return all;
 }
 
-// "warm-up 43 %", from what /health tells of the first worker that is not ready.
+// Returns a text such as "warm-up 43 %" from what /health says about the first worker that is not ready.
 std::string progress_of(const json& health) {
   if (!health.is_object() || !health.contains("workers") || !health["workers"].is_array())
     return "";
@@ -62,7 +62,7 @@ std::string progress_of(const json& health) {
   return "";
 }
 
-// Whether /health names a worker that will be ready by itself. A drained or a failed one won't.
+// Says whether /health names a worker that will become ready by itself. A drained or failed worker won't.
 bool awaited(const json& health) {
   if (!health.is_object() || !health.contains("workers") || !health["workers"].is_array())
     return true;
@@ -85,7 +85,7 @@ void watch_interrupts() {
   action.sa_handler = [](int) {
     if (interrupted.exchange(true)) ::_exit(130);
   };
-  sigemptyset(&action.sa_mask);  // no SA_RESTART: a read at the prompt must notice
+  sigemptyset(&action.sa_mask);  // without SA_RESTART, so that a read at the prompt notices the signal
   ::sigaction(SIGINT, &action, nullptr);
 }
 
@@ -139,7 +139,7 @@ Status wait_until_ready(HttpClient& client, const std::string& model) {
     }
     if (health->status != 503) {
       clear();
-      return {};  // 200, or a server without /health: the request itself will tell
+      return {};  // 200, or the server has no /health; the request itself will show whether it serves
     }
     const json body = concerned(json::parse(health->body, nullptr, false), model);
     const json status = body.is_object() ? body.value("status", json()) : json();
@@ -150,7 +150,7 @@ Status wait_until_ready(HttpClient& client, const std::string& model) {
     }
     if (!awaited(body)) {
       clear();
-      return {};  // a drained worker, say: the request's own answer tells what is the matter
+      return {};  // for example a drained worker; the request's own answer says what is wrong
     }
     std::string text = progress_of(body);
     if (text.empty()) text = "the model is loading";
@@ -248,7 +248,7 @@ bool put(std::string_view text) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     if (written < 0) {
       if (errno == EINTR) continue;
-      // A reader that has left wants no more, and knows it; a full disk has to be told.
+      // A reader that has left wants no message; a full disk must be reported.
       if (errno != EPIPE && !output_failed.exchange(true))
         std::fprintf(stderr, "bulkhead: writing to stdout: %s\n", std::strerror(errno));
       return false;

@@ -81,7 +81,7 @@ Status write_private_file(const std::string& path, const std::string& content) {
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (fd.get() < 0) return failed("open ");
   if (::fchmod(fd.get(), 0600) != 0)
-    return failed("chmod ");  // one that was there may be open to all
+    return failed("chmod ");  // a file that existed before may be open to all users
   std::size_t written = 0;
   while (written < content.size()) {
     const ssize_t count = ::write(fd.get(), content.data() + written, content.size() - written);

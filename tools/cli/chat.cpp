@@ -1,4 +1,4 @@
-// `bulkhead chat` and `bulkhead complete`: the two that generate.
+// `bulkhead chat` and `bulkhead complete`: the two subcommands that generate text.
 #include <unistd.h>
 
 #include <cerrno>
@@ -186,7 +186,7 @@ int run_complete(const CompleteOptions& options) {
     if (interrupted) return 130;
     prompt = *std::move(text);
     while (prompt.ends_with('\n'))
-      prompt.pop_back();  // a line's end is the shell's, not the prompt's
+      prompt.pop_back();  // the line end comes from the shell and is not a part of the prompt
   }
   if (prompt.empty()) {
     return fail(Error(ErrorCode::kInvalidArgument,

@@ -1,4 +1,4 @@
-// `bulkhead check-schema`: would this text be let through where an answer is held to this schema?
+// `bulkhead check-schema`: says whether an answer that must follow this schema could be this text.
 
 #include <cstdio>
 
@@ -31,7 +31,7 @@ int run_check_schema(const CheckSchemaOptions& options) {
   if (!text.ok()) return fail(text.error());
   constrain::Checked checked = constrain::check_text(compiled->grammar, *text);
   if (!checked.passed && text->ends_with('\n') && checked.rejected_at + 1 == text->size()) {
-    // A shell's echo ends with a line's end that is no part of the answer.
+    // A shell's echo adds a line end that is not a part of the answer.
     checked = constrain::check_text(compiled->grammar,
                                     std::string_view(*text).substr(0, text->size() - 1));
   }

@@ -1,5 +1,4 @@
-// `bulkhead doctor`: which Vulkan devices there are, what they can do and what keeps them from
-// serving.
+// `bulkhead doctor`: shows which Vulkan devices there are, what they can do, and what keeps them from serving.
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -26,7 +25,7 @@ std::string in_mib(std::uint64_t bytes) {
   return std::to_string(bytes >> 20) + " MiB";
 }
 
-// The files that tell Vulkan's loader which drivers there are.
+// Returns the files that tell Vulkan's loader which drivers there are.
 std::vector<std::string> driver_manifests() {
   std::set<std::string> found;
   for (const char* folder :
@@ -63,7 +62,7 @@ std::string drivers_and_files() {
   return out;
 }
 
-// A daemon in the same control group as this process finds the same.
+// A daemon in the same control group as this process gets the same result.
 worker::Protection control_group_of_workers() {
   const Result<DelegatedGroup> group = delegated_group();
   if (!group.ok())
@@ -136,7 +135,7 @@ json json_of(const gpu::DeviceInfo& device) {
           {"missing", device.missing}};
 }
 
-// The diagnosis for programs.
+// Prints the diagnosis as JSON for programs.
 int put_diagnosis(const DoctorOptions& options) {
   json out = {{"drivers", driver_manifests()}, {"devices", json::array()}, {"usable", false}};
   const worker::SandboxReport sandbox = worker::sandbox_support();

@@ -1,7 +1,7 @@
 #include "tools/cli/http_client.hpp"
 
 #include <limits>
-#include <utility>  // before Asio: GCC 12 needs it there
+#include <utility>  // included before Asio, because GCC 12 needs it there
 
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
@@ -25,7 +25,7 @@ Error stopped_error() {
   return Error(ErrorCode::kUnavailable, "stopped");
 }
 
-// One request and its answer over a connection of their own. Its steps are for perform(), in order.
+// One request and its answer, over its own connection. perform() calls its steps in order.
 class Call {
  public:
   Call(const HttpClient& client, const Url& url) : client_(client), url_(url), stream_(context_) {}
@@ -49,8 +49,8 @@ class Call {
 
   Status write(http::request<http::string_body>& request) {
     if (!run([&](auto done) { http::async_write(stream_, request, done); })) return stopped_error();
-    // A server that refuses a request early may close before it has read the body: its answer is
-    // still there to read.
+    // A server that refuses a request early may close the connection before it has read the body. Its answer can
+    // still be read.
     write_code_ = code_;
     return {};
   }
@@ -58,7 +58,7 @@ class Call {
   Result<HttpResponse> read(const HttpClient::OnBytes& on_bytes) {
     beast::flat_buffer buffer;
     http::response_parser<http::buffer_body> parser;
-    parser.body_limit(std::numeric_limits<std::uint64_t>::max());  // the loop below has its own
+    parser.body_limit(std::numeric_limits<std::uint64_t>::max());  // the loop below has its own limit
     if (!run([&](auto done) { http::async_read_header(stream_, buffer, parser, done); }))
       return stopped_error();
     if (code_)
@@ -92,8 +92,8 @@ class Call {
   }
 
  private:
-  // Starts an operation with its handler, whose result is code_ then, and runs it to its end, looking
-  // now and then whether the client was told to stop: false.
+  // Starts an operation, whose handler sets code_, and runs it to its end. Checks now and then whether the client was
+  // told to stop, and returns false if so.
   template <typename Start>
   bool run(Start start) {
     bool done = false;
@@ -148,7 +148,7 @@ Result<Url> parse_url(const std::string& text) {
   }
   while (url.prefix.ends_with('/'))
     url.prefix.pop_back();
-  // The API's clients end their base address in /v1; the paths here bring their own.
+  // Other clients of the API are given a base address that ends in /v1, but the paths here begin with /v1 themselves.
   if (url.prefix.ends_with("/v1")) url.prefix.resize(url.prefix.size() - 3);
   if (rest.starts_with('[')) {
     const std::size_t close = rest.find(']');

@@ -1,4 +1,4 @@
-// `bulkhead inspect --json`: the facts that the words of worker/model/inspect.hpp tell, for programs.
+// `bulkhead inspect --json`: prints the facts of worker/model/inspect.hpp as JSON for programs.
 #include <string>
 #include <utility>
 
@@ -41,7 +41,7 @@ json metadata_of(const model::GgufFile& file) {
   return metadata;
 }
 
-// Device memory with the most sequences that engine.max_batch: 0 can become, in bytes.
+// Returns the device memory, in bytes, for the largest batch that engine.max_batch: 0 can choose.
 Result<json> memory_of(const model::GgufFile& file, const model::ModelGraph& graph) {
   config::EngineSettings engine;
   engine.max_batch = forward::usual_batch(engine, file, graph).most;

@@ -1,4 +1,4 @@
-// `bulkhead check` and `bulkhead bench`: what needs neither a daemon nor a model.
+// `bulkhead check` and `bulkhead bench`: the subcommands that need neither a daemon nor a model.
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using nlohmann::json;
 
 namespace {
 
-// What a daemon that runs would say of this file at SIGHUP, as far as that can be known without it.
+// Says what a running daemon would say about this file at SIGHUP, as far as that is known without the daemon.
 void put_reload_notes(const config::Loaded& loaded) {
   const std::string refused = ": a running daemon refuses this at SIGHUP";
   for (const config::Notice& notice : loaded.unfit_for_reload)
@@ -32,7 +32,7 @@ void put_reload_notes(const config::Loaded& loaded) {
         " if it has an API key: there is no server.api_key here (\"\" would take it away)\n");
 }
 
-// The verdict for programs. An error is a verdict, too.
+// Prints the result as JSON for programs. An error is a result, too.
 int put_verdict(const Result<config::Loaded>& loaded) {
   if (!loaded.ok()) {
     put_json({{"valid", false}, {"error", loaded.error().message()}});

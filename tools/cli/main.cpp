@@ -1,5 +1,4 @@
-// `bulkhead`: the everyday tool. This file is its command line; what the subcommands do is in the
-// other files here.
+// `bulkhead`: the command-line tool. This file has its command line; the other files here have its subcommands.
 #include <signal.h>
 #include <unistd.h>
 
@@ -78,8 +77,8 @@ void add_sampling(CLI::App& command, Sampling& sampling) {
       ->allow_extra_args(false);
 }
 
-// One message that says what was wrong, and where to read how it is right. CLI11 itself says only
-// "A subcommand is required" of a mistyped one.
+// Prints one message that says what was wrong, and where the right usage is explained. For a mistyped subcommand,
+// CLI11 says only "A subcommand is required".
 int wrong_usage(CLI::App& app, int argc, char** argv, std::string message) {
   CLI::App* command = &app;
   std::string path = "bulkhead";
@@ -299,8 +298,7 @@ void add_doctor(CLI::App& app, DoctorOptions& options, int& code) {
 
 void add_bench(CLI::App& app, BenchOptions& options, int& code) {
   CLI::App* command = app.add_subcommand("bench", "List the benchmarks, or run one");
-  // No positionals: what CLI11 takes for them it takes out of the order of the benchmark's own
-  // options.
+  // There are no positional arguments, because CLI11 would take them out of the order of the benchmark's own options.
   command->prefix_command();
   command->footer(
       "bulkhead bench                        lists them\n"
@@ -374,7 +372,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   ::signal(SIGPIPE,
-           SIG_IGN);  // a reader that leaves is an error of write(), not the end of the program
+           SIG_IGN);  // if the reader leaves, write() fails and the program continues
   try {
     return bulkhead::cli::run(argc, argv);
   } catch (const std::exception& failure) {

@@ -1,4 +1,4 @@
-// `bulkhead tokenize` and `bulkhead inspect`: what needs a model file and no daemon.
+// `bulkhead tokenize` and `bulkhead inspect`: the subcommands that need a model file but no daemon.
 
 #include <charconv>
 #include <cstdio>
@@ -78,8 +78,8 @@ Result<std::string> memory_text(const model::GgufFile& file, const model::ModelG
          in_mib(least.host_logits) + " of the host's\n";
 }
 
-// On which devices of this computer the model fits, and with which context. A computer without any can still look into
-// files.
+// Says on which devices of this computer the model fits, and with which context. A computer without devices can still
+// inspect files.
 std::string devices_text(const model::GgufFile& file, const model::ModelGraph& graph) {
   std::string out = "\nDevices here, by what is free now\n";
   const auto devices = gpu::list_devices();
@@ -103,7 +103,7 @@ int run_tokenize(const TokenizeOptions& options) {
   const std::vector<model::TokenId> ids = (*tokenizer)->encode(*text, special, special);
   *text = {};
   if (options.pieces) return put_pieces(**tokenizer, ids) ? 0 : 1;
-  // In pieces: the ids of a long text take several times its bytes.
+  // The text is read in pieces, because the ids of a long text take several times its bytes.
   constexpr std::size_t kPieceBytes = 1U << 16;
   std::string piece;
   piece.reserve(kPieceBytes + 16);

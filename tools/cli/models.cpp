@@ -71,7 +71,7 @@ int wait_for(HttpClient& client, const std::string& id, bool loads, bool as_json
     }
     for (int i = 0; i < 10 && !interrupted; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    if (interrupted) return 130;  // the daemon goes on with it
+    if (interrupted) return 130;  // the daemon continues to load or unload it
   }
 }
 

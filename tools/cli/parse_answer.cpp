@@ -1,4 +1,4 @@
-// `bulkhead parse-answer`: what a server makes of a model's raw text.
+// `bulkhead parse-answer`: shows how a server splits a model's raw text into content, reasoning and calls.
 
 #include <nlohmann/json.hpp>
 
@@ -25,7 +25,7 @@ Result<std::string> template_text(const ParseAnswerOptions& options) {
   return std::string(*found);
 }
 
-// A member that is a string, or `otherwise` where there is none.
+// Returns a member that is a string, or `otherwise` if there is no such member.
 Result<std::string> text_member(const Json& json, const char* key, const char* otherwise) {
   if (!json.contains(key) || json[key].is_null()) return std::string(otherwise);
   if (!json[key].is_string())
@@ -59,7 +59,7 @@ Result<RawAnswer> read_answer(const std::string& text) {
   return result;
 }
 
-// The bytes of the first `count` characters (0: all).
+// Returns how many bytes the first `count` characters have (0: all).
 std::size_t leading_bytes(std::string_view text, std::size_t count) {
   if (count == 0) return text.size();
   std::size_t bytes = 0;

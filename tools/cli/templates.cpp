@@ -1,4 +1,4 @@
-// `bulkhead apply-template`: what a chat template makes of a request.
+// `bulkhead apply-template`: prints what a chat template makes of a request.
 
 #include <cstdio>
 
@@ -10,7 +10,7 @@
 namespace bulkhead::cli {
 namespace {
 
-// "2026-01-15 12:00:00", or with a T; the present time where it is empty.
+// Reads "2026-01-15 12:00:00", or the same with a T. An empty text means the present time.
 Result<std::tm> read_time(const std::string& text) {
   std::tm time = {};
   if (text.empty()) {
@@ -52,7 +52,7 @@ int run_apply_template(const ApplyTemplateOptions& options) {
   if (!request.ok()) return fail(request.error());
   const Result<jinja::ChatPrompt> prompt = chat.value().render({*request, *now, options.as_is});
   if (!prompt.ok()) {
-    // What the template itself says stands alone, so that a script can compare it.
+    // The template's own message is printed without additions, so that a script can compare it.
     if (prompt.error().code() != jinja::kRaisedCode) return fail(prompt.error());
     std::fprintf(stderr, "%s\n", prompt.error().message().c_str());
     return 1;

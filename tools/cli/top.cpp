@@ -213,7 +213,7 @@ class Top {
   TopOrder order_;
   TopLayout layout_;
   TopFrame frame_;
-  std::string asks_, told_;  // what is to be confirmed; what became of it
+  std::string asks_, told_;  // the question to be confirmed, and the result of the last action
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// `bulkhead workers`: what the daemon's workers are doing; drain and restart.
+// `bulkhead workers`: shows what the daemon's workers are doing, and drains and restarts them.
 #include <algorithm>
 #include <cstdio>
 
@@ -18,7 +18,7 @@ std::string text_of(const json& worker, const char* key) {
   std::string text = cell_of(worker, key);
   const json value = worker.value(key, json());
   if (!value.is_object()) return text;
-  // last_death may be an object that has the words as a member
+  // last_death may be an object that has the text as a member
   for (const char* inner : {"cause", "reason", "message", "name"}) {
     if (value.contains(inner) && value[inner].is_string()) text = cell(value[inner]);
   }

@@ -1,5 +1,5 @@
-// make-model: GGUF files of real shapes with random weights, for benchmarks and tests where no
-// model can be downloaded.
+// make-model writes GGUF files with real shapes and random weights, for benchmarks and for tests that can't download
+// a model.
 #include <unistd.h>
 
 #include <chrono>
@@ -79,7 +79,7 @@ Status make(const Options& options) {
 
   Metadata vocabulary;
   if (!options.vocab_from.empty()) {
-    // The embedding has a row for each of its tokens; --vocabulary has no say then.
+    // The embedding has one row for each token of the copied vocabulary, so --vocabulary has no effect.
     BULKHEAD_TRY(shape.vocabulary, copy_vocabulary(options.vocab_from, vocabulary));
   } else {
     BULKHEAD_RETURN_IF_ERROR(add_made_vocabulary(shape, vocabulary));

@@ -28,8 +28,8 @@ void append_utf8(std::string& out, std::uint32_t point) {
   }
 }
 
-// The character that byte-level BPE writes for a byte: itself where it prints, else one from U+0100
-// on.
+// Returns the character that byte-level BPE writes for a byte: the byte itself if it is printable, otherwise a
+// character from U+0100 on.
 std::string character_of_byte(std::uint32_t byte) {
   const auto prints = [](std::uint32_t b) {
     return (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
@@ -235,8 +235,8 @@ Status add_made_vocabulary(const Shape& shape, Metadata& metadata) {
     tokens.push_back(left + right);
     merges.push_back(left + " " + right);
   };
-  // Each stage joins what the stages before made, so that every token can be reached: ba, baba,
-  // (space)baba, bababa, ...
+  // Each step joins tokens of the steps before, so that every token can be reached: ba, baba, (space)baba, bababa,
+  // ...
   const std::string space = character_of_byte(' ');
   std::vector<std::string> syllables, pairs;
   for (const char consonant : std::string("bcdfghjklmnprstvwxyz")) {
@@ -283,8 +283,8 @@ Status add_made_vocabulary(const Shape& shape, Metadata& metadata) {
 
 namespace {
 
-// Walks the metadata of a file that GgufFile::open has checked; every read is bounded by the file
-// all the same.
+// Walks through the metadata of a file that GgufFile::open has checked. Every read is bounded by the file
+// nevertheless.
 class Walker {
  public:
   explicit Walker(std::ifstream& file) : file_(file) {}
@@ -344,7 +344,7 @@ class Walker {
 }  // namespace
 
 Result<std::uint32_t> copy_vocabulary(const std::string& path, Metadata& metadata) {
-  // The product's own reader judges the file first, with messages that name what is wrong where.
+  // The product's own reader checks the file first; its messages say what is wrong and where.
   if (const auto checked = model::GgufFile::open(path); !checked.ok()) return checked.error();
   std::ifstream file(path, std::ios::binary);
   if (!file) return errno_error(ErrorCode::kNotFound, "open " + path, errno);

@@ -1,10 +1,10 @@
-// Shapes of published models, from their configurations, and small ones for tests.
+// The shapes of published models, from their configurations, and small shapes for tests.
 #include "tools/model-maker/shape.hpp"
 
 namespace bulkhead::model_maker {
 namespace {
 
-// Heads' sizes of attention over latents.
+// Gives the shape the sizes of heads for attention over latents.
 Shape with_latents(Shape shape, std::uint32_t latent, std::uint32_t q_latent, std::uint32_t turning,
                    std::uint32_t value) {
   shape.latent = latent;
@@ -13,7 +13,7 @@ Shape with_latents(Shape shape, std::uint32_t latent, std::uint32_t q_latent, st
   shape.value_size = value;
   return shape;
 }
-// Experts behind one dense layer, chosen by sigmoids.
+// Gives the shape experts that sigmoids choose, behind one dense layer.
 Shape with_sigmoids(Shape shape, float expert_scale) {
   shape.dense_layers = shape.shared_experts = 1;
   shape.sigmoid = shape.renormalised = true;
@@ -60,7 +60,7 @@ Shape glm_4_7_flash() {
                     202752,          1000000.0F,  1e-5F, false, false, false, 64, 4,   1536};
   return with_latents(with_sigmoids(shape, 1.8F), 512, 768, 64, 256);
 }
-// Gated delta nets beside attention of which a quarter of each head turns.
+// Gives the shape gated delta nets, and attention in which a quarter of each head turns.
 Shape with_delta_nets(Shape shape, std::uint32_t keys, std::uint32_t values, std::uint32_t size) {
   shape.delta_keys = keys;
   shape.delta_values = values;

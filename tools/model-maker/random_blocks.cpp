@@ -15,11 +15,11 @@ namespace {
 
 using model::TensorType;
 
-// The standard normal distribution's value at 65536 evenly spread quantiles: 16 random bits index
-// it.
+// Returns the values of the standard normal distribution at 65536 evenly spread quantiles. 16 random bits are an
+// index into this table.
 const std::vector<float>& normal_table() {
   static const std::vector<float> kTable = [] {
-    // Inverts the distribution function by Newton's steps from the quantile before.
+    // Inverts the distribution function by Newton's method, beginning at the quantile before.
     std::vector<float> table(65536);
     double x = 0;
     for (std::uint32_t i = 32768; i < 65536; ++i) {
@@ -37,8 +37,8 @@ const std::vector<float>& normal_table() {
   return kTable;
 }
 
-// A block's scale: the wanted one times 3/4 to 5/4, and either sign, so that the half step by which
-// unsigned integers miss their middle averages out over blocks.
+// Returns a block's scale: the wanted one times 3/4 to 5/4, with a random sign. Unsigned integers miss their middle
+// by half a step, and the signs make that average out over blocks.
 float varied(double scale, std::uint64_t bits) {
   const double factor = 0.75 + static_cast<double>(bits & 0xff) / 510.0;
   return static_cast<float>((bits & 0x100) != 0 ? -scale * factor : scale * factor);
@@ -92,7 +92,7 @@ void write_floats(double deviation, Random& random, std::span<std::byte> out) {
   fill_table(table, random, out);
 }
 
-// Random bits, and scales that the type makes of their own bits and of what is wanted.
+// Writes random bits, and scales that the type makes of random bits and the wanted scale.
 template <typename Type>
 void write_blocks(double deviation, Random& random, std::span<std::byte> out) {
   random.fill(out);

@@ -19,7 +19,7 @@ struct FileType {
   TensorType type;
   std::uint32_t number;  // llama.cpp's LLAMA_FTYPE
 };
-// Mixes of types. A file that is of one type is named and numbered as its row says.
+// Mixtures of types. A file with only one type has the name and number of that type's row.
 constexpr FileType kMixes[] = {
     {"Q4_K_S", TensorType::kQ4_K, 14},
     {"Q4_K_M", TensorType::kQ4_K, 15},
@@ -41,13 +41,13 @@ Error wrong(std::string message) {
   return Error(ErrorCode::kInvalidArgument, std::move(message));
 }
 
-// The layers that the *_K_M mixes give more bits: the first and last eighth, and every third in
+// Says whether the *_K_M mixtures give this layer more bits: the first and the last eighth, and every third layer in
 // between.
 bool use_more_bits(std::uint32_t layer, std::uint32_t layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
-// Types whose blocks are too long for some rows, and what llama.cpp's quantiser takes instead.
+// Types whose blocks are too long for some rows, and the types that llama.cpp's quantiser uses instead.
 struct SmallerBlocks {
   TensorType type, instead;
 };
@@ -99,8 +99,8 @@ Role role_of(const model::TensorRow& row, const Shape& shape) {
   return Role::kOther;
 }
 
-// What the standard deviation is of a matrix's results for inputs near 1. Results that are added to
-// the residual stream are smaller the more of them there are.
+// Returns the standard deviation of a matrix's results for inputs near 1. If results are added to the residual
+// stream, they are smaller the more of them there are.
 double gain_of(const std::string& name, const Shape& shape) {
   const double residual = 1.0 / std::sqrt(2.0 * shape.layers);
   if (name == "token_embd.weight" || name == "output.weight") return 2.0;
@@ -129,7 +129,7 @@ PlannedTensor planned(const model::TensorRow& row, const Shape& shape, const std
     made.ne.push_back(row.rows);
     return made;
   }
-  // Files of mixtures in MXFP4 have their experts alone in it.
+  // In files of mixtures of experts in MXFP4, only the experts have this type.
   if (base == TensorType::kMXFP4 && shape.experts != 0 && row.slices == 1) base = TensorType::kQ8_0;
   const Role role = role_of(row, shape);
   made.type = choose(file_type, base, role, layer_of(row.name), shape.layers, row.width);
@@ -138,7 +138,7 @@ PlannedTensor planned(const model::TensorRow& row, const Shape& shape, const std
   return made;
 }
 
-// The model that the shape's keys describe to its architecture.
+// Makes the model that the shape's keys describe to its architecture.
 Result<model::ModelGraph> imagine(const Shape& shape) {
   Metadata metadata;
   add_model_keys(shape, 0, metadata);
@@ -250,7 +250,7 @@ Result<Plan> plan_tensors(const Shape& shape, const std::string& file_type) {
   for (const model::TensorRow& row : graph.tensors) {
     if (std::any_of(plan.tensors.begin(), plan.tensors.end(),
                     [&](const PlannedTensor& planned) { return planned.name == row.name; }))
-      continue;  // a tensor that several layers or operations take
+      continue;  // several layers or operations use this tensor
     plan.tensors.push_back(planned(row, shape, file_type, chosen->type));
   }
 

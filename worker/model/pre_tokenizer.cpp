@@ -98,8 +98,7 @@ std::size_t llama3_word(std::string_view text, std::size_t most_digits) {
   const std::size_t start = text[0] == ' ' ? 1 : 0;
   if (char_at(text, start).symbol())
     return skip_while(text, skip_while(text, start, is_symbol), is_newline);
-  // Matches \s*[\r
-  // ]+, up to the last line break of the run.
+  // Matches \s*[\r\n]+, up to the last line break of the run.
   std::size_t at = 0;
   std::size_t last_break = 0;
   for (Char c = char_at(text, 0); c.space(); c = char_at(text, at)) {
