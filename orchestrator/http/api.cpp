@@ -80,8 +80,8 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
     if (!why.empty() && !client) return answer(refuse(kInvalidApiKey, std::move(why)));
     if (client && route != nullptr && route->who != Who::kClients) {
       return answer(refuse(kNotAllowed,
-                           "This key may ask models; what operators see and do takes the server's "
-                           "own key (server.api_key)."));
+                           "This key may only ask models; what operators see and do needs the "
+                           "server's own key (server.api_key)."));
     }
   }
   if (route == nullptr) {

@@ -266,7 +266,7 @@ void refuse_beside_tool_choice(Fields& fields, const ipc::Submit& parameters) {
   if (parameters.tool_choice == ipc::ToolChoice::kAuto) return;
   if (parameters.constraint.kind != ipc::ConstraintKind::kNone) {
     fields.refuse(parameters.constraint.parameter,
-                  "can't be used beside this 'tool_choice', which wants a call for an answer.",
+                  "can't be used beside this 'tool_choice', which requires a call as the answer.",
                   "invalid_combination");
   }
   if (parameters.ignore_eos) {

@@ -56,7 +56,7 @@ class ConstraintReader {
     if (out_.kind != ConstraintKind::kNone) {
       return fields_.refuse(
           parameter,
-          fmt::format("can't be used beside '{}': an answer is held to one thing.", out_.parameter),
+          fmt::format("can't be used beside '{}': an answer can follow only one of them.", out_.parameter),
           "invalid_combination");
     }
     if (text.size() > kMaxConstraintBytes) {

@@ -112,8 +112,8 @@ void act_on_spare(Call& call, Spare& spare, Action action, Worker::Start start) 
   if (start == Worker::Start::kCold) {
     return call.respond(refusal(
         kWorkerNotReady,
-        fmt::format("The worker '{}' stands by and shares what a cold start drops with the worker "
-                    "that serves; restart that one.",
+        fmt::format("The worker '{}' stands by and shares the memory that a cold start drops with "
+                    "the worker that serves; restart that one.",
                     name)));
   }
   spdlog::info("worker {}: restart requested", name);
@@ -187,7 +187,7 @@ Parsed<Worker::Start> parse_restart(std::string_view body) {
   if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
   const json& object = std::get<json>(parsed);
   for (const auto& [name, value] : object.items()) {
-    if (name != "cold") return invalid("A restart takes 'cold' alone, not '" + name + "'.", name);
+    if (name != "cold") return invalid("A restart takes only 'cold', not '" + name + "'.", name);
   }
   Fields fields(object);
   const bool cold = fields.boolean("cold", false);

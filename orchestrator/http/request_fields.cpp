@@ -226,7 +226,7 @@ bool read_ids(Fields& fields, const char* name, const json& array, std::vector<i
   for (const json& item : array) {
     std::optional<std::int64_t> id = Fields::whole_number(item);
     if (!id || *id < 0 || *id > std::numeric_limits<std::int32_t>::max()) {
-      fields.refuse(name, fmt::format("has an element {} that is no token id.", ids.size()),
+      fields.refuse(name, fmt::format("has an element {} that is not a token id.", ids.size()),
                     "invalid_type");
       return false;
     }

@@ -72,7 +72,7 @@ class Conversation : Translating {
           refuse(fmt::format("{}[{}].{}", where, i, name), "must be a string.");
         joined += text_of(part, name);
       } else {
-        refuse(fmt::format("{}[{}]", where, i), "is no part with text, all that this server takes.",
+        refuse(fmt::format("{}[{}]", where, i), "is not a part with text; this server takes only text.",
                "unsupported_parameter");
       }
     }

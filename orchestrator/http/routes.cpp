@@ -163,7 +163,7 @@ const char* beyond_dialects(const GenerationRequest& wanted) {
 void answer_in(std::unique_ptr<Dialect> dialect, GenerationRequest wanted, Call call) {
   if (const char* name = beyond_dialects(wanted); name != nullptr) {
     return call.refuse(invalid(
-        fmt::format("'{}' can't be so here: this endpoint gives one answer to one prompt, and "
+        fmt::format("'{}' can't have this value here: this endpoint gives one answer to one prompt, and "
                     "no more than its text.",
                     name),
         name, "unsupported_parameter"));
@@ -222,7 +222,7 @@ void ask_as_ollama(Call call, OllamaRequest request) {
   const std::string name = router.models()[*model].id;
   if (request.unload && call.exchange->ticket != nullptr) {
     return call.refuse(
-        api_error(kNotAllowed, "This key may ask models, and not unload them (server.api_key)."));
+        api_error(kNotAllowed, "This key may ask models, but not unload them (server.api_key)."));
   }
   const auto done = request.unload ? router.unload(name) : router.load(name);
   if (!done.ok()) return call.refuse(api_error(kModelTooLarge, done.error().message(), "model"));

@@ -79,10 +79,10 @@ void read_logit_bias(Fields& fields, std::vector<ipc::TokenBias>& out) {
     ipc::TokenId token = 0;
     const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), token);
     if (error != std::errc() || end != id.data() + id.size())
-      return fields.refuse(name, "has a key that is no token id.", "invalid_type");
+      return fields.refuse(name, "has a key that is not a token id.", "invalid_type");
     const bool never = bias == false;
     if (!never && !bias.is_number())
-      return fields.refuse(name, "has a value that is no number.", "invalid_type");
+      return fields.refuse(name, "has a value that is not a number.", "invalid_type");
     const double number = never ? -100 : bias.get<double>();
     if (!(number >= -100 && number <= 100))
       return fields.refuse(name, "has a value that is not between -100 and 100.", "out_of_range");
@@ -94,7 +94,7 @@ void read_logit_bias(Fields& fields, std::vector<ipc::TokenBias>& out) {
   } else {
     for (const json& pair : *value) {
       if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number())
-        return fields.refuse(name, "has an element that is no pair of token id and number.",
+        return fields.refuse(name, "has an element that is not a pair of token id and number.",
                              "invalid_type");
       add(pair[0].dump(), pair[1]);
     }

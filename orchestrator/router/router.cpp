@@ -207,8 +207,8 @@ void Router::send(RequestId request, Worker& worker) {
     const std::string here = identity(worker);
     if (entry->made_by != here) {
       return fail(request, {ipc::FailureCode::kNotResumable,
-                            fmt::format("The stream can't go on unchanged: the model or the way it "
-                                        "is computed is another now ({} after {}).",
+                            fmt::format("The stream can't go on unchanged: the model, or the way it "
+                                        "is computed, has changed ({} after {}).",
                                         here, entry->made_by),
                             ""});
     }
@@ -227,7 +227,7 @@ void Router::send(RequestId request, Worker& worker) {
   if (!entry->tokens.empty() && entry->file_mark != "-" && worker.file_mark() != "-" &&
       content_mark(entry->file_mark, id) != content_mark(worker.file_mark(), id)) {
     return fail(request, {ipc::FailureCode::kWorkerCrashed,
-                          "The worker died, and its model file is another now: the stream can't go "
+                          "The worker died, and its model file has changed: the stream can't go "
                           "on unchanged.",
                           ""});
   }
@@ -351,7 +351,7 @@ void Router::look_whether_started() {
   }
   was_ready_ = true;
   if (!start_failure_.empty()) {
-    spdlog::error("serving without what can't be loaded ({}); it is tried again from time to time",
+    spdlog::error("serving without what can't be loaded ({}); the daemon tries again from time to time",
                   start_failure_);
   }
   if (on_ready) on_ready();

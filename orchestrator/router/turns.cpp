@@ -129,7 +129,7 @@ void Router::move_waiting(std::size_t model, std::optional<std::size_t> successo
   for (const RequestId request : stranded) {
     Active& active = active_.at(request);
     if (!successor) {
-      fail(request, {ipc::FailureCode::kUnavailable, "The model has been taken out.", ""});
+      fail(request, {ipc::FailureCode::kUnavailable, "The model has been removed.", ""});
       continue;
     }
     active.model = *successor;

@@ -249,8 +249,8 @@ bool CacheFolder::passed(Check& check) {
   withheld_ = found.ran_short;
   if (withheld_) {
     spdlog::warn(
-        "worker {}: its cache folder could not be checked for want of descriptors (`ulimit -n`) or "
-        "memory; "
+        "worker {}: its cache folder could not be checked, because descriptors (`ulimit -n`) or "
+        "memory are short; "
         "the next process is given none and compiles its kernels, and the folder stays as it is",
         name_);
     return true;
@@ -366,7 +366,7 @@ bool CacheFolder::take_away() {
     if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR && errno != EISDIR) break;
   }
   spdlog::error(
-      "worker {}: its cache folder {}, which nobody should trust, can't be taken out of the way: "
+      "worker {}: its cache folder {}, which must not be trusted, can't be taken out of the way: "
       "{}. "
       "Its processes are given none from now on and compile their kernels at each start; delete "
       "the "

@@ -55,8 +55,8 @@ bool StartFilesLook::passed(const Paths& paths, const std::string& worker) {
   if (!told_ && now - began_ >= kLong) {
     told_ = true;
     spdlog::warn(
-        "worker {}: not started yet: looking at {} takes long; a network mount that it is on may "
-        "hang",
+        "worker {}: not started yet: looking at {} takes long; it may be on a network mount that "
+        "hangs",
         worker, paths.model);
   }
   return false;

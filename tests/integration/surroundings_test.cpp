@@ -304,7 +304,7 @@ TEST(Loop, IsNotHeldUpByAMountThatHangsWhenAWorkerStarts) {
     }
     EXPECT_NE(serving.worker()["state"], "ready");
     if (of_model) {
-      EXPECT_TRUE(serving.daemon->says("a network mount that it is on may hang"))
+      EXPECT_TRUE(serving.daemon->says("it may be on a network mount that hangs"))
           << serving.daemon->log();
     }
     std::filesystem::remove(mount / "hangs");

@@ -11,8 +11,7 @@ namespace bulkhead::cli {
 
 class SseParser {
  public:
-  // Called with each event's data (its lines joined by '
-  // '); other fields and comments are skipped.
+  // Called with each event's data (its lines joined by '\n'); other fields and comments are skipped.
   using OnData = std::function<void(std::string_view data)>;
 
   // Takes the next bytes of the body, cut anywhere. Returns false if an event is larger than kMaxEventBytes; give the

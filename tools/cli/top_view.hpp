@@ -55,8 +55,7 @@ struct TopLayout {
   bool colours = false;
   std::string foot;  // a line at the end
 };
-// Renders lines that end with '
-// '. If the workers don't fit the height, a line counts the rest.
+// Renders lines that end with '\n'. If the workers don't fit the height, a line counts the rest.
 std::string to_text(const TopFrame& frame, const TopLayout& layout);
 nlohmann::json to_json(const TopFrame& frame);
 

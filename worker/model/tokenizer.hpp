@@ -31,8 +31,8 @@ class Tokenizer {
   static Result<std::unique_ptr<Tokenizer>> from_gguf(const GgufFile& file);
   virtual ~Tokenizer() = default;
 
-  // Adjacent text of different segments is tokenised as one run (such as a chat template's "user
-  // " and the content after it). But special tokens are recognised only where the segment allows it, so that a user
+  // Adjacent text of different segments is tokenised as one run (such as a chat template's "user\n"
+  // and the content after it). But special tokens are recognised only where the segment allows it, so that a user
   // can't forge a turn. add_special adds BOS (and EOS) as the file's defaults say.
   virtual std::vector<TokenId> encode(std::span<const Segment> segments,
                                       bool add_special) const = 0;
