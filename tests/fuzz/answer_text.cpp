@@ -1,5 +1,5 @@
-// Any text as a model's answer, in any pieces, for every family: it never fails and gives the same
-// message as the text at once.
+// Takes any text as a model's answer, in any pieces, for every family. The parser must never fail, and must give the
+// same message as for the whole text at once.
 //
 // Layout: family, seed of the pieces, how it ended, then the text. `\x01` to `\x07` in the text
 // stand for the family's marks, so that mutations reach the insides of calls.

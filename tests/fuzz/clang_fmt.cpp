@@ -1,5 +1,5 @@
-// Clang 14 sometimes leaves out a function template of fmt's that it has instantiated, and Debian's
-// library, made by GCC, does not have it under that name. Here it is made for sure.
+// Clang 14 sometimes leaves out one of fmt's function templates although it has instantiated it, and Debian's
+// library, which GCC made, does not have it under that name. This file makes it explicitly.
 #include <string>
 
 #include <spdlog/spdlog.h>

@@ -1,4 +1,4 @@
-// Any settings file and any --set: a mistake that is told with its place, or settings that a worker
+// Takes any settings file and any --set. The result must be an error that names its place, or settings that a worker
 // would get unchanged.
 //
 // The input is the file's text; then, each after a zero byte, assignments.
@@ -41,7 +41,7 @@ class SettingsFile {
 };
 
 void check(const Settings& settings) {
-  // What the text of a value says is that value.
+  // A value's text must read back as the same value.
   for (const Setting& setting : settings_table()) {
     const std::string text = text_of(setting, settings);
     Settings copy;

@@ -1,9 +1,9 @@
-// Runs a libFuzzer entry point where libFuzzer is not: every file of the corpus, then mutations.
+// Runs a libFuzzer entry point without libFuzzer: with every file of the corpus, then with mutations of them.
 //
 //   NAME [--runs=N] [--seed=S] [--max-bytes=B] [--only=K] CORPUS...
 //
-// Mutation K depends on the corpus, S and K alone: a failure names K, and --only=K runs it again.
-// Nothing guides the mutations (that is libFuzzer's art); they keep found bugs found.
+// Mutation K depends only on the corpus, S and K: a failure names K, and --only=K runs it again. Nothing guides the
+// mutations, as libFuzzer would; they only keep bugs that were found from coming back.
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-char running[512] = "start";  // what to say when the input kills us
+char running[512] = "start";  // printed when the input kills this process
 
 void say_running() {
   const char head[] = "fuzz driver: failed on ";
@@ -42,10 +42,10 @@ void on_signal(int number) {
   std::raise(number);
 }
 
-constexpr unsigned kPatience = 200;  // seconds that an input may take: far more than any does
+constexpr unsigned kPatience = 200;  // seconds that an input may take: far more than any needs
 
 void run(const Bytes& input) {
-  ::alarm(kPatience);  // a call that waits for ever ends here, and is named
+  ::alarm(kPatience);  // ends, and names, a call that waits for ever
   // An allocation of the exact size, so that AddressSanitizer sees a read past the end.
   std::vector<std::uint8_t> exact(input);
   exact.shrink_to_fit();

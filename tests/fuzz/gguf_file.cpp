@@ -1,4 +1,4 @@
-// Any bytes as a model file: open, read the shape, the tokenizer and the template, and describe it.
+// Takes any bytes as a model file: opens it, reads the shape, the tokenizer and the template, and describes it.
 #include <cstddef>
 #include <cstdint>
 #include <span>

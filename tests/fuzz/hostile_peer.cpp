@@ -112,7 +112,7 @@ std::atomic<std::uint64_t>& HostilePeer::word(unsigned which) {
     case 3:
       return h.to_worker.consumer_sleep;
     case 4:
-      return h.to_daemon.tail;  // the daemon's own words, from here on
+      return h.to_daemon.tail;  // only these words are the daemon's
     case 5:
       return h.to_worker.head;
     case 6:
@@ -126,8 +126,8 @@ std::atomic<std::uint64_t>& HostilePeer::word(unsigned which) {
   }
 }
 
-// A frame as the ring's producer writes it, with any header; over stdio, the same bytes. It looks
-// for room as an honest one does, so that many can be sent, but takes its own word for its head.
+// Sends a frame as the ring's producer writes it, with any header; over stdio, the same bytes. It looks for room as
+// an honest producer does, so that it can send many, but it may lie about its head.
 bool HostilePeer::send_frame(const void* payload, std::size_t bytes, std::uint32_t length,
                              std::uint32_t kind) {
   const std::uint32_t words[2] = {length, kind};

@@ -1,5 +1,5 @@
-// Request bodies: whatever comes in, each parser gives a request within its bounds or an error in
-// the error's shape.
+// Takes any bytes as a request's body. Each parser must give a request within its bounds, or an error in the form of
+// errors.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// The daemon's end of a whole channel, while a hostile peer does what the input says with
-// everything that a worker holds: the region, the socket, the streams.
+// Runs the daemon's end of a whole channel while a hostile peer does what the input says with everything that a
+// worker holds: the region, the socket, the streams.
 //
 //   +0  flags   bits 0-1: region memfd | POSIX | stdio | stdio
 //               bit 2: a ring of 4 or of 16 KiB
@@ -9,12 +9,12 @@
 //   +1  steps, see hostile_peer.hpp
 //
 // The daemon's side does what orchestrator/supervisor does in its event loop. Rules:
-//   - nothing waits: no call blocks (the watchdog of the fuzzer or driver), and once the peer has
-//     done its worst, the channel comes to rest or to an end within a fixed number of turns;
+//   - nothing waits: no call blocks (the watchdog of the fuzzer or driver notices that), and once the peer has
+//     finished, the channel comes to rest or to an end within a fixed number of turns;
 //   - an end is kCorrupt with a reason, or kUnavailable, and lasts;
-//   - a record stays as it was received while it is held: it is private;
-//   - memory and descriptors are bounded while it runs, and all given back after;
-//   - another worker's channel beside it carries every record on.
+//   - a received record does not change while it is held, because it is private;
+//   - memory and descriptors are bounded meanwhile, and all of them are freed afterwards;
+//   - another worker's channel continues to carry every record.
 //
 // BULKHEAD_HOSTILE_REPEAT=N runs each input N times: a race need not show at once.
 #include <dirent.h>
@@ -47,11 +47,11 @@ namespace bulkhead {
 namespace {
 
 constexpr int kRecordsPerTurn = 32;
-constexpr int kTurnsAfterwards = 5000;  // what may lie in rings and sockets takes a tenth of that
+constexpr int kTurnsAfterwards = 5000;  // rings and sockets can hold a tenth of what takes so many turns
 constexpr std::size_t kMostScript = 8192;
 constexpr std::size_t kSlackBytes = std::size_t{1} << 20;
 constexpr double kMostTurnSeconds =
-    10;  // of this thread's own CPU time: the work of a call is bounded
+    10;  // seconds of this thread's own CPU time, because the work of a call is bounded
 
 #define REQUIRE(rule)                     \
   do {                                    \
@@ -86,7 +86,7 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// ---- the second process: gets a worker's descriptors and a script, does it, answers ----
+// ---- the second process: it gets a worker's descriptors and a script, runs the script and answers ----
 
 class PeerProcess {
  public:
@@ -119,7 +119,7 @@ class PeerProcess {
     char byte;
     const ssize_t got = ::recv(control_.get(), &byte, 1, MSG_DONTWAIT);
     if (got < 0) return false;
-    REQUIRE(got == 1);  // otherwise it died of its own doing
+    REQUIRE(got == 1);  // otherwise it died by its own fault
     return true;
   }
 
@@ -161,7 +161,7 @@ class PeerProcess {
   pid_t pid_ = -1;
 };
 
-// ---- another worker, that behaves ----
+// ---- another worker, which keeps the rules ----
 
 class Neighbour {
  public:
@@ -234,8 +234,8 @@ class DaemonSide {
     REQUIRE(cpu_seconds() - begun < kMostTurnSeconds);
   }
 
-  // What a daemon that is ending this worker may still call. A broken rule lasts; a peer that was
-  // gone may turn out to have lied about that, too.
+  // Makes the calls that a daemon may still make while it ends this worker. A broken rule lasts; for a peer that
+  // seemed to be gone, a broken rule may still be found.
   void expect_the_end_to_last() {
     const auto same = [&](const auto& result) {
       if (message_refused_ || ended_->code() != ErrorCode::kCorrupt) return true;
@@ -271,7 +271,7 @@ class DaemonSide {
     peer();
     const auto sent = ipc::try_send(
         *channel_, sends_ == 1 ? ipc::ToWorker(ipc::Ping{++nonce_}) : ipc::ToWorker(large_));
-    // Gone: what it had said before is still to be received.
+    // The peer is gone, but what it sent before must still be received.
     if (!sent.ok() && sent.error().code() != ErrorCode::kUnavailable) end(sent.error());
   }
   void receive() {
@@ -353,7 +353,7 @@ void run_once(std::uint8_t flags, const std::uint8_t* script, std::size_t size) 
     int other = -1;
     if (beside) {
       peer_process().start(std::move(held), script, size);
-      held = fuzz::Held{};  // the peer's alone, or its death is not seen
+      held = fuzz::Held{};  // only the peer may hold these; otherwise its death is not noticed
       other = peer_process().fd();
     } else {
       here.emplace(std::move(held), std::span(script, size), 0);
@@ -369,7 +369,7 @@ void run_once(std::uint8_t flags, const std::uint8_t* script, std::size_t size) 
         continue;
       }
       if (here && here->step()) continue;
-      if (daemon.asleep_now()) break;  // at rest, with a worker that has nothing more to say
+      if (daemon.asleep_now()) break;  // at rest: the worker has nothing more to say
       REQUIRE(++turns < kTurnsAfterwards);
     }
     if (daemon.ended()) {
@@ -395,7 +395,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const char* text = std::getenv("BULKHEAD_HOSTILE_REPEAT");
     return text != nullptr ? std::max(1, std::atoi(text)) : 1;
   }();
-  (void)peer_process();  // before anything else is open that it would inherit
+  (void)peer_process();  // started before anything else is open that it would inherit
   (void)neighbour();
   static std::size_t runs = 0;
   for (int i = 0; i < repeat; ++i) {

@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
     if (!size.ok()) return 1;
     write(folder + "/ipc_messages/from_worker_" + std::to_string(number++), words.data(), *size);
   }
-  // What only the daemon may say: a hostile worker says it, too.
+  // Messages that only the daemon may send: a hostile worker sends them, too.
   number = 0;
   for (const auto& message : ipc::test::samples_to_worker()) {
     std::vector<std::uint64_t> words(ipc::encoded_bound(message) / 8);
@@ -69,8 +69,8 @@ int main(int argc, char** argv) {
   for (const std::string& input : {one, wrap, send, sleep, one + wrap + send + sleep}) {
     write(folder + "/ipc_ring/steps_" + std::to_string(number++), input.data(), input.size());
   }
-  // A hostile peer: each action alone between messages that are as they should be, here and in a
-  // second process, and some that belong together.
+  // A hostile peer: each action alone between correct messages, in this process and in a second one, and some actions
+  // that belong together.
   using fuzz::Action;
   const auto act = [](Action action, unsigned choice, unsigned count, std::uint64_t value) {
     std::string bytes(fuzz::kStepBytes, '\0');

@@ -1,4 +1,4 @@
-// A record as a hostile worker may write it, through both of the daemon's readers.
+// Reads a record that a hostile worker may have written with both of the daemon's readers.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -46,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         tokens += sequence.tokens.size();
       require(tokens == visited_tokens);
     }
-    // What came in goes out again.
+    // What was decoded must encode again.
     const std::size_t bound = ipc::encoded_bound(*decoded);
     const auto again = std::make_unique_for_overwrite<std::byte[]>(bound);
     const auto bytes = ipc::encode(*decoded, {again.get(), bound});

@@ -1,4 +1,4 @@
-// The daemon's ends of both rings, while a hostile peer writes words and data between their calls.
+// Runs the daemon's ends of both rings while a hostile peer writes words and data between their calls.
 //
 // Input, 16 bytes a step: op (1), place (7, little-endian), value (8).
 #include <cstdlib>
@@ -20,7 +20,7 @@ void require(bool rule) {
 
 struct Half {
   RingControl control{};
-  // Of the exact size, so that a byte too far is seen.
+  // Allocated in the exact size, so that an access one byte too far is noticed.
   std::unique_ptr<std::byte[]> data = std::make_unique<std::byte[]>(kRing);
 };
 
@@ -47,7 +47,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         break;
       case 2:
         up->control.tail.store(value);
-        break;  // not its word: nobody may care
+        break;  // this word is not the peer's, so its changes must have no effect
       case 3:
         down->control.tail.store(value);
         break;

@@ -1,8 +1,8 @@
-// A journal on disk: whatever a crash, a full disk or another program left there, reading it ends
-// at the first record that is not whole, and what a request is made of holds together.
+// Reads a journal on disk. Whatever a crash, a full disk or another program left there, reading must end at the first
+// incomplete record, and each request must be consistent.
 //
-// An input is read twice: as it is, and with every checksum made good, so that mutations reach
-// what is behind it. BULKHEAD_JOURNAL_CORPUS=DIR writes the corpus anew.
+// An input is read twice: unchanged, and with every checksum corrected, so that mutations reach the code behind the
+// checksum. BULKHEAD_JOURNAL_CORPUS=DIR writes the corpus anew.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,7 @@ void require(bool holds) {
   if (!holds) std::abort();
 }
 
-// The same request, from its own records.
+// Checks that a request's own records give the same request.
 void check_reads_again(const DiskRequest& request) {
   const std::string file = journal_header() + request.records;
   DiskRequests again;

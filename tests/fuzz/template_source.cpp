@@ -1,5 +1,5 @@
-// Any bytes as a chat template, rendered with a conversation: a text or an error, within the limits.
-// What is rendered must be valid UTF-8.
+// Takes any bytes as a chat template and renders it with a conversation. The result must be valid UTF-8 or an error,
+// within the limits.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

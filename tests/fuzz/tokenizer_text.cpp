@@ -1,6 +1,5 @@
-// Any bytes as text, through both kinds of tokenizer and every pre-tokenizer: what goes in comes
-// back, as the vocabularies here have a token for each byte. The assembler gives valid UTF-8
-// whatever it gets.
+// Gives any bytes to both kinds of tokenizer and every pre-tokenizer. The tokens must give the same bytes back,
+// because the vocabularies here have a token for each byte. The assembler must give valid UTF-8 for any input.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

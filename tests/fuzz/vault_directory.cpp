@@ -1,8 +1,8 @@
-// The directory of a vault, as a successor finds it: any bytes may be there. What is believed of them
-// must be within bounds, in order and without circles.
+// Reads the directory of a vault as a successor does, with any bytes in it. What the successor accepts must be within
+// bounds, in order and without circles.
 //
-// An input is read as it is, and as orders that fill and spoil a directory that was made properly:
-// then mutations reach the entries.
+// An input is read unchanged, and also as orders that fill and damage a proper directory, so that mutations reach the
+// entries.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -45,7 +45,7 @@ void check(const UniqueFd& fd) {
   for (const EnteredState& state : kept.states)
     require(state.slot < described.states && state.page < described.pages);
   if (described.pages == 0) return;
-  // What it goes on with.
+  // Enters what the successor continues with.
   (*opened)->enter(0, kRoot, std::vector<std::uint32_t>(described.page_tokens, 0), {});
   (*opened)->leave(described.pages - 1);
   (*opened)->enter_state(0, 0, {});
@@ -76,7 +76,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   auto made = *Directory::create(description);
   const UniqueFd fd = made->take_descriptor();
   const off_t end = ::lseek(fd.get(), 0, SEEK_END);
-  // Four bytes an order: a page, what it follows, its tokens; and whether something is spoilt.
+  // Four bytes for each order: a page, the page before it, its tokens, and whether something is damaged.
   for (std::size_t at = 0; at + 4 <= size; at += 4) {
     const std::uint32_t page = data[at] % (kPages + 1), follows = data[at + 1] % (kPages + 2);
     const std::uint32_t tokens[] = {data[at + 2], data[at + 2] / 2U};

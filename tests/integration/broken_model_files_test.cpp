@@ -1,6 +1,5 @@
-// Broken model files before the real programs: each gets one clear message that names the file, an
-// exit code, little memory and no sanitizer report. In a sanitizer build the programs are
-// sanitized, too.
+// Gives broken model files to the real programs. For each file there must be one clear message that names it, an exit
+// code, little use of memory and no report of a sanitizer. In a sanitizer build the programs are sanitized, too.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,13 +37,12 @@ using testing::StartsWith;
 constexpr long kMostMemoryKib = 200 * 1024;
 constexpr std::chrono::seconds kPatience{60};
 
-// What a sanitizer says never looks like an answer of ours: it ends the program with another code.
-// Freed memory that AddressSanitizer holds back (256 MiB unless told) is no memory that the file
-// costs.
+// A sanitizer's report must not look like one of our answers, so it ends the program with another exit code. Freed
+// memory that AddressSanitizer keeps (256 MiB by default) must not count as memory for the file.
 constexpr char kSanitizerOptions[] = "exitcode=99:quarantine_size_mb=16";
 
 struct Outcome {
-  std::optional<int> code;  // none: killed by a signal, or by us after kPatience
+  std::optional<int> code;  // none: killed by a signal, or by the test after kPatience
   std::string out, err;
   long peak_kib = 0;
 };
@@ -126,7 +124,7 @@ TEST_F(BrokenModelFiles, WholeOneIsDescribed) {
   EXPECT_LT(outcome.peak_kib, kMostMemoryKib);
 }
 
-// Nothing is broken here; it is only more than Bulkhead can do, and still worth a look inside.
+// This file is not broken. Bulkhead can't run it, but can describe it.
 TEST_F(BrokenModelFiles, OtherArchitectureIsDescribedAllTheSame) {
   for (const Broken& each : model::testing::kBroken) {
     if (std::string_view(each.name) != "architecture_other") continue;
@@ -168,7 +166,7 @@ TEST_F(BrokenModelFiles, WhatIsNoFileIsRefused) {
   EXPECT_THAT(none.err, HasSubstr("none.gguf"));
 }
 
-// Weights may take minutes; a tokenizer that is not supported is told before. Here there is not even a device.
+// Weights may take minutes to load, so an unsupported tokenizer is reported before. Here there is not even a device.
 TEST_F(BrokenModelFiles, AnUnknownTokenizerIsRefusedBeforeTheDeviceIsOpened) {
   auto made = small_llama();
   made.drop("tokenizer.ggml.model");
@@ -182,7 +180,7 @@ TEST_F(BrokenModelFiles, AnUnknownTokenizerIsRefusedBeforeTheDeviceIsOpened) {
               AllOf(HasSubstr(file), HasSubstr("tokenizer.ggml.pre \"made-up\" is not supported")));
 }
 
-// The worker reads the file; the daemon, which never does, tells its last words and ends.
+// The worker reads the file; the daemon, which never does, reports the worker's last message and ends.
 TEST_F(BrokenModelFiles, DaemonEndsWithTheWorkersReason) {
   for (const std::string name :
        {"offset_wraps", "array_huge", "architecture_other", "heads_text"}) {

@@ -1,6 +1,6 @@
-// Death at every point of the channel, seen from the programs: a worker that is killed there costs a
-// pause in its stream and nothing else; a daemon that is killed there takes its worker with it.
-// (tests/unit/ipc/death_test.cpp looks at the channel alone, closer.)
+// Death at every point of the channel, seen from the programs. If a worker is killed there, its stream pauses and
+// nothing else happens; if a daemon is killed there, its worker ends, too. (tests/unit/ipc/death_test.cpp tests the
+// channel alone and in more detail.)
 #include <sys/prctl.h>
 
 #include <fstream>
@@ -68,7 +68,7 @@ TEST_P(ChannelDeaths, OfTheWorkerLeaveEveryStreamWhole) {
   std::size_t deaths = 0;
   const auto points = this->points(ipc::kInWorker);
   for (const ipc::PointInfo& point : points) {
-    // In the middle of the stream, or where that is not passed so often, at once.
+    // The death is in the middle of the stream or, if the point is passed less often, at once.
     for (const int n : {20, 1}) {
       SCOPED_TRACE(point.name + (":" + std::to_string(n)));
       Serving serving = serve(settings(), plan(point, n, "fake_worker"));
@@ -87,7 +87,7 @@ TEST_P(ChannelDeaths, OfTheWorkerLeaveEveryStreamWhole) {
     }
     ASSERT_FALSE(HasFailure());
   }
-  // No descriptors are passed between these programs; all the rest comes up.
+  // These programs pass no descriptors to each other; all other points occur.
   std::printf("%zu points, %zu deaths\n", points.size(), deaths);
   EXPECT_GE(deaths, points.size() * 3 / 4);
 }

@@ -1,5 +1,5 @@
-// Answers of a real model that are held to schemas, grammars and expressions: over each transport and
-// over the death of their worker. tests/integration/structured_output tries all schemas of the fixtures.
+// A real model's answers that must follow schemas, grammars and expressions: over each transport, and when their
+// worker dies. tests/integration/structured_output tries all schemas of the fixtures.
 #include <chrono>
 #include <regex>
 
@@ -123,7 +123,7 @@ TEST(ConstrainedModel, GrammarsAndExpressionsHoldChatsToo) {
   }
 }
 
-// Each within the time that a request may take, with the worker alive behind it.
+// Each is refused within the time that a request may take, and the worker is alive afterwards.
 TEST(ConstrainedModel, HostileConstraintsAreRefused) {
   const Serving serving = serve_model("");
   const pid_t worker = serving.worker().at("pid");
@@ -143,7 +143,7 @@ TEST(ConstrainedModel, HostileConstraintsAreRefused) {
   const struct {
     const char* field;
     json value;
-    const char* word;  // that the message has; "": it may be let through
+    const char* word;  // a word of the message; "": the request may succeed
   } cases[] = {
       {"regex", "(", "regex"},
       {"regex", "(a*)*(b|b*)*((c{1,900}){1,900}){1,900}", ""},

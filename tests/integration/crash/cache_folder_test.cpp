@@ -1,5 +1,5 @@
-// What a worker's processes leave in their cache folder, and to whom it is given: a driver runs what
-// it finds there. With the scripted worker, which writes nothing there; the test does.
+// Which processes get the files that a worker's processes leave in their cache folder: a driver runs what it finds
+// there. The scripted worker writes nothing there; the test does.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ class CacheFolder : public testing::Test {
     fs::create_symlink("/dev/tty", folder(worker) / "ab" / "link", there);
     ::chmod((folder(worker) / "ab").c_str(), 0);
   }
-  // As the process was told.
+  // Returns the folder that the process's arguments name.
   static std::string folder_of(pid_t pid) {
     std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
     std::string last;
@@ -127,7 +127,7 @@ TEST_F(CacheFolder, WhatAPromotedSpareWroteIsGivenToNobody) {
   EXPECT_FALSE(fs::exists(folder() / "ab"));
 }
 
-// It may have loaded what the liar wrote.
+// The spare may have loaded what the process that broke a rule wrote.
 TEST_F(CacheFolder, ASpareThatMayHaveReadItDoesNotTakeOver) {
   const Serving serving = serve_here({"isolation.standby=1"});
   const pid_t spare = pid_in(serving, "builtin-0.standby-0", "standby");
@@ -143,7 +143,8 @@ TEST_F(CacheFolder, ASpareThatMayHaveReadItDoesNotTakeOver) {
   }));
 }
 
-// It wrote to the same folder. Who serves goes on; the other spare goes with it, and both are replaced.
+// The spare wrote to the same folder. The serving process continues; the other spare ends, too, and both spares are
+// replaced.
 TEST_F(CacheFolder, OfASpareThatBrokeARuleIsGivenToNobodyEither) {
   const fs::path lie = caches_ / "lie";
   const Serving serving = serve({"isolation.standby=2"}, {{"XDG_CACHE_HOME", caches_.string()},
@@ -190,7 +191,7 @@ TEST_F(CacheFolder, ThatIsTooLargeEndsItsWorker) {
   EXPECT_FALSE(fs::exists(folder() / "large"));
 }
 
-// One user's, with workers of one name: the second has a folder of its own.
+// Two daemons of one user have workers of the same name: the second daemon's worker has its own folder.
 TEST_F(CacheFolder, OfOneDaemonIsNotWipedByAnother) {
   auto first = std::make_unique<Serving>(serve_here());
   const Serving second = serve_here();
@@ -203,7 +204,7 @@ TEST_F(CacheFolder, OfOneDaemonIsNotWipedByAnother) {
   EXPECT_TRUE(fs::exists(folder()));
   expect_whole(first->complete(stream_of("x", 5)).body, 5);
   EXPECT_EQ(first->worker()["restarts"], 0);
-  // However it ends, its folder is the next one's.
+  // However this daemon ends, the next daemon gets its folder.
   first->daemon->signal(SIGKILL);
   EXPECT_EQ(first->daemon->wait_for_exit(), -SIGKILL);
   const Serving third = serve_here();
@@ -227,7 +228,7 @@ TEST_F(CacheFolder, OfAnyNameIsWipedAndNoOther) {
   EXPECT_EQ(folder_of(pid_in(*serving, name + "-0", "ready")), long_one);
   EXPECT_TRUE(fs::exists(odd_one));
   EXPECT_TRUE(Serving::eventually([&] { return nothing_is_left(); }));
-  // The next daemon takes it for no remains.
+  // The next daemon must not delete it as the remains of another one.
   serving.reset();
   serving = std::make_unique<Serving>(serve_here(settings));
   EXPECT_EQ(folder_of(pid_in(*serving, ".dropped-0", "ready")), odd_one);
@@ -241,7 +242,7 @@ TEST_F(CacheFolder, OfAnyNameIsWipedAndNoOther) {
 TEST_F(CacheFolder, IsDoneWithoutWhereItCantBeTakenAway) {
   const Serving serving = serve_here();
   plant();
-  // All the names that it could get are taken.
+  // Takes all names that the folder could be moved to.
   for (int i = 0; i < 100; ++i)
     fs::create_directories(folder(".dropped-builtin-0-" + std::to_string(i)) / "x");
   expect_whole(serving.complete(stream_of("garbage@3", 10)).body, 10);
@@ -249,7 +250,7 @@ TEST_F(CacheFolder, IsDoneWithoutWhereItCantBeTakenAway) {
   EXPECT_TRUE(serving.daemon->says("can't be taken out of the way"));
 }
 
-// Whoever made that link, or may write there, would choose what a driver runs.
+// If others made that link, or may write to the folder, they would choose what a driver runs.
 TEST_F(CacheFolder, IsNoLinkAndNobodyElseMayWriteToIt) {
   fs::create_directories(caches_ / "elsewhere");
   std::ofstream(caches_ / "elsewhere" / "kernel") << "x";

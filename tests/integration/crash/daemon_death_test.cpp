@@ -1,5 +1,5 @@
-// kill -9 of the daemon while streams run: its workers, its spares and all memory that they shared go
-// with it, and nobody listens any more. How long that took is printed.
+// kill -9 of the daemon while streams run: its workers, its spares and all memory that they shared must go, and
+// nobody listens any more. The test prints how long that took.
 #include <sys/stat.h>
 
 #include <cctype>
@@ -14,8 +14,8 @@ namespace bulkhead::test {
 namespace {
 
 namespace fs = std::filesystem;
-// Numbers of the files in memory that a process has open or mapped: rings, and what a vault holds.
-// All are of one file system, the kernel's own.
+// Returns the inode numbers of the files in memory that a process has open or mapped: rings, and the memory of a
+// vault. All of them are on one file system, the kernel's own.
 std::set<ino_t> memory_files_of(const std::string& pid) {
   std::set<ino_t> found;
   std::error_code gone;
@@ -38,7 +38,7 @@ std::set<ino_t> memory_files_of(const std::string& pid) {
   return found;
 }
 
-// Whether any process of this machine that may be looked at has one of them.
+// Says whether any process of this machine that the test may inspect has one of them.
 bool held_anywhere(const std::set<ino_t>& files) {
   for (const auto& entry : fs::directory_iterator("/proc")) {
     const std::string name = entry.path().filename();
@@ -50,8 +50,8 @@ bool held_anywhere(const std::set<ino_t>& files) {
   return false;
 }
 
-// Orphans are reaped by the first process of the machine, some of which look for them once a second:
-// a zombie holds nothing and runs no more.
+// The machine's first process reaps orphans, and some such processes look only once a second. A zombie holds nothing
+// and does not run any more.
 bool has_ended(pid_t process) {
   std::ifstream stat("/proc/" + std::to_string(process) + "/stat");
   std::string line;
@@ -99,7 +99,7 @@ TEST_P(DaemonDeath, TakesWorkersSparesAndTheirMemoryWithIt) {
   EXPECT_TRUE(Serving::eventually([&] { return !held_anywhere(shared); }));
   std::printf("%s: workers gone %lld ms after the daemon was killed, memory after %lld ms\n",
               GetParam(), ended_ms, after_ms());
-  while (client.receive_chunk().has_value()) {  // what was on its way, then the end
+  while (client.receive_chunk().has_value()) {  // reads what was on its way, then the end
   }
   EXPECT_FALSE(HttpClient(serving.port).connected());
 }

@@ -1,5 +1,5 @@
-// kill -9 in the prompt and in the generation of one model of each family: the stream is what it would have been.
-// BULKHEAD_CRASH_KILLS: how many for each (one by default); BULKHEAD_CRASH_SEED: which moments.
+// kill -9 while one model of each family reads a prompt or generates: the stream must be that of an undisturbed run.
+// BULKHEAD_CRASH_KILLS: kills for each model (one by default); BULKHEAD_CRASH_SEED: at which moments.
 #include <random>
 
 #include "tests/integration/crash/streams.hpp"
@@ -39,7 +39,7 @@ TEST_P(FamilyKills, StreamsAreWhole) {
     ASSERT_TRUE(undisturbed.back().done);
   }
   for (int i = 0; i < kills; ++i) {
-    // Every third in the prompt.
+    // Every third kill is during the prompt.
     const int pieces = i % 3 == 2 ? 0 : between(1, kTokens - 2);
     const std::chrono::microseconds more{between(0, pieces == 0 ? 200000 : 3000)};
     SCOPED_TRACE("seed " + std::to_string(seed) + ", kill " + std::to_string(i) + ": " +

@@ -1,17 +1,17 @@
-// Every fault at every step of a streamed request, with the real worker and the built-in model: it
-// is killed, stopped or aborted at the n-th hit of each point of the channel, of the device, of the
-// heap and of the model's file; a device call, an allocation, a send or a file fails; a record is
-// spoilt. For n = 1, 2, 3, ... until the point is not reached any more. After each the stream is
-// whole and the same, the daemon is the same process, and it holds no more than before.
+// Every fault at every step of a streamed request, with the real worker and the built-in model. The worker is killed,
+// stopped or aborted at the n-th hit of each point of the channel, the device, the heap and the model's file; or a
+// device call, an allocation, a send or a file fails; or a record is damaged. n is 1, 2, 3, ... until the point is
+// not reached any more. After each fault, the stream must be complete and unchanged, the daemon must be the same
+// process, and the daemon must not hold more memory or descriptors than before.
 //
 // Two phases: in a request, from its arrival to its end; in a successor, from its exec through
 // loading and replaying to the end of a stream that a killed worker left.
 //
-// FaultSample takes some of it and always runs. FaultLoop is all of it, in parts that run side by
-// side, and is skipped without BULKHEAD_EVERY_FAULT=1 (N: for n = 1, 1+N, 1+2N, ...):
+// FaultSample runs some of these faults, always. FaultLoop runs all of them, in parts that run side by side, and is
+// skipped without BULKHEAD_EVERY_FAULT=1 (N: only n = 1, 1+N, 1+2N, ...):
 //   BULKHEAD_EVERY_FAULT=1 ctest --test-dir build/release -j N -R FaultLoop
-// Only in a successor are some n left out: of its tens of thousands of allocations, and of the
-// points at which it is stopped, which costs ten heartbeats each, the further ones, the wider apart.
+// Only in a successor are some n left out, with growing gaps: it has tens of thousands of allocations, and each stop
+// costs ten heartbeats.
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -31,7 +31,7 @@
 namespace bulkhead::test {
 namespace {
 
-// Each token passes the same points: a few show all of them.
+// Each token passes the same points, so a few tokens reach all of them.
 constexpr int kTokens = 6;
 constexpr int kTokensBeforeTheKill = 2;
 
@@ -65,7 +65,7 @@ class Plan {
     std::memcpy(shared_->plan, text.data(), text.size());
     shared_->generation.fetch_add(1);
   }
-  // Takes the plan back. Returns whether a worker had acted on it.
+  // Removes the plan. Returns whether a worker had acted on it.
   bool disarm() {
     const auto planned = shared_->generation.load();
     arm("");
@@ -82,11 +82,12 @@ class Faults : public testing::Test {
  protected:
   void serve(const char* transport, int heartbeat_ms) {
     transport_ = transport;
-    // From its file: the one in the program is not read.
+    // The model is loaded from its file, because points such as file.read are not passed for the model in the
+    // program.
     const std::string model = BULKHEAD_BUILTIN_FILE;
     ASSERT_TRUE(std::filesystem::exists(model)) << model;
-    // Little to warm up, for most of the time goes into starting workers; and no looking at the
-    // channel before sleeping, which would pass the same points as often as the machine is fast.
+    // There is little to warm up, because most of the time goes into starting workers. The worker does not spin
+    // before it sleeps: on a fast machine it would pass the same points more often.
     serving_ = serve_model(model,
                            {"ipc.transport="s + transport, "ipc.spin_us=0", "engine.max_batch=2",
                             "engine.prefill_chunk=32",
@@ -98,7 +99,7 @@ class Faults : public testing::Test {
     daemon_ = serving_.daemon->pid();
     expected_ = complete(serving_, request());
     ASSERT_EQ(expected_.ids.size(), static_cast<std::size_t>(kTokens));
-    // Once each way: what the daemon keeps from then on it keeps.
+    // Each way is tried once before the measurement, because the daemon keeps some memory from then on.
     ASSERT_TRUE(strike(Phase::kRequest, "kill@ipc.commit", 2));
     ASSERT_TRUE(strike(Phase::kSuccessor, "kill@ipc.commit", 2));
     ASSERT_TRUE(settled());
@@ -131,15 +132,15 @@ class Faults : public testing::Test {
             {"stream_options", {{"include_usage", true}}}};
   }
 
-  // One fault; false when the point was not reached so often.
+  // Tries one fault; returns false if the point was not reached that often.
   bool strike(Phase phase, const std::string& fault, int n) {
     const std::string planned = fault + ":" + std::to_string(n);
     SCOPED_TRACE(planned + (phase == Phase::kRequest ? " in a request" : " in a successor"));
     for (int tries = 0; tries < 10 && !HasFailure(); ++tries) {
       const json before = serving_worker();
       if (strike_once(phase, planned, before)) return true;
-      // On a busy machine this process may come to the kill when the stream is over, and its successor
-      // has nothing to go on with: that was no try.
+      // On a busy machine the kill may come only when the stream is over. Then the successor has nothing to continue,
+      // and the try does not count.
       if (phase == Phase::kRequest ||
           serving_.worker()["recovered_requests"] > before["recovered_requests"])
         break;
@@ -218,7 +219,7 @@ class Faults : public testing::Test {
     return points;
   }
 
-  // Of its own: a spoilt record costs a worker its cache folder.
+  // Each has its own folder, because a damaged record makes the daemon wipe a worker's cache folder.
   static std::filesystem::path new_caches() {
     char name[] = "/tmp/bulkhead-faults-XXXXXX";
     return ::mkdtemp(name);
@@ -244,7 +245,7 @@ std::string name_of(Phase phase) {
 
 class FaultSample : public Faults, public testing::WithParamInterface<const char*> {
  protected:
-  // Where the point is not passed so often, at once.
+  // If the point is passed less often, the fault comes at its first hit.
   void strike_some(Phase phase, const std::string& fault, const std::vector<int>& sample) {
     int hits = 0;
     for (const int n : sample) {
@@ -259,12 +260,12 @@ class FaultSample : public Faults, public testing::WithParamInterface<const char
 INSTANTIATE_TEST_SUITE_P(Transport, FaultSample, testing::Values("shm", "stdio"),
                          [](const auto& test) { return std::string(test.param); });
 
-// Over stdio without what has nothing to do with the channel.
+// Over stdio, faults that have nothing to do with the channel are left out.
 TEST_P(FaultSample, EveryStreamIsWhole) {
   serve(GetParam(), 2000);
   const auto points = channel_points();
   for (std::size_t i = 0; i < points.size(); i += 6) {
-    // channel_deaths_test has all of them, with a scripted worker.
+    // channel_deaths_test tries all of them with a scripted worker.
     const bool early = i % 12 == 0;
     strike_some(early ? Phase::kSuccessor : Phase::kRequest, "kill@" + points[i], {early ? 2 : 5});
   }
@@ -287,13 +288,13 @@ TEST_P(FaultSample, EveryStreamIsWhole) {
   strike_some(Phase::kSuccessor, "fail@gpu.create", {1});
   strike_some(Phase::kSuccessor, "kill@gpu.submit", {2});
   strike_some(Phase::kSuccessor, "fail@heap.allocate", {100, 3000});
-  // It has its predecessor's open file, so that there is none to be opened.
+  // The successor has its predecessor's open file, so it opens none.
   strike_some(Phase::kSuccessor, "fail@file.map", {1});
   strike_some(Phase::kSuccessor, "fail@file.read", {1});
-  EXPECT_GE(reached_, 11);  // a vault leaves out some of loading
+  EXPECT_GE(reached_, 11);  // with a vault, some steps of loading do not happen
 }
 
-// Submits and waits while a request is computed are those of its steps.
+// While a request is computed, submits and waits belong to its steps.
 TEST_F(Faults, ADeviceThatIsLostSaysInWhichStep) {
   serve("shm", 2000);
   for (const char* const fault : {"fail@gpu.wait", "fail@gpu.submit"}) {
@@ -308,7 +309,7 @@ TEST_F(Faults, ADeviceThatIsLostSaysInWhichStep) {
   }
 }
 
-// The stream goes on, in a successor that does without.
+// The stream continues in a successor that runs without this part.
 TEST_F(Faults, APartThatFailsToStartIsDoneWithoutAndTold) {
   serve("shm", 2000);
   ASSERT_TRUE(strike(Phase::kSuccessor, "fail@gpu.create", 1));
@@ -324,9 +325,9 @@ TEST_F(Faults, APartThatFailsToStartIsDoneWithoutAndTold) {
 }
 
 // A driver runs what it finds in the cache folder. The daemon keeps the kernels from before the first request, unless
-// the process lied, and keeps no later file.
+// the process broke a rule, and keeps no later file.
 TEST_P(FaultSample, KernelsOfBeforeTheFirstRequestAreKeptAndNothingElse) {
-  serve(GetParam(), 10000);  // compiling everything is no hang, however busy the machine is
+  serve(GetParam(), 10000);  // compiling everything must not count as a hang, however busy the machine is
   namespace fs = std::filesystem;
   const fs::path planted = cache_folder() / "planted";
   // Returns when the kernels were written, in nanoseconds; 0 if there are none.
@@ -352,12 +353,12 @@ TEST_P(FaultSample, KernelsOfBeforeTheFirstRequestAreKeptAndNothingElse) {
   EXPECT_GT(compiled(), first);
 }
 
-// A part of the loop; no points: the channel's.
+// A part of the loop; without points it has the channel's.
 struct Part {
   const char* name;
   std::vector<const char*> actions;
   std::vector<const char*> points;
-  int least_reached = 1;  // of its points, by an action each
+  int least_reached = 1;  // how many of its points each action must reach
   int heartbeat_ms = 5000;
 };
 const std::vector<Part>& parts() {
@@ -372,7 +373,7 @@ const std::vector<Part>& parts() {
       {"KilledAtAllocations", {"kill"}, {"heap.allocate"}},
       {"StoppedAtTheChannel", {"stop"}, {"ipc.commit", "ipc.received"}, 2, 1000},
       {"StoppedAtTheDevice", {"stop"}, {"gpu.submit", "gpu.wait"}, 2, 1000},
-      // Of a request alone none is passed: the model is loaded.
+      // A request alone passes none of these points, because the model is already loaded.
       {"Files", {"fail", "kill"}, {"file.open", "file.map", "file.read"}, 0},
   };
   return all;
@@ -406,10 +407,10 @@ class FaultLoop : public Faults, public testing::WithParamInterface<Parted> {
     return n + stride_;
   }
 
-  // All n of a point.
+  // Tries all n of a point.
   void strike_all(const std::string& fault) {
     int hits = 0;
-    // Some points are passed more often in one run than in another: once is no end.
+    // Some points are passed more often in one run than in another, so one miss does not end the loop.
     for (int n = 1, missed = 0; missed < 2 && !HasFailure();) {
       const bool acted = strike(phase(), fault, n);
       missed = acted ? 0 : missed + 1;
@@ -440,7 +441,7 @@ TEST_P(FaultLoop, EveryStreamIsWhole) {
   if (points.empty()) points = channel_points();
   for (const char* action : part().actions) {
     for (const std::string& point : points) {
-      // What a record or a send may do is at its own point.
+      // Damaged records are tried only at their own point.
       if (action == "corrupt"s && point != "ipc.commit") continue;
       if (action == "fail"s && point == "ipc.commit") continue;
       strike_all(action + "@"s + point);

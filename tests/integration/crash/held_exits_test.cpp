@@ -1,7 +1,6 @@
-// Processes of the scripted worker that are dead, or as good as dead, and that the kernel has not
-// taken back. No request waits for them while a peer is there, the daemon counts them, and it reaps
-// them when they end after all. vault_exits_test.cpp tests what they mean for memory that outlives a
-// worker.
+// Processes of the scripted worker that are dead, or will be soon, and that the kernel has not released. No request
+// waits for them if another worker is there; the daemon counts them, and reaps them when they end after all.
+// vault_exits_test.cpp tests what they mean for memory that outlives a worker.
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -143,7 +142,7 @@ TEST_P(HeldPeer, RequestsThatHaveNotBegunGoToThePeerToo) {
 TEST_P(HeldPeer, OfAOneThatBrokeARuleNothingMoreIsHeardAndItsStreamsGoOn) {
   start();
   if (!held_->held()) GTEST_SKIP() << kNoTracing;
-  HttpClient liar(serving_.port);  // goes to the first
+  HttpClient liar(serving_.port);  // this goes to the first worker
   liar.send("POST", "/v1/completions", stream_of("slow gap@50", 200).dump());
   ASSERT_EQ(liar.receive_head().status, 200);
   ASSERT_EQ(find(serving_, "builtin-0")["outstanding_requests"], 1);

@@ -1,6 +1,6 @@
-// kill -9 at random moments of real streams: every token, text, log-probability and finish reason
-// must be what an undisturbed run gives. BULKHEAD_CRASH_KILLS: how many (a few by default);
-// BULKHEAD_CRASH_SEED: which moments.
+// kill -9 at random moments of real streams: every token, text, log-probability and finish reason must be that of an
+// undisturbed run. BULKHEAD_CRASH_KILLS: the number of kills (a few by default); BULKHEAD_CRASH_SEED: at which
+// moments.
 #include <cstdio>
 #include <future>
 #include <random>
@@ -26,7 +26,7 @@ class ModelKills : public testing::TestWithParam<const char*> {
 
   void kill_at_random_moments(bool sampled, int kills) {
     const int tokens = kills > 2 ? 200 : 100;
-    // A token a piece: the moments are counted in pieces.
+    // Each piece is one token, because moments are counted in pieces.
     const Serving serving =
         serve_model("", {std::string("ipc.transport=") + GetParam(), "engine.speculation=off"});
     const pid_t daemon = serving.daemon->pid();
@@ -79,7 +79,7 @@ TEST_P(ModelKills, SampledStreamIsWhole) {
   kill_at_random_moments(true, number_from("BULKHEAD_CRASH_KILLS", 2));
 }
 
-// Guessed wherever there is a guess, and killed in the middle: what was heard without guesses.
+// The worker guesses wherever it can and is killed in the middle; the client must get the same as without guesses.
 TEST_P(ModelKills, GuessesChangeNoStream) {
   const std::string transport = std::string("ipc.transport=") + GetParam();
   const std::string prompt =
@@ -167,7 +167,7 @@ TEST_P(ModelKills, SixteenStreamsAreWhole) {
   int done = 0, streams = 0, whole = 0;
   while (done < kills) {
     auto running = all();
-    // Several deaths within the same streams, as long as they last.
+    // Several deaths hit the same streams as long as these last.
     for (int here = between(1, 3); here > 0 && done < kills; --here, ++done) {
       std::this_thread::sleep_for(milliseconds(between(0, duration_ms / 2)));
       send_signal(serving_worker(serving), SIGKILL);

@@ -1,5 +1,5 @@
-// New settings and new workers under running streams: SIGHUP, and restarts by request. Nothing is
-// lost, and no stream changes its model on the way.
+// New settings and new workers while streams run: SIGHUP, and restarts by request. No stream is lost, and none
+// changes its model on the way.
 #include <sys/stat.h>
 
 #include <csignal>
@@ -13,7 +13,7 @@
 namespace bulkhead::test {
 namespace {
 
-// A daemon with a configuration file, and the folder where that and its models lie.
+// A daemon with a configuration file, and the folder that has this file and its models.
 class Reload : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -46,7 +46,7 @@ class Reload : public testing::TestWithParam<const char*> {
     EXPECT_NE(serving.port, 0) << serving.daemon->log();
     return serving;
   }
-  // Asks for it and waits until the log has the words.
+  // Sends SIGHUP and waits until the log has the words.
   static void reload(const Serving& serving, const std::string& words) {
     const std::size_t before = serving.daemon->log().size();
     serving.daemon->signal(SIGHUP);
@@ -73,7 +73,7 @@ class Reload : public testing::TestWithParam<const char*> {
       EXPECT_EQ(client->receive_head().status, 200);
     return clients;
   }
-  // Whether a new answer of the model is the other one's.
+  // Says whether a new answer of the model is the other model's.
   static bool answers_as_other(const Serving& serving, const std::string& model) {
     const HttpReply reply = serving.complete(ask(model, "x", 3));
     EXPECT_EQ(reply.status, 200) << reply.body;
@@ -99,8 +99,8 @@ TEST_P(Reload, AddsRemovesAndChangesModelsUnderStreams) {
   reload(serving, "models whose workers are replaced: one");
   EXPECT_TRUE(serving.daemon->says("models added: four"));
   EXPECT_TRUE(serving.daemon->says("models removed, each ends with its last request: two"));
-  // New requests: the removed one is unknown at once, the added one comes, the changed one always
-  // answers.
+  // For new requests, the removed model is unknown at once, the added one becomes available, and the changed one
+  // always answers.
   EXPECT_EQ(serving.complete(ask("two", "x", 3)).status, 404);
   EXPECT_EQ(serving.get("/v1/models/two").status, 404);
   ASSERT_TRUE(
@@ -130,7 +130,7 @@ TEST_P(Reload, AddsRemovesAndChangesModelsUnderStreams) {
 }
 
 TEST_P(Reload, AModelIsNotFailedWhileThePredecessorsOfAFailedReplacementServe) {
-  // Three starts are well, all later ones die while they load.
+  // Three starts succeed; all later processes die while they load.
   const Serving serving = start(model("one", "one.gguf", 2) + model("two", "two.gguf"), "",
                                 {{"FAKE_COUNTER_FILE", path("starts")}, {"FAKE_DIE_AFTER", "3"}});
   for (const char* name : {"one-0", "one-1", "two-0"})
@@ -140,7 +140,7 @@ TEST_P(Reload, AModelIsNotFailedWhileThePredecessorsOfAFailedReplacementServe) {
   ASSERT_TRUE(Serving::eventually([&] { return find(serving, "one-0")["state"] == "failed"; }));
   EXPECT_EQ(serving.get("/health").status, 200);
   EXPECT_FALSE(answers_as_other(serving, "one"));
-  // What is not ready now is another model, and it is still tried.
+  // The model that is not ready now is a different one, and the daemon still tries it.
   send_signal(pid_in(serving, "two-0", "ready"), SIGKILL);
   ASSERT_TRUE(Serving::eventually([&] { return find(serving, "two-0")["restarts"] >= 1; }));
   const HttpReply health = serving.get("/health");
@@ -154,7 +154,7 @@ TEST_P(Reload, AWorkerThatDiesWhileItIsReplacedComesBackAsWhatItWas) {
   auto clients = streams(serving, "one", 8, 300);
   write(model("one", "other.gguf", 2));
   reload(serving, "models whose workers are replaced: one");
-  // The first is draining; each of the two dies once, with streams of the old model.
+  // The first worker is draining; each of the two dies once, with streams of the old model.
   for (const char* name : {"one-0", "one-1"}) {
     const pid_t victim = find(serving, name)["pid"].get<pid_t>();
     send_signal(victim, SIGKILL);
@@ -188,7 +188,7 @@ TEST_P(Reload, ABadFileIsRefusedWithItsErrorAndChangesNothing) {
   for (auto& client : clients)
     expect_whole(rest_of(*client), 200);
   EXPECT_EQ(pid_in(serving, "one-0", "ready"), pid);
-  // And the next good one is taken.
+  // The next valid file is accepted.
   write(model("one", "other.gguf"));
   reload(serving, "models whose workers are replaced: one");
   ASSERT_TRUE(Serving::eventually([&] { return answers_as_other(serving, "one"); }));
@@ -225,7 +225,7 @@ TEST_P(Reload, WhatWouldTakeAwayAllModelsOrTheKeyUnaskedIsRefused) {
   std::filesystem::create_directory(file);
   reload(serving, "reload refused");
   std::filesystem::remove(file);
-  // What is asked for in so many words is done.
+  // The daemon does what the settings explicitly ask for.
   std::ofstream(file) << "models: [{path: builtin}]\nserver: {api_key: \"\"}\n";
   reload(serving, "models added: builtin");
   ASSERT_TRUE(Serving::eventually([&] {
@@ -242,12 +242,12 @@ TEST_P(Reload, AModelThatCanNotBeLoadedKeepsNoOtherFromItsClients) {
   EXPECT_EQ(refused.status, 503) << refused.body;
   EXPECT_EQ(json::parse(serving.get("/health").body)["status"], "failed");
   EXPECT_TRUE(serving.daemon->says("serving without what can't be loaded"));
-  // It is tried again by itself, and served once that is possible.
+  // The daemon tries it again by itself, and serves it once that is possible.
   std::ofstream(path("broken.gguf")) << "mended";
   EXPECT_TRUE(
       Serving::eventually([&] { return serving.complete(ask("bad", "x", 3)).status == 200; }));
   EXPECT_EQ(serving.get("/health").status, 200);
-  // A reload that adds one that can't be loaded ends nothing either.
+  // A reload that adds a model that can't be loaded ends nothing, either.
   std::ofstream(path("broken-2.gguf")) << "broken";
   write(model("one", "one.gguf") + model("worse", "broken-2.gguf"));
   reload(serving, "models added: worse");
@@ -264,7 +264,7 @@ TEST_P(Reload, AFileThatNobodyWritesHoldsUpNobody) {
   serving.daemon->signal(SIGHUP);
   for (int i = 0; i < 20; ++i)
     ASSERT_EQ(serving.complete(ask("one", "x", 3)).status, 200);
-  // A good one in its place is taken, whatever becomes of the first.
+  // A valid file in its place is accepted, whatever happens to the first one.
   std::filesystem::remove(file);
   write(model("one", "other.gguf"));
   reload(serving, "models whose workers are replaced: one");
@@ -290,7 +290,7 @@ TEST_P(Reload, SettingsTakeEffectOrAreNamed) {
   const std::vector<std::string> key = {"Authorization: Bearer secret"};
   EXPECT_EQ(serving.complete(ask("one", "x", 3)).status, 401);
   EXPECT_EQ(serving.post("/v1/completions", ask("one", "x", 3).dump(), key).status, 200);
-  // A second worker and a spare for each; the first goes on as it was.
+  // Each model gets a second worker and a spare; the first worker continues unchanged.
   ASSERT_TRUE(Serving::eventually([&] {
     const json all =
         json::parse(HttpClient(serving.port).request("GET", "/v1/workers", "", key).body);
@@ -303,7 +303,7 @@ TEST_P(Reload, SettingsTakeEffectOrAreNamed) {
   }));
   for (auto& client : clients)
     expect_whole(rest_of(*client), 300);
-  // And back: the surplus goes.
+  // With the old settings again, the additional workers end.
   write(model("one", "one.gguf"), "isolation: {standby: 0}\nserver: {api_key: \"\"}\n");
   reload(serving, "models with another number of workers: one");
   ASSERT_TRUE(Serving::eventually([&] { return workers(serving).size() == 1; }));
@@ -343,7 +343,7 @@ TEST_P(Reload, AStreamDoesNotGoOnWithAnotherFileAfterADeath) {
   auto clients = streams(serving, "one", 2, 300);
   for (auto& client : clients)
     client->receive_chunk();
-  std::ofstream(path("one.gguf")) << "another file";  // and nobody said so
+  std::ofstream(path("one.gguf")) << "another file";  // nobody told the daemon about the new file
   send_signal(before, SIGKILL);
   for (auto& client : clients) {
     const Events events = events_of(rest_of(*client));
@@ -353,7 +353,7 @@ TEST_P(Reload, AStreamDoesNotGoOnWithAnotherFileAfterADeath) {
     EXPECT_EQ(error["code"], "worker_crashed") << error;
     EXPECT_NE(error["message"].get<std::string>().find("model file has changed"), std::string::npos);
   }
-  EXPECT_EQ(serving.complete(ask("one", "x", 3)).status, 200);  // with the new one
+  EXPECT_EQ(serving.complete(ask("one", "x", 3)).status, 200);  // a successor with the new file answers
 }
 
 TEST_P(Reload, ManyOfThemLeaveNothingBehind) {

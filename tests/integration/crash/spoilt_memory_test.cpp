@@ -1,5 +1,5 @@
-// Memory of a real worker that changes under it, and outputs that are not finite numbers: no client gets a token of
-// either. As in vault_test.cpp, the tests change what the daemon's descriptors are of.
+// A real worker's memory changes, or its outputs are not finite numbers: no client gets a token that depends on
+// either. As in vault_test.cpp, the tests change the memory that the daemon's descriptors refer to.
 #include <algorithm>
 #include <cstring>
 #include <fstream>
@@ -74,7 +74,7 @@ TEST_F(SpoiltMemory, PagesThatAreSpoiltWhileTheyWaitAreComputedAnew) {
   start("", {"isolation.check_memory_s=0"});
   ASSERT_TRUE(Serving::eventually(
       [&] { return serving_.metric("bulkhead_worker_kv_pages_summed_total") > 1; }));
-  // A page that was looked at within the last second is believed.
+  // A page that was compared within the last second is not compared again.
   std::this_thread::sleep_for(std::chrono::milliseconds(1200));
   if (!flip_pages()) GTEST_SKIP() << "this device's memory is no memory file";
   EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard) << serving_.daemon->log();
@@ -118,7 +118,7 @@ TEST_F(SpoiltMemory, StatesThatAreSpoiltWhileTheyWaitAreFoundByTheBackground) {
   if (model.empty()) GTEST_SKIP() << "no fixtures at " << fixtures();
   start(model, {"isolation.check_memory_s=1"});
   if (!flip_states()) GTEST_SKIP() << "this device's memory is no memory file";
-  // Nobody goes on from them.
+  // No sequence continues from these states.
   EXPECT_TRUE(Serving::eventually([&] {
     return serving_.daemon->says("saved states are not what they were");
   })) << serving_.daemon->log();
@@ -145,12 +145,12 @@ TEST_F(SpoiltMemory, AnInfiniteWeightFailsRequestsAndGivesNoToken) {
       const HttpReply reply = serving_.complete(request);
       EXPECT_EQ(reply.status, 500) << reply.body;
       EXPECT_THAT(reply.body, HasSubstr("not finite numbers"));
-      // Computed twice: the first time could have been the pages' fault.
+      // It is computed twice, because the first time the pages could have been the cause.
       EXPECT_TRUE(Serving::eventually([&] { return serving_.metric(kNotFinite) >= seen + 2; }));
       seen = serving_.metric(kNotFinite);
     }
   }
-  // Streams have begun when the first output comes: an event tells of the failure.
+  // Streams have begun when the first output comes, so an event reports the failure.
   const HttpReply streamed = serving_.complete(request_of(false, 4, "Once upon", 7));
   EXPECT_THAT(streamed.body, HasSubstr("not finite numbers"));
   EXPECT_THAT(streamed.body, testing::Not(HasSubstr("token_ids")));
@@ -160,7 +160,7 @@ TEST_F(SpoiltMemory, AnInfiniteWeightFailsRequestsAndGivesNoToken) {
   EXPECT_EQ(worker["restarts"], 0) << worker;
 }
 
-// Pages that become no numbers while a sequence computes with them, which no checksum tells in time.
+// Pages become not-a-number while a sequence computes with them; no checksum notices that in time.
 TEST_F(SpoiltMemory, PagesThatAreNoNumbersUnderAStreamAreComputedAgain) {
   start("", {"isolation.check_memory_s=0", "isolation.heartbeat_timeout_ms=20000"});
   for (const bool sampled : {false, true}) {
@@ -171,8 +171,8 @@ TEST_F(SpoiltMemory, PagesThatAreNoNumbersUnderAStreamAreComputedAgain) {
     bool there = true;
     const pid_t worker = serving_worker(serving_);
     const Timed disturbed = stream(serving_.port, request_, kTokens / 2, [&] {
-      stop(worker);  // so that nothing is computed again before all pages are spoilt
-      there = fill_pages(std::byte{0xff});  // halves and floats of these bytes are no numbers
+      stop(worker);  // so that nothing is computed again before all pages are damaged
+      there = fill_pages(std::byte{0xff});  // halves and floats of these bytes are not numbers
       send_signal(worker, SIGCONT);
     });
     if (!there) GTEST_SKIP() << "this device's memory is no memory file";

@@ -57,7 +57,7 @@ TEST_P(Standby, TakesOverWithoutLoadingAndIsReplaced) {
   EXPECT_EQ(worker["last_death"], "killed by signal 9 (SIGKILL)");
   EXPECT_EQ(worker["last_recovery"]["way"], "standby");
   EXPECT_EQ(serving.metric("bulkhead_worker_takeovers_total{worker=\"builtin-0\"}"), 1);
-  // It has a successor of its own, and so on.
+  // The spare gets a successor of its own, and so on.
   for (int i = 2; i < 4; ++i) {
     pid_in(serving, "builtin-0.standby-0", "standby");
     send_signal(pid_in(serving, "builtin-0", "ready"), SIGKILL);
@@ -101,7 +101,7 @@ TEST_P(Standby, AHungSpareIsReplacedBeforeItIsNeeded) {
 TEST_P(Standby, DeathBeforeASpareIsLoadedIsAnOrdinaryRestart) {
   const Serving serving = serve_with({"isolation.standby=1"}, {{"FAKE_LOAD_MS", "700"}});
   const pid_t first = pid_in(serving, "builtin-0", "ready");
-  send_signal(first, SIGKILL);  // the spare loads still
+  send_signal(first, SIGKILL);  // the spare is still loading
   expect_whole(serving.complete(stream_of("x", 5)).body, 5);
   EXPECT_EQ(find(serving, "builtin-0")["restarts"], 1);
 }
@@ -115,7 +115,7 @@ TEST(StandbyActions, OnlyTheSparesThatAreWantedStandBy) {
     const json now = find(serving, "builtin-0.standby-0");
     return now["state"] == "standby" && now["pid"] != spare;
   }));
-  // A restart by request is for a fresh start: no spare takes over, and it is replaced, too.
+  // A restart by request asks for a fresh start, so no spare takes over, and the spare is replaced, too.
   const pid_t second = pid_in(serving, "builtin-0.standby-0", "standby");
   EXPECT_EQ(serving.post("/v1/workers/builtin-0/restart", "").status, 202);
   ASSERT_TRUE(Serving::eventually([&] { return find(serving, "builtin-0")["restarts"] == 1; }));
@@ -131,7 +131,7 @@ TEST(StandbyActions, OnlyTheSparesThatAreWantedStandBy) {
     }
     return spares.size() == 1 && now != second;
   }));
-  // And they end with the daemon.
+  // The spares end with the daemon.
   serving.daemon->signal(SIGTERM);
   EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
 }
@@ -149,7 +149,7 @@ TEST(CrashBudget, ABrokenModelFileEndsInFailedAndIsMendedByHand) {
   const HttpReply before = serving.complete(request);
   ASSERT_EQ(before.status, 200) << before.body;
 
-  // A stream runs and others wait when it becomes clear that nobody comes.
+  // A stream runs, and other requests wait, when it becomes clear that no successor will come.
   HttpClient stream(serving.port);
   stream.send(
       "POST", "/v1/completions",
@@ -178,7 +178,7 @@ TEST(CrashBudget, ABrokenModelFileEndsInFailedAndIsMendedByHand) {
   EXPECT_EQ(health.status, 503);
   EXPECT_EQ(json::parse(health.body)["status"], "failed");
   EXPECT_NE(health.body.find(model.string()), std::string::npos) << health.body;
-  EXPECT_EQ(serving.complete(request).status, 503);  // at once, and the daemon goes on
+  EXPECT_EQ(serving.complete(request).status, 503);  // the request fails at once, and the daemon continues
 
   std::filesystem::copy_file(original, model, std::filesystem::copy_options::overwrite_existing);
   EXPECT_EQ(serving.post("/v1/workers/" + name + "/restart", "").status, 202);
@@ -203,10 +203,10 @@ TEST(CrashBudget, SparesAreGivenUpWithTheirWorker) {
   EXPECT_EQ(find(serving, "builtin-0")["state"], "failed") << "a spare has revived it";
   EXPECT_EQ(find(serving, "builtin-0")["takeovers"], 2);
   EXPECT_EQ(serving.complete(stream_of("x", 5)).status, 503);
-  // By hand it comes back, and so do they.
+  // When an operator restarts the worker, it comes back, and so do its spares.
   EXPECT_EQ(serving.post("/v1/workers/builtin-0/restart", "").status, 202);
   pid_in(serving, "builtin-0", "ready");
-  EXPECT_TRUE(Serving::eventually([&] {  // under another name while the last one is still ending
+  EXPECT_TRUE(Serving::eventually([&] {  // the new spare has another name while the last one is still ending
     return std::ranges::any_of(workers(serving),
                                [](const json& worker) { return worker["state"] == "standby"; });
   })) << workers(serving);
@@ -216,7 +216,7 @@ TEST(CrashBudget, SparesAreGivenUpWithTheirWorker) {
 TEST(CrashBudget, APeerGoesOnServing) {
   char counter[] = "/tmp/bulkhead-count-XXXXXX";
   UniqueFd file(::mkstemp(counter));
-  // Two starts are well, all later ones die while they load.
+  // Two starts succeed; all later processes die while they load.
   const Serving serving =
       serve({"models.0.path=builtin", "models.0.workers=2", "isolation.crash_budget=2"},
             {{"FAKE_COUNTER_FILE", counter}, {"FAKE_DIE_AFTER", "2"}});

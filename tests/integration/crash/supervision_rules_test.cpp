@@ -1,5 +1,5 @@
-// The rules by which a worker's death is told and counted, with a scripted worker: who is struck,
-// how a poisonous request ends, which words a death gets, how soon a hang is noticed.
+// The rules by which a worker's deaths are named and counted, with a scripted worker: which request gets a strike,
+// how a poisonous request ends, how a death is described, and how soon a hang is noticed.
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -75,7 +75,7 @@ TEST(Strikes, AStreamThatGoesOnBetweenDeathsGetsNone) {
 
 TEST(Strikes, OneDeathBeforeTheFirstTokenIsNone) {
   const Serving serving = serve({"isolation.max_strikes=1"});
-  // Each dies with its neighbours' first tokens still to come.
+  // Each dies before its neighbours have their first tokens.
   std::vector<std::unique_ptr<HttpClient>> clients;
   for (int i = 0; i < 8; ++i) {
     clients.push_back(std::make_unique<HttpClient>(serving.port));
@@ -83,7 +83,7 @@ TEST(Strikes, OneDeathBeforeTheFirstTokenIsNone) {
   }
   ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 8; }));
   send_signal(ready_worker(serving), SIGSEGV);
-  // They still wait, none has failed: the successor has the first of them, alone.
+  // The others still wait and none has failed: the successor has only the first of them.
   ASSERT_TRUE(Serving::eventually([&] {
     return serving.worker()["restarts"] == 1 && serving.worker()["outstanding_requests"] == 1;
   }));
@@ -91,7 +91,7 @@ TEST(Strikes, OneDeathBeforeTheFirstTokenIsNone) {
   EXPECT_EQ(serving.metric("bulkhead_requests_waiting"), 7);
 }
 
-// Somebody's SIGKILL, SIGTERM or SIGSTOP says nothing of the request that it meets.
+// A SIGKILL, SIGTERM or SIGSTOP from somebody says nothing about the request that was in progress.
 TEST(Strikes, DeathsFromOutsideAreHardlyHeldAgainstARequest) {
   const Serving serving = serve({"isolation.max_strikes=1", "isolation.heartbeat_timeout_ms=300"});
   HttpClient waiting(serving.port);
@@ -109,10 +109,10 @@ TEST(Strikes, DeathsFromOutsideAreHardlyHeldAgainstARequest) {
   };
   for (const int signal : {SIGKILL, SIGSTOP, SIGTERM, SIGTERM, SIGSTOP, SIGTERM, SIGKILL})
     strike(signal);
-  // No suspect, either: nobody waits for anybody.
+  // There is no suspect, either, so no request waits for another one.
   ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 2; }));
   expect_whole(rest_of(client), 1000);
-  // But not for ever: the eighth makes two that count.
+  // But there is a limit: the eighth death makes two that count.
   strike(SIGKILL);
   const Events events = events_of(waiting.receive().body);
   EXPECT_FALSE(events.done);
@@ -122,7 +122,7 @@ TEST(Strikes, DeathsFromOutsideAreHardlyHeldAgainstARequest) {
   EXPECT_NE(error["message"].get<std::string>().find("8 tries"), std::string::npos) << error;
 }
 
-// Nor is it a reason to keep everybody waiting for the next start.
+// Such a death is also no reason to delay the next start.
 TEST(BackOff, HardlyGrowsWhenALoadingWorkerIsKilledFromOutside) {
   const Serving serving = serve({}, {{"FAKE_LOAD_MS", "200"}});
   pid_t last = ready_worker(serving);
@@ -145,7 +145,7 @@ TEST(BackOff, HardlyGrowsWhenALoadingWorkerIsKilledFromOutside) {
 TEST(BackOff, GrowsWhenAWorkerEndsItself) {
   char counter[] = "/tmp/bulkhead-count-XXXXXX";
   UniqueFd file(::mkstemp(counter));
-  // The first start is well, no other is.
+  // The first start succeeds, no other one does.
   const Serving serving = serve({"isolation.crash_budget=8"},
                                 {{"FAKE_COUNTER_FILE", counter}, {"FAKE_DIE_AFTER", "1"}});
   send_signal(ready_worker(serving), SIGKILL);
@@ -164,7 +164,7 @@ TEST(BackOff, GrowsWhateverSignalItSendsItself) {
   ASSERT_TRUE(Serving::eventually([&] {
     return serving.daemon->log().find("next start in 2000 ms") != std::string::npos;
   })) << serving.daemon->log();
-  // No kind came twice.
+  // No kind of death came twice.
   EXPECT_EQ(serving.worker()["state"], "restarting");
   ::unlink(counter);
 }
@@ -244,7 +244,7 @@ TEST(Causes, AWorkerIsTheKernelsVictimBeforeTheDaemon) {
   EXPECT_GT(score(ready_worker(serving)), score(serving.daemon->pid()));
 }
 
-// Prints how long it took; what is checked is that it is noticed and costs no token.
+// Prints how long it took. The test checks only that the hang is noticed and costs no token.
 class Hang : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Transport, Hang, testing::Values("shm", "stdio"),
                          [](const auto& test) { return std::string(test.param); });
@@ -325,8 +325,8 @@ TEST_P(Hang, OfTheDaemonItselfIsNoneOfItsWorkers) {
     EXPECT_EQ(serving.worker(i)["restarts"], 0) << serving.worker(i)["last_death"];
 }
 
-// The figure is for the reader: the longest gap of a stream whose worker lives, while the one next
-// door is killed, and while it is not.
+// Prints the longest gap of a stream whose worker lives, while a neighbouring worker is killed and while it is not.
+// The figure is only for the reader.
 TEST(Neighbours, StreamsOfAnotherWorkerGoOn) {
   const Serving serving = serve({"models.0.path=builtin", "models.0.workers=2"});
   ready_worker(serving, 0), ready_worker(serving, 1);
@@ -339,7 +339,7 @@ TEST(Neighbours, StreamsOfAnotherWorkerGoOn) {
       own = serving.worker(0)["outstanding_requests"] == 1 ? 0 : 1;
       return serving.worker(own)["outstanding_requests"] == 1;
     }));
-    HttpClient other(serving.port);  // goes to the worker next door
+    HttpClient other(serving.port);  // this goes to the neighbouring worker
     other.send("POST", "/v1/completions", stream_of("slow", 400).dump());
     ASSERT_EQ(other.receive_head().status, 200);
     const pid_t neighbour = ready_worker(serving, 1 - own);
@@ -363,7 +363,7 @@ TEST(Neighbours, StreamsOfAnotherWorkerGoOn) {
   }
 }
 
-// An upgrade under a daemon that runs: a worker that dies comes back as what it was.
+// An upgrade while a daemon runs: a worker that dies comes back as the program that it was.
 TEST(WorkerProgram, ThatWasReplacedIsNoticedAndTheFirstOneGoesOn) {
   namespace fs = std::filesystem;
   char name[] = "/tmp/bulkhead-upgrade-XXXXXX";

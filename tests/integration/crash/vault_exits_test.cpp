@@ -1,5 +1,5 @@
-// Spares, and processes that are dead but whose exit is not over: what a spare takes over before the exit ends, and
-// what becomes of a worker if its process never exits.
+// Spares, and dead processes whose exit is not over: what a spare takes over before the exit ends, and what happens
+// to a worker whose process never exits.
 #include <thread>
 
 #include "tests/integration/crash/vault_harness.hpp"

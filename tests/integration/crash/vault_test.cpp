@@ -1,8 +1,8 @@
-// What outlives a worker: its successor takes over weights and KV pages, even when the model's file is
-// gone; and whatever looks wrong about them costs a cold start, never a token.
+// What outlives a worker: its successor takes over weights and KV pages, even when the model's file has been deleted.
+// Any damage to them causes a cold start, but never a wrong token.
 //
-// The daemon's descriptors of a vault are to be had under /proc, so the tests change what lies there
-// as a process that runs wild would.
+// The daemon's descriptors of a vault can be opened under /proc, so the tests change that memory, as a process out of
+// control would.
 #include <sys/socket.h>
 
 #include <cstring>
@@ -39,7 +39,7 @@ TEST_P(VaultTransports, SuccessorTakesOverWeightsAndPages) {
                 figures["adopt_ms"].get<double>());
   }
   EXPECT_EQ(serving_.metric("bulkhead_worker_draws_below_accepted_total"), 0);
-  // The pages were found, not computed: of prompt and answer at most the last pages were.
+  // The pages were found, not computed; at most the last pages of prompt and answer were computed.
   EXPECT_TRUE(Serving::eventually(
       [&] { return serving_.metric("bulkhead_worker_prefix_cache_hit_tokens_total") > 0; }));
 }
@@ -54,11 +54,11 @@ TEST_F(Vault, ModelFileDeletedAfterTheStart) {
     kill_in_stream();
     EXPECT_EQ(vault()["state"], "imported");
     EXPECT_GT(vault()["pages_adopted"], 1);
-    // The tokenizer comes from the file that is gone, too.
+    // The tokenizer, too, comes from the deleted file.
     const HttpReply tokens = serving_.post("/tokenize", R"({"content": "once"})");
     EXPECT_EQ(tokens.status, 200) << tokens.body;
     EXPECT_EQ(serving_.metric("bulkhead_worker_draws_below_accepted_total"), 0);
-    // An asked restart has no other file to load either.
+    // A restart by request has no other file to load, either.
     restart();
     EXPECT_EQ(vault()["state"], "imported") << vault();
     EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard);
@@ -72,11 +72,11 @@ TEST_F(Vault, StatesThatLayersCarryAreTakenOverWithThePages) {
   kill_in_stream();
   EXPECT_EQ(way(), "imported");
   EXPECT_GT(vault()["pages_adopted"], 1);
-  // Of the prompt and half the answer at least a page; without a saved state that would be of no use.
+  // At least one page of the prompt and half of the answer is found; without a saved state that would be useless.
   EXPECT_TRUE(Serving::eventually(
       [&] { return serving_.metric("bulkhead_worker_prefix_cache_hit_tokens_total") >= 32; }));
   EXPECT_GT(serving_.metric("bulkhead_worker_state_snapshots"), 0);
-  // Nothing is saved: the prompt is read again.
+  // Nothing is saved, so the prompt is read again.
   start(model, {"engine.prefix_cache=false"});
   kill_in_stream();
 }
@@ -133,7 +133,7 @@ TEST_F(Vault, ChangedModelFileIsLoadedAtARestartAndNotAtADeath) {
   const std::string model = copy_of("tiny-llama-Q4_0.gguf");
   if (model.empty()) GTEST_SKIP() << "no fixtures at " << fixtures();
   start(model);
-  // Replaced as a person would: a new file under the old name.
+  // The file is replaced as a person would do it: by a new file under the old name.
   fs::copy_file(fixtures() / "models" / "tiny-llama-Q8_0.gguf", folder_ / "new");
   fs::rename(folder_ / "new", model);
   kill_in_stream();
@@ -144,7 +144,7 @@ TEST_F(Vault, ChangedModelFileIsLoadedAtARestartAndNotAtADeath) {
   EXPECT_NE(stream(serving_.port, request_).heard, undisturbed_.heard);
 }
 
-// The same file with other content, whose size and time of content are as before.
+// The same file with other content, but with the same size and the same time of content.
 TEST_F(Vault, AFileThatWasEditedInPlaceIsLoadedAtARestartAndNotAtADeath) {
   const std::string model = copy_of("tiny-llama-Q4_0.gguf");
   if (model.empty()) GTEST_SKIP() << "no fixtures at " << fixtures();
@@ -225,8 +225,8 @@ TEST_F(Vault, TheBaselineTakesItOverToo) {
   EXPECT_GT(vault()["pages_adopted"], 0);
 }
 
-// What other processes of the same user have on the way counts against what a worker may send. This
-// one may send fewer than others, so that these are not kept from it.
+// Descriptors that other processes of the same user are sending count against what a worker may send. This worker may
+// send fewer than others, so that the test does not hinder them.
 TEST_P(VaultTransports, IsOfferedOnceThereIsRoomForItsDescriptors) {
   const fs::path worker = folder_ / "worker";
   std::ofstream(worker) << "#!/bin/sh\nulimit -n 100\nexec " << BULKHEAD_BIN_DIR
@@ -257,12 +257,12 @@ TEST_P(VaultTransports, IsOfferedOnceThereIsRoomForItsDescriptors) {
   EXPECT_TRUE(vault()["reason"].is_null()) << vault();
   kill_in_stream();
   EXPECT_EQ(way(), "imported");
-  // Those that were full before it was offered, too.
+  // These include pages that were full before the vault was offered.
   EXPECT_GT(vault()["pages_adopted"], 1) << vault();
 }
 
-// A model comes, is replaced by another file, and goes, each by SIGHUP, the last under a stream whose
-// worker dies on the way: its own vault serves each, and nothing of it stays.
+// A model is added, replaced by another file, and removed, each by SIGHUP, the last during a stream whose worker dies
+// on the way. Each model has its own vault, and nothing of it is left afterwards.
 TEST_F(Vault, OfAModelThatIsReplacedOrTakenOutGoesWithIt) {
   for (const char* const name : {"a.gguf", "b.gguf"})
     fs::copy_file(BULKHEAD_SOURCE_DIR "/worker/builtin/builtin.gguf", folder_ / name);
@@ -304,7 +304,7 @@ TEST_F(Vault, OfAModelThatIsReplacedOrTakenOutGoesWithIt) {
     EXPECT_EQ(killed.heard, undisturbed.heard) << serving_.daemon->log();
     ASSERT_TRUE(Serving::eventually([&] { return workers().size() == 1; })) << workers();
     ASSERT_TRUE(Serving::eventually([&] { return serving_.metric("bulkhead_connections") == 1; }));
-    if (round == 0) {  // what the daemon keeps from then on it keeps
+    if (round == 0) {  // the daemon keeps some memory from then on
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
       alone = descriptors_of(daemon);
     }
@@ -315,11 +315,11 @@ TEST_F(Vault, OfAModelThatIsReplacedOrTakenOutGoesWithIt) {
   EXPECT_TRUE(workers()[0]["vault"]["held"]);
 }
 
-// ---- what looks wrong ----
+// ---- damage ----
 
 TEST_F(Vault, EachDamageOfTheDirectoryMeansAColdStart) {
   start("");
-  // Magic, version, the blocks' number, the sum itself, identity, and a checksum's place.
+  // Changes the magic, the version, the number of blocks, the checksum, the identity, and the place of a checksum.
   int drops = 0;
   for (const std::size_t at : {0u, 8u, 60u, 64u, 140u}) {
     SCOPED_TRACE("byte " + std::to_string(at));
@@ -381,13 +381,13 @@ TEST_F(Vault, AnEntryThatIsWholeAndWrongCastsDoubtOnAllPages) {
     const auto pages = (*opened)->entries();
     ASSERT_FALSE(pages.pages.empty());
     const std::size_t stride = 32 + std::size_t{(*opened)->description().page_tokens} * 4;
-    // Another token, of the right range.
+    // Writes another token that is in range.
     directory.bytes()[first_entry(directory) + pages.pages[0].page * stride + 36] ^= std::byte{1};
   });
   EXPECT_EQ(way(), "imported");
   EXPECT_EQ(vault()["pages_adopted"], 0) << vault();
   EXPECT_THAT(vault()["reason"].get<std::string>(), HasSubstr("not whole"));
-  // From here on it is as good as new.
+  // From here on it is undamaged again.
   kill_in_stream();
   EXPECT_GT(vault()["pages_adopted"], 0) << vault();
 }
@@ -400,7 +400,7 @@ TEST_P(VaultTransports, SixDeathsLeaveNoDescriptorBehind) {
   for (int i = 0; i < 6; ++i) {
     send_signal(serving_worker(serving_), SIGKILL);
     ASSERT_TRUE(Serving::eventually([&] { return serving_.worker()["restarts"] == i + 2; }));
-    // A death without a token after another has to wait: make it one with.
+    // A death without a token after another such death has to wait, so this death comes after a token.
     EXPECT_EQ(serving_.complete({{"prompt", "a"}, {"max_tokens", 1}, {"ignore_eos", true}}).status,
               200);
   }
