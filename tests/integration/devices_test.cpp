@@ -91,7 +91,7 @@ TEST(Devices, EachLosesAWorkerWhenThereAreToBeFewer) {
   Daemon::Options options;
   options.arguments = {"--config", file};
   const Serving serving = serve({}, {}, options);
-  // The workers of one device do not serve; one of them stays all the same.
+  // The workers of one device do not serve; one of them stays nevertheless.
   for (const char* name : {"builtin-0", "builtin-2"}) {
     pid_in(serving, name, "ready");
     EXPECT_EQ(serving.post(std::string("/v1/workers/") + name + "/drain", "").status, 202);

@@ -16,7 +16,7 @@ json embed(const Serving& serving, const json& body, int status = 200) {
   return json::parse(reply.body);
 }
 
-// The scripted worker's are {3, 4, tokens of the input}.
+// Returns the scripted worker's embedding: {3, 4, tokens of the input}, divided by its norm.
 std::vector<double> expected(double tokens) {
   const double length = std::sqrt(25 + tokens * tokens);
   return {3 / length, 4 / length, tokens / length};

@@ -1,6 +1,5 @@
-// A worker without a model: speaks the real channel and follows a script, so that everything the
-// daemon does can be tested on real processes without a GPU, and a worker's misdeeds can be had on
-// demand.
+// A worker without a model. It speaks over the real channel and follows a script. So tests can check everything that
+// the daemon does with real processes but without a GPU, and can make a worker misbehave.
 //
 // A prompt's tokens are its bytes. Generated token i is 1000 + i with the text " t<i>", but token 0's text is
 // "s<seed>". A model whose file's name has "other" in it gives 5000 + i and " o<i>". Words in the prompt are orders,
@@ -45,7 +44,7 @@ struct Sequence {
   std::string prompt;
   ipc::Submit submit;
   std::uint32_t next = 0;
-  std::uint32_t given = 0;  // accepted tokens that it began with
+  std::uint32_t given = 0;  // accepted tokens that the request came with
   std::uint32_t limit = 0;
   std::string raw;  // what the "model" says
   std::optional<answer::AnswerParser> parser;
@@ -152,7 +151,7 @@ class Worker {
     send(ready);
     ipc::Stats stats;
     stats.kv_pages_total = 7;
-    // The last two are names that the daemon has figures of its own for.
+    // The daemon has figures of its own with the last two names.
     stats.counters = {{"fallback_allocations_total", 3},
                       {"Bad name\n", 1},
                       {"restarts_total", 99},
@@ -180,7 +179,7 @@ class Worker {
       ipc::Tokenized answer{tokenize->request, {}};
       for (unsigned char c : tokenize->text)
         answer.tokens.push_back(c);
-      // As the real one, where the answer has no room in the channel.
+      // Refuses as the real worker does when the answer has no room in the channel.
       if (tokenize->text.starts_with("too large")) {
         send(ipc::Failed{tokenize->request, ipc::FailureCode::kResourceExhausted,
                          "the answer is larger than the channel takes", ""});
@@ -253,7 +252,7 @@ class Worker {
     sequence.next = sequence.given;
     for (std::uint32_t i = 0; i < sequence.given; ++i) {
       if (submit.accepted_tokens[i] != base() + i)
-        std::exit(6);  // the journal must give back what we sent
+        std::exit(6);  // the journal must give back what this worker sent
     }
     sequence.limit = submit.max_tokens != 0 ? submit.max_tokens : sequence.parser ? 10000 : 64;
     accepted.max_tokens = sequence.limit;
@@ -265,7 +264,7 @@ class Worker {
     if (!told) send(accepted);
   }
 
-  // {3, 4, the input's length}; with "refused" in it a failure.
+  // Returns {3, 4, the input's length}; fails if the input contains "refused".
   static ipc::FromWorker embedded(const ipc::Embed& embed) {
     const auto* text = std::get_if<std::string>(&embed.input);
     if (text != nullptr && text->find("refused") != std::string::npos)
@@ -276,7 +275,7 @@ class Worker {
         embed.request, static_cast<std::uint32_t>(size), {3, 4, static_cast<float>(size)}};
   }
 
-  // Three tokens at a time; with "halfway@N" in the prompt the first process dies after N of them.
+  // Tells three tokens at a time. With "halfway@N" in the prompt, the first process dies after N of them.
   bool tell_prompt(const ipc::Accepted& accepted, const ipc::Submit& submit) {
     if (!submit.tell_prompt) return false;
     send(accepted);
@@ -418,7 +417,7 @@ class Worker {
   std::uint32_t base() const { return other_ ? 5000 : 1000; }
 
   ipc::Channel& channel_;
-  std::string device_;  // as --device names it
+  std::string device_;  // in the form of --device
   bool other_;
   std::string broken_model_;  // a file; empty: none
   bool stands_by_, without_units_;

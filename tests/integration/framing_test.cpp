@@ -1,6 +1,6 @@
-// Where a request ends must be told in one way: a proxy in front that reads it in another one would
-// let a client put words into the next client's mouth. Each case is sent as it stands, with a second
-// request behind it that must never be answered where the first is refused.
+// There must be only one way to read where a request ends: if a proxy in front read it in another way, a client could
+// add text to the next client's request. Each case is sent unchanged with a second request behind it; if the first
+// request is refused, the second one must never be answered.
 #include <string>
 #include <vector>
 
@@ -28,7 +28,7 @@ std::string chunks(const std::string& body) {
 
 std::vector<std::string> refused() {
   std::vector<std::string> all;
-  // Transfer-Encoding that is not "chunked", once.
+  // Transfer-Encoding fields that are not exactly one "chunked".
   for (const char* value : {"chunked, chunked",
                             "identity",
                             "gzip, chunked",
@@ -62,13 +62,13 @@ std::vector<std::string> refused() {
   all.push_back(post("Transfer-Encoding: identity\r\n" + kChunked, kWhole));
   all.push_back(post("Transfer-Encoding:\r\n chunked\r\n", kWhole));
   all.push_back("POST /v1/completions HTTP/1.0\r\n" + kHost + kChunked + "\r\n" + kWhole);
-  // Beside a length, in either order.
+  // With a length as well, in either order.
   all.push_back(post(kChunked + kLength, kWhole));
   all.push_back(post(kLength + kChunked, kWhole));
   all.push_back(post("Content-Length: 0\r\n" + kChunked, kWhole));
   all.push_back(post(kChunked + "Content-Length: 0\r\n", kWhole));
   all.push_back(post("content-length: 4\r\ntransfer-encoding: chunked\r\n", kWhole));
-  // Content-Length that is not one plain number, once.
+  // Content-Length fields that are not exactly one plain number.
   for (const char* value :
        {"29, 29", "29,29", "+29", "-29", "0x1d", "29.0", "2 9", "29 bytes", "\"29\"", "", "1e2",
         "29;", "٢٩", "029abc", "99999999999999999999", "18446744073709551645", "29\x0b",
@@ -79,14 +79,14 @@ std::vector<std::string> refused() {
   all.push_back(post(kLength + "Content-Length: 30\r\n", kBody));
   all.push_back(post("Content-Length: 0\r\n" + kLength, kBody));
   all.push_back(post("Content-Length:\r\n 29\r\n", kBody));
-  // Names and colons.
+  // Bad names and colons.
   for (const char* line :
        {"Content-Length : 29", "Content-Length\t: 29", " Content-Length: 29",
         "\tContent-Length: 29", "Content Length: 29", "Content-Length", ": 29",
         "Content-Length\x01: 29", "Transfer-Encoding : chunked", "Transfer-Encoding\x0b: chunked",
         "X: 1\r\n Transfer-Encoding: chunked", "X: 1\r\n\tfolded", "(X): 1", "X@: 1", "\x80: 1"})
     all.push_back(post(std::string(line) + "\r\n", kBody));
-  // Ends of lines.
+  // Bad ends of lines.
   all.push_back("GET /v1/models HTTP/1.1\n" + kHost + "\r\n");
   all.push_back("GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\n\r\n");
   all.push_back("GET /v1/models HTTP/1.1\r\n" + kHost + "\n");
@@ -100,7 +100,7 @@ std::vector<std::string> refused() {
   all.push_back(
       get("X: a\x7f"
           "b\r\n"));
-  // First lines.
+  // Bad first lines.
   for (const char* line :
        {"GET  /v1/models HTTP/1.1", "GET /v1/models  HTTP/1.1", "GET /v1/models HTTP/1.1 ",
         " GET /v1/models HTTP/1.1", "GET\t/v1/models HTTP/1.1", "GET /v1/mo dels HTTP/1.1",
@@ -109,7 +109,7 @@ std::vector<std::string> refused() {
         "GET /v1/models HTTP/1.10", "G(T /v1/models HTTP/1.1", "GET /v1/models\x01 HTTP/1.1", "",
         "GET", "PRI * HTTP/2.0"})
     all.push_back(std::string(line) + "\r\n" + kHost + "\r\n");
-  // Chunks.
+  // Bad chunks.
   for (const char* body :
        {"zz\r\n", "\r\n", " 1d\r\n", "0x1d\r\n", "+1d\r\n", "-1d\r\n", "1d \r\n", "1 d\r\n", "1d\n",
         "1d\r", "ffffffffffffffff\r\n", "10000000000000001d\r\n", ";x\r\n", "1d;a\nb\r\n",
@@ -164,7 +164,7 @@ TEST(Framing, WhatIsWellFormedIsTakenAndTheNextRequestBehindIt) {
     EXPECT_EQ(next.status, 200);
     EXPECT_EQ(json::parse(next.body)["object"], "list");
   }
-  // However it is cut into packets.
+  // The result does not depend on how the request is cut into packets.
   HttpClient slow(serving.port);
   for (const char c : chunks(kWhole) + kNext)
     slow.send_raw(std::string(1, c));

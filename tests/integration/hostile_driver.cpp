@@ -1,6 +1,6 @@
-// A Vulkan driver that does all the harm it can think of, once the loader loads it: for a worker that
-// is confined as users' workers are. It writes to the log what went through, and is no driver beyond
-// that. Only hostile_driver_test.cpp loads it, by VK_DRIVER_FILES. It links nothing of ours.
+// A Vulkan driver that tries all kinds of harm once the loader loads it into a worker that is confined as users'
+// workers are. It logs what succeeded; otherwise it is not a working driver. Only hostile_driver_test.cpp loads it,
+// with VK_DRIVER_FILES. It links none of the product's libraries.
 //
 //   BULKHEAD_DRIVER_FILE   a file of the user's that no worker may touch
 //   BULKHEAD_DRIVER_MODEL  the model file, which the worker may read
@@ -8,8 +8,8 @@
 //   BULKHEAD_DRIVER_SKIPS  numbers of calls that are in the worker's table, with commas around
 //   BULKHEAD_DRIVER_I386   this kernel knows the 32-bit system calls
 //
-// With BULKHEAD_DRIVER_ASKS alone, which names a file, it does no harm: it makes a call that is in no table and reads
-// that file, each twice, to see what a sandbox that only logs writes of them.
+// With only BULKHEAD_DRIVER_ASKS, which names a file, it does no harm: it makes a call that is in no table and reads
+// that file, each twice, so that the test sees what a sandbox that only logs writes about them.
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
@@ -42,7 +42,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// A line in one write: other threads log, too.
+// Writes a line in one call, because other threads log, too.
 void say(const std::string& line) {
   const std::string text = "driver: " + line + "\n";
   (void)!::write(2, text.data(), text.size());
@@ -52,7 +52,7 @@ bool is_refusal(long result) {
   return result < 0 && (errno == EPERM || errno == ENOSYS || errno == EACCES);
 }
 
-// Each number that is not in the worker's table, harmless and harmful.
+// Tries each number that is not in the worker's table, harmless or harmful.
 int try_every_number() {
   int through = 0;
   const std::string skips = variable("BULKHEAD_DRIVER_SKIPS");
@@ -67,8 +67,8 @@ int try_every_number() {
   for (long number = 0; number <= 500; ++number) {
     if (skips.find("," + std::to_string(number) + ",") != std::string::npos) continue;
 #if defined(__x86_64__)
-    // uretprobe and uprobe, of kernels that have them: no filter sees them, and they end by SIGILL
-    // whoever calls them from elsewhere than the kernel's own page.
+    // Kernels that have uretprobe and uprobe apply no filter to them, and end the caller with SIGILL unless the call
+    // comes from the kernel's own page.
     if (number == 335 || number == 336) continue;
 #endif
     for (const auto& with : patterns) {
@@ -92,11 +92,11 @@ int try_every_number() {
 
 struct Act {
   const char* name;
-  std::function<long()> run;  // negative, with errno: it was refused
+  std::function<long()> run;  // a negative result, with errno, means that it was refused
 };
 
 #if defined(__x86_64__)
-// As a program of 32 bits would, whose numbers are others: 20 is getpid, 11 execve.
+// Makes a call as a 32-bit program would, whose numbers differ: 20 is getpid, 11 execve.
 long call_i386(long number) {
   long result;
   asm volatile("int $0x80"
@@ -111,7 +111,7 @@ long call_i386(long number) {
 }
 #endif
 
-// A descriptor, closed again: opening is the act.
+// Opens a file and closes it again: the attempt is to open it.
 long opened(const std::string& path, int flags, int mode = 0600) {
   const int fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
   if (fd >= 0) ::close(fd);
@@ -146,7 +146,7 @@ int try_acts() {
   };
 
   const Act acts[] = {
-      // Modes, owners and times of files, its own among them.
+      // Modes, owners and times of files, including its own.
       {"chmod", [&] { return ::chmod(f, 0666); }},
       {"chmod of its own", [&] { return ::chmod(own.c_str(), 0666); }},
       {"fchmod", [&] { return ::fchmod(readable, 0666); }},
@@ -165,7 +165,7 @@ int try_acts() {
        [&] { return opened(cache + "/setuid", O_WRONLY | O_CREAT, 04755); }},
       {"a folder with the setgid bit", [&] { return ::mkdir((cache + "/setgid").c_str(), 02777); }},
       {"FS_IOC_SETFLAGS", [&] { return ::ioctl(mine, 0x40086602UL, memory); }},
-      // Files of others.
+      // Other users' files.
       {"reading a file", [&] { return opened(file, O_RDONLY); }},
       {"writing a file", [&] { return opened(file, O_WRONLY); }},
       {"writing the model", [&] { return opened(model, O_WRONLY); }},
@@ -219,7 +219,7 @@ int try_acts() {
       {"the daemon's priority", [&] { return ::setpriority(PRIO_PROCESS, 1, 19); }},
       {"the daemon's limits", [&] { return ::prlimit(parent, RLIMIT_NOFILE, nullptr, &limits); }},
       {"its own limits", [&] { return ::setrlimit(RLIMIT_NOFILE, &limits); }},
-      // Programs, processes, namespaces.
+      // Programs, processes and namespaces.
       {"fork", [&] { return call(SYS_clone, SIGCHLD, 0, 0, 0, 0); }},
       {"clone3", [&] { return call(SYS_clone3, memory, 88); }},
       {"a thread in a namespace of its own",
@@ -242,7 +242,7 @@ int try_acts() {
          __user_cap_data_struct sets[2] = {};
          return call(SYS_capset, &header, sets);
        }},
-      // Ways out.
+      // Ways out of the machine.
       {"a TCP socket", [&] { return ::socket(AF_INET, SOCK_STREAM, 0); }},
       {"a Unix socket", [&] { return ::socket(AF_UNIX, SOCK_STREAM, 0); }},
       {"a netlink socket", [&] { return ::socket(AF_NETLINK, SOCK_RAW, 0); }},

@@ -1,6 +1,6 @@
-// A driver that turns on its worker, loaded by the real worker program under the real daemon: whatever
-// it tries is refused. The list of what it may call is worker/sandbox/allowed_calls.cpp, reviewed by
-// tests/unit/sandbox/allowed_calls_test.cpp.
+// The real worker program, under the real daemon, loads a driver that attacks it. Everything that the driver tries
+// must be refused. worker/sandbox/allowed_calls.cpp lists what it may call, and
+// tests/unit/sandbox/allowed_calls_test.cpp reviews that list.
 #include <linux/landlock.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -79,7 +79,7 @@ class HostileDriver : public testing::Test {
     return log_of_run(std::move(settings), std::move(environment));
   }
 
-  // What the daemon logged: with no other driver it can't serve, and ends.
+  // Returns the daemon's log. Without another driver the daemon can't serve, and ends.
   std::string log_of_run(std::vector<std::string> settings,
                          std::map<std::string, std::string> environment) {
     Daemon::Options options;
@@ -129,7 +129,7 @@ TEST_F(HostileDriver, IsNotReadUnlessASettingAllowsItsFolder) {
       << log;
 }
 
-// What would be refused is made, and told once of each kind; what is allowed is not told.
+// Calls that would be refused are made, and each kind is logged once; allowed calls are not logged.
 TEST_F(HostileDriver, IsToldOfAndNotRefusedWhereTheSandboxOnlyLogs) {
   if (!worker::sandbox_support().system_calls) GTEST_SKIP() << "this kernel has no seccomp filters";
   const std::string secret = (folder_ / "secret").string();
@@ -142,7 +142,7 @@ TEST_F(HostileDriver, IsToldOfAndNotRefusedWhereTheSandboxOnlyLogs) {
 
 TEST_F(HostileDriver, IsWatchedWhereTheSandboxOnlyLogs) {
   if (!worker::sandbox_support().system_calls) GTEST_SKIP() << "this kernel has no seccomp filters";
-  // Without its acts: they would be done.
+  // Without the harmful acts, because these would succeed.
   Daemon::Options options;
   options.arguments = {"--set", "models.0.path=builtin", "--set", "isolation.sandbox=log"};
   options.computing_worker = "builtin-0";
@@ -150,7 +150,7 @@ TEST_F(HostileDriver, IsWatchedWhereTheSandboxOnlyLogs) {
   ASSERT_NE(daemon.wait_until_listening(), 0) << daemon.log();
   EXPECT_TRUE(daemon.says("isolation.sandbox is log")) << daemon.log();
   for (const json& each : worker_of(daemon)["protections"]) {
-    if (each["name"] == "cgroup") continue;  // has a setting of its own
+    if (each["name"] == "cgroup") continue;  // this has a setting of its own
     EXPECT_EQ(each["active"], false) << each;
     EXPECT_EQ(each["detail"], "isolation.sandbox is log") << each;
   }
@@ -158,7 +158,7 @@ TEST_F(HostileDriver, IsWatchedWhereTheSandboxOnlyLogs) {
   EXPECT_EQ(daemon.wait_for_exit(), 0);
 }
 
-// /v1/workers says of the process what the kernel says of it.
+// /v1/workers says about the process what the kernel says about it.
 TEST(Protections, OfAWorkerAreToldAsTheyAre) {
   const auto run = [](const char* namespaces) {
     Daemon::Options options;
@@ -195,7 +195,8 @@ TEST(Protections, OfAWorkerAreToldAsTheyAre) {
   run("off");
 }
 
-// `bulkhead doctor` tells of a worker of this machine what /v1/workers then tells of a real one, and what the kernel says.
+// `bulkhead doctor` says about a worker of this machine what /v1/workers then says about a real one, and what the
+// kernel says.
 TEST(Protections, AreToldByTheDoctorAsTheyAre) {
   const Outcome doctor = run_shell(std::string(BULKHEAD_TOOL) + " doctor");
   const std::size_t begins = doctor.out.find("\nWorkers' sandbox\n");
@@ -224,7 +225,7 @@ TEST(Protections, AreToldByTheDoctorAsTheyAre) {
   for (const json& each : protections) {
     const std::string name = each["name"], detail = each["detail"];
     ASSERT_TRUE(told.contains(name)) << name << "\n" << doctor.out;
-    // The daemon's control group may be another than this process's.
+    // The daemon's control group may differ from this process's.
     if (name == "cgroup") continue;
     EXPECT_EQ(told[name], (each["active"] == true ? "" : "no: ") + detail) << name;
   }

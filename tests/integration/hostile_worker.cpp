@@ -1,11 +1,11 @@
-// A worker that is honest until a request tells it to lie, and then does one thing that the daemon
-// must survive. Tokens are as fake_worker's: number i is 1000 + i with the text " t<i>", number 0's
-// text is "s<seed>"; the last text is "!".
+// A worker that keeps the rules until a request tells it to lie, and then does one thing that the daemon must
+// survive. Its tokens are fake_worker's: number i is 1000 + i with the text " t<i>", number 0's text is "s<seed>";
+// the last text is "!".
 //
 // Orders in the prompt:
 //   slow       a token every 5 ms
-//   lie=NAME   that lie, in the first process that is told so: the file HOSTILE_TOLD in the
-//              environment names is made by it, and a successor that finds it is honest
+//   lie=NAME   that lie, but only in the first process that is told so: it makes the file that
+//              HOSTILE_TOLD in the environment names, and a successor that finds the file is honest
 // HOSTILE_READY=NAME in the environment: a lie in the handshake.
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -36,7 +36,7 @@ namespace {
 using namespace bulkhead;
 using std::chrono::milliseconds;
 
-// What was inherited, kept beside the channel.
+// What the process inherited, kept beside the channel.
 struct Raw {
   int socket = -1, stream = -1;
   std::byte* region = nullptr;
@@ -84,7 +84,7 @@ class Worker {
     if (!ipc::send(channel_, message, milliseconds(60000)).ok()) wait_for_the_end();
   }
 
-  // What decides the bits, as the lie has it.
+  // The part of the id that decides the bits, as the lie changes it.
   static std::string numerics_id(const std::string& lie) {
     if (lie == "long_numerics") return std::string(1 << 20, 'n');
     if (lie == "no_numerics") return "";
@@ -131,7 +131,7 @@ class Worker {
     if (lie == "optimizations") ready.optimizations.assign(10000, {"name", false, "reason"});
     if (lie == "waiting_vault") ready.vault.state = ipc::VaultState::kWaiting;
     send(ready);
-    send(ipc::Stats{});  // as a successor it is not to be blamed for the flood before it
+    send(ipc::Stats{});  // a successor must not be blamed for the flood before it
   }
 
   bool receive() {
@@ -211,7 +211,7 @@ class Worker {
 
   // ---- lies ----
 
-  // As fast as the channel takes them, until somebody ends this process. It keeps its heart beating.
+  // Sends as fast as the channel takes the records, until somebody ends this process. Its heartbeat goes on.
   [[noreturn]] void flood(const std::function<ipc::FromWorker(std::uint64_t)>& message) {
     for (std::uint64_t i = 0;; ++i) {
       channel_.beat(++steps_);
@@ -226,7 +226,7 @@ class Worker {
     (void)channel_.commit(size);
   }
 
-  // Bytes where the daemon expects a frame's header.
+  // Writes bytes where the daemon expects a frame's header.
   void raw_header(std::uint32_t length, std::uint32_t kind) {
     const std::uint32_t words[2] = {length, kind};
     if (raw_.region == nullptr) {
@@ -263,7 +263,7 @@ class Worker {
     const linger long_time{1, 600};
     ::setsockopt(sender, SOL_SOCKET, SO_LINGER, &long_time, sizeof long_time);
     const int reader = ::accept(listener, nullptr, nullptr);
-    // Its reader lives on in a process that nobody knows.
+    // The reader of this socket is in a process that nobody else knows.
     if (::fork() == 0) {
       for (int fd = 0; fd < 64; ++fd) {
         if (fd != reader) ::close(fd);
@@ -336,7 +336,7 @@ class Worker {
     } else if (name == "early_failed") {
       send(ipc::Failed{request, ipc::FailureCode::kInternal, std::string(8 << 20, 'm'), ""});
     } else if (name == "large_record") {
-      // 20 MiB of pieces, which no honest channel lets through.
+      // Pieces of 20 MiB in all, more than a proper channel sends.
       if (raw_.region == nullptr) {
         const std::string piece(8192, 'p');
         const std::uint32_t words[2] = {8192, 2};
@@ -344,7 +344,7 @@ class Worker {
                ::send(raw_.stream, piece.data(), piece.size(), MSG_NOSIGNAL) > 0) {
         }
       } else {
-        // Which sleep the channel has rung for, so that this rings for the others only.
+        // Notes for which sleep the channel has rung, so that this rings only for the others.
         auto& asleep = raw_.header().to_daemon.consumer_sleep;
         do {
           rung_ = asleep.load();
@@ -360,7 +360,7 @@ class Worker {
           const std::uint64_t rest = raw_.ring_bytes - offset;
           const auto length = static_cast<std::uint32_t>(std::min<std::uint64_t>(4096, rest) - 8);
           const std::uint32_t words[2] = {length == 0 ? 0 : length, 2};
-          if (length == 0) {  // a header's room only: padding
+          if (length == 0) {  // only room for a header: padding
             const std::uint32_t padding[2] = {0, 4};
             std::memcpy(raw_.up() + offset, padding, 8);
           } else {
@@ -397,7 +397,7 @@ class Worker {
       send(ipc::Fatal{"device lost\nand " + std::string(8 << 20, 'f')});
       std::exit(4);
     } else if (name != "long_prompt") {
-      std::exit(10);  // an order that nobody knows: the test would prove nothing
+      std::exit(10);  // nobody knows this order, so the test would prove nothing
     }
     wait_for_the_end();
   }
@@ -426,7 +426,7 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--region") == 0) inherited.region = std::atoi(argv[i + 1]);
   }
   settings.transport = inherited.region >= 0 ? config::Transport::kShm : config::Transport::kStdio;
-  settings.ring_kib = 64;  // as the test sets it; over stdio both ends must know
+  settings.ring_kib = 64;  // the value that the test sets; over stdio both ends must know it
   Raw raw;
   raw.socket = ::fcntl(inherited.socket, F_DUPFD_CLOEXEC, 10);
   if (inherited.region >= 0) {

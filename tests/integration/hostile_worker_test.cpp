@@ -1,5 +1,5 @@
-// One of two workers lies to the daemon. The daemon lives and stays as large as it was, that worker
-// ends with a reason, its request goes on elsewhere, and the other worker's stream is whole.
+// One of two workers lies to the daemon. The daemon must survive and not grow, that worker must end with a reason,
+// its request must continue elsewhere, and the other worker's stream must be complete.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -18,7 +18,7 @@ namespace bulkhead::test {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr std::size_t kMostGrowthKib = 700 << 10;  // freed memory waits in quarantine
+constexpr std::size_t kMostGrowthKib = 700 << 10;  // freed memory stays in quarantine
 #else
 constexpr std::size_t kMostGrowthKib = 64 << 10;
 #endif
@@ -40,7 +40,7 @@ std::size_t descriptors_of(pid_t pid) {
   return count;
 }
 
-// A file that is not there, in a folder that goes with it.
+// A file that does not exist yet, in a folder that is deleted afterwards.
 class Mark {
  public:
   Mark() {
@@ -58,7 +58,7 @@ class Mark {
   std::string folder_;
 };
 
-// A container may let its processes have fewer in all.
+// Says whether a process may have so many threads; a container may allow fewer.
 bool can_have_threads(int count) {
   std::atomic<bool> done = false;
   std::vector<std::thread> threads;
@@ -78,7 +78,7 @@ bool can_have_threads(int count) {
 struct Lie {
   const char* name;
   const char* reason;         // part of last_death
-  bool keeps_tokens = false;  // it sent some that were in order, so they count
+  bool keeps_tokens = false;  // it sent some correct tokens, which count
 };
 constexpr const char* kViolation = "protocol violation: ";
 
@@ -133,7 +133,7 @@ TEST_P(HostileWorkerOver, EndsItselfOnly) {
   }));
   const pid_t daemon = serving.daemon->pid();
 
-  // A neighbour on one of them, for as long as all of this takes.
+  // A neighbour streams from one of the workers during all of this.
   HttpClient neighbour(serving.port);
   neighbour.send(
       "POST", "/v1/completions",
@@ -168,7 +168,7 @@ TEST_P(HostileWorkerOver, EndsItselfOnly) {
 
   for (const Lie& lie : kLies) {
     SCOPED_TRACE(lie.name);
-    if (stdio && std::string(lie.name) == "index") continue;  // there is none
+    if (stdio && std::string(lie.name) == "index") continue;  // there is no ring
     if (std::string(lie.name) == "threads" && !can_have_threads(1300)) continue;
     mark.remove();
     const int restarts = serving.worker(other)["restarts"];
@@ -186,7 +186,7 @@ TEST_P(HostileWorkerOver, EndsItselfOnly) {
     const std::string cause = serving.worker(other)["last_death"];
     EXPECT_NE(cause.find(lie.reason), std::string::npos) << cause.substr(0, 500);
     EXPECT_LT(cause.size(), 5000U);
-    // A token shows that the successor works, and its next start is not put off.
+    // A token shows that the successor works, so its next start is not delayed.
     ASSERT_EQ(serving.complete({{"prompt", "warm"}, {"max_tokens", 3}, {"seed", 3}}).status, 200);
     const std::size_t so_far = received;
     ASSERT_TRUE(Serving::eventually([&] { return received > so_far; })) << "the neighbour stands";

@@ -1,4 +1,4 @@
-// Bad input, limits, keys, foreign origins, clients that stall or leave.
+// Bad input, limits, keys, other origins, and clients that stall or leave.
 #include <fstream>
 
 #include "tests/integration/serving.hpp"
@@ -109,7 +109,7 @@ TEST(Limits, BodyOverTheLimitIs413) {
   HttpReply reply = serving.post("/v1/completions", body);
   EXPECT_EQ(reply.status, 413);
   expect_error_shape(reply, "body");
-  // By chunks, without a length to refuse at first sight.
+  // Sent in chunks, so there is no length by which to refuse it at once.
   HttpClient client(serving.port);
   client.send_raw(
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -123,7 +123,7 @@ TEST(Limits, BodyWithinTheLimitArrives) {
   Serving serving = serve({"server.max_body_mb=4"});
   std::string prompt(3 * 1024 * 1024, 'x');
   HttpReply reply = serving.complete({{"prompt", "toolong" + prompt}});
-  EXPECT_EQ(reply.status, 400) << reply.body;  // the worker saw it, and said so
+  EXPECT_EQ(reply.status, 400) << reply.body;  // the worker saw it and refused it
   EXPECT_EQ(json::parse(reply.body)["error"]["code"], "context_length_exceeded");
   HttpClient client(serving.port);
   client.send_raw(
@@ -245,7 +245,7 @@ TEST(Clients, SlowOnesFillNothingButTheirOwnBuffers) {
       return -1L;
     };
     const long before = memory_kib("VmRSS");
-    // Each would be sent 100 MB, and reads nothing.
+    // Each would be sent 100 MB, but reads nothing.
     std::vector<std::unique_ptr<HttpClient>> slow;
     for (int i = 0; i < 8; ++i) {
       slow.push_back(std::make_unique<HttpClient>(serving.port, 4096));
@@ -260,8 +260,8 @@ TEST(Clients, SlowOnesFillNothingButTheirOwnBuffers) {
     EXPECT_TRUE(Serving::eventually(
         [&] { return serving.metric("bulkhead_clients_lost_total{reason=\"slow\"}") == 8; }));
     EXPECT_EQ(serving.worker()["outstanding_requests"], 0);
-    // 1 MiB of each stream, in a string that doubles as it grows, and what is kept of the tokens that
-    // the kernel's buffers took; far from 100 MB.
+    // The daemon may hold 1 MiB of each stream, in a string that doubles as it grows, and what it keeps of the tokens
+    // that went into the kernel's buffers. That is far from 100 MB.
     const long grown = memory_kib("VmHWM") - before;
     EXPECT_LT(grown, 8 * 10 * 1024);
     RecordProperty("grown_kib", static_cast<int>(grown));
@@ -287,7 +287,7 @@ TEST(Clients, SlowOneWithinTheLimitGetsAllOfItsStreamAndNobodyWaitsForIt) {
       HttpReply reply = serving.complete({{"prompt", "x"}, {"max_tokens", 500}, {"seed", 2}});
       EXPECT_EQ(json::parse(reply.body)["choices"][0]["text"], expected_text(2, 500));
     }
-    // Only now does it read.
+    // The client reads only now.
     std::string body;
     while (auto chunk = slow.receive_chunk()) {
       if (chunk->empty()) break;
@@ -313,7 +313,7 @@ TEST(Clients, ConnectionsOfGoneClientsAreReleased) {
     satisfied.send("POST", "/v1/completions", R"({"prompt":"x","max_tokens":2,"stream":true})");
     satisfied.receive_head();
   }
-  // The one that asks is there itself.
+  // The connection that asks counts, too.
   EXPECT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_connections") == 1; }));
   EXPECT_EQ(serving.worker()["outstanding_requests"], 0);
 }
@@ -419,7 +419,7 @@ TEST(Origin, ForeignPagesAndNamesAreRefused) {
   EXPECT_EQ(serving.post("/v1/completions", body, {"Origin: null"}).status, 403);
   EXPECT_EQ(serving.post("/v1/completions", body, {"Origin: http://localhost:1"}).status, 403);
   EXPECT_EQ(serving.post("/v1/completions", body, {"Host: evil.example:" + port}).status, 403);
-  // As it comes through `ssh -L 9000:localhost:PORT`.
+  // The Host of a request through `ssh -L 9000:localhost:PORT`.
   EXPECT_EQ(serving.post("/v1/completions", body, {"Host: localhost:9000"}).status, 200);
   EXPECT_EQ(
       serving.post("/v1/workers/builtin-0/restart", "", {"Origin: http://evil.example"}).status,
@@ -438,7 +438,7 @@ TEST(Loopback, OtherAddressesNeedAKey) {
   EXPECT_EQ(daemon.wait_for_exit(), 1);
   EXPECT_NE(daemon.log().find("API key"), std::string::npos) << daemon.log();
   Serving serving = serve({"server.host=0.0.0.0"}, {{"BULKHEAD_API_KEY", "k"}});
-  // Its names are not known to it: any Host will do with the key.
+  // The server does not know its own names here, so with the key any Host is accepted.
   EXPECT_EQ(serving
                 .post("/v1/completions", R"({"prompt":"x","max_tokens":1})",
                       {"Authorization: Bearer k", "Host: gpu-box:80"})

@@ -26,7 +26,7 @@ TEST(Completions, AnswerHasTextUsageAndFinishReason) {
                                  {"prompt_tokens_details", {{"cached_tokens", 0}}}}));
 }
 
-// A client's report and the daemon's log find each other.
+// With this id, a client's report can be matched to the daemon's log.
 TEST(Completions, EveryAnswerHasTheIdThatTheLogHas) {
   Serving serving = serve();
   HttpReply whole = serving.complete({{"prompt", "x"}, {"max_tokens", 1}});
@@ -50,7 +50,7 @@ TEST(Completions, UsageTellsWhatTheWorkersCacheHad) {
       serving.complete({{"prompt", "hello cached@9"}, {"n", 2}, {"max_tokens", 3}}).body);
   EXPECT_EQ(body["usage"]["prompt_tokens"], 14) << "told once, however many answers";
   EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 9);
-  // What the successor finds may be what its predecessor computed for the same request.
+  // The successor may find in its cache what its predecessor computed for the same request.
   body =
       json::parse(serving.complete({{"prompt", "hello cached@9 kill@2"}, {"max_tokens", 3}}).body);
   EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
@@ -107,7 +107,7 @@ TEST(LlamaCpp, CompletesWithItsOwnNames) {
   body["prompt"] = "hi kill@2";
   std::string text;
   HttpReply reply = serving.post("/completion", body.dump());
-  // Its streams end without [DONE].
+  // This protocol's streams end without [DONE].
   for (const json& chunk : events_of(reply.body).chunks) {
     text += chunk["content"].get<std::string>();
     if (chunk["stop"] == true) {
@@ -293,7 +293,7 @@ TEST(Models, ListOneAndUnknown) {
             200);
 }
 
-// Most clients have a model's name built in: while one model is served there is none to confuse it with.
+// Most clients have a built-in model name. While one model is served, such a name can't be confused with another one.
 TEST(Models, AnyNameIsTakenForTheOnlyOne) {
   const json request = {{"prompt", "x"}, {"model", "gpt-4"}, {"max_tokens", 1}};
   Serving serving = serve();
@@ -368,7 +368,7 @@ TEST(Service, FiguresTellTokensPerRecordAndWakeUpsPerToken) {
     EXPECT_EQ(figure("tokens_received_total"), 0);
     EXPECT_EQ(figure("tokens_per_record"), 0);
 
-    // One stream: a record a token.
+    // One stream: each record has one token.
     ASSERT_EQ(serving.complete({{"prompt", "slow"}, {"max_tokens", 10}}).status, 200);
     EXPECT_EQ(figure("tokens_received_total"), 10);
     EXPECT_EQ(figure("token_records_received_total"), 10);
@@ -379,7 +379,7 @@ TEST(Service, FiguresTellTokensPerRecordAndWakeUpsPerToken) {
     const double bytes = figure("bytes_received_total");
     EXPECT_GT(bytes, 0);
 
-    // Four at once: a record has a token of each.
+    // Four streams at once: each record has one token of each.
     ASSERT_EQ(serving.complete({{"prompt", "slow"}, {"max_tokens", 10}, {"n", 4}}).status, 200);
     EXPECT_EQ(figure("tokens_received_total"), 50);
     EXPECT_GT(figure("tokens_per_record"), 1.5);

@@ -1,6 +1,6 @@
-// A network mount that hangs, for a daemon that loads this library (LD_PRELOAD): while the file $HUNG_MOUNT/hangs is
-// there, stat() and lstat() of any path below $HUNG_MOUNT return to no thread of bulkheadd. Other programs are left
-// alone. It links nothing of ours.
+// Plays a network mount that hangs, for a daemon that loads this library (LD_PRELOAD). While the file
+// $HUNG_MOUNT/hangs exists, stat() and lstat() of any path below $HUNG_MOUNT return in no thread of bulkheadd. Other
+// programs are not affected. It links none of the product's libraries.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>

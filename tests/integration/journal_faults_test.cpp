@@ -1,5 +1,5 @@
-// A journal on disk in trouble: no room, no name, a spoilt record. It goes on by itself, and says
-// what is the matter meanwhile.
+// A journal on disk without room, without its name, or with a damaged record. The daemon continues by itself, and
+// says meanwhile what is wrong.
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -33,7 +33,7 @@ class JournalFaults : public testing::Test {
     serving.daemon->signal(SIGKILL);
     serving.daemon->wait_for_exit();
   }
-  // No file of the daemon's grows past so much from now on.
+  // From now on, no file of the daemon can grow beyond this size.
   static void limit_files(const Serving& serving, rlim_t bytes) {
     rlimit limit{};
     limit.rlim_cur = bytes;
@@ -49,7 +49,7 @@ class JournalFaults : public testing::Test {
     EXPECT_TRUE(events.done);
     EXPECT_EQ(text_of(events), expected_text(9, tokens));
   }
-  // Goes on with the client's stream to its end.
+  // Continues the client's stream to its end.
   static void expect_rest(const Serving& serving, ResumableClient& client, int tokens) {
     HttpClient connection(serving.port);
     client.resume(connection);
@@ -74,7 +74,7 @@ TEST_F(JournalFaults, AFullDiskPassesAndTheJournalIsWholeAgain) {
   HttpReply refused = serving.complete(resumable("x", 3));
   EXPECT_EQ(refused.status, 503);
   EXPECT_FALSE(refused.headers["retry-after"].empty());
-  client.read_events(first, 5);  // what runs goes on
+  client.read_events(first, 5);  // running streams continue
   limit_files(serving, RLIM_INFINITY);
   ASSERT_TRUE(Serving::eventually([&] { return written(serving); }));
   EXPECT_FALSE(json::parse(serving.get("/health").body).contains("problems"));
@@ -97,7 +97,7 @@ TEST_F(JournalFaults, ADeletedFileIsNoticedAndWrittenAnew) {
   kill_daemon(serving);
   serving = start();
   expect_rest(serving, client, 400);
-  // So it is when nothing is written, and when another file has the name, which is kept.
+  // The same happens while nothing is written, and when another file has the name; that file is kept.
   std::filesystem::remove(file());
   std::ofstream(file()) << "somebody else's";
   EXPECT_TRUE(Serving::eventually([&] { return std::filesystem::exists(file() + ".other"); }));
@@ -115,7 +115,7 @@ TEST_F(JournalFaults, ASpoiltRecordCostsItsRequestAlone) {
   }
   serving.daemon->signal(SIGTERM);
   ASSERT_EQ(serving.daemon->wait_for_exit(), 0);
-  // In the first record behind the header, which is the first request's.
+  // In the first record behind the header, which belongs to the first request.
   std::fstream stream(file(), std::ios::in | std::ios::out | std::ios::binary);
   stream.seekp(60);
   stream.put('\x7f').put('\x7f');

@@ -1,4 +1,4 @@
-// Clients' keys before the daemon: what each may ask, and how much.
+// Clients' keys: what each may ask for, and how much.
 #include <chrono>
 
 #include "tests/integration/watching.hpp"
@@ -71,16 +71,16 @@ TEST(Keys, EachHasItsOwnLimits) {
   EXPECT_EQ(refused.status, 429) << refused.body;
   EXPECT_EQ(json::parse(refused.body)["error"]["code"], "rate_limit_exceeded");
   expect_wait(refused, 60);
-  // In the form of each protocol.
+  // The error has the form of each protocol.
   refused = serving.post("/api/generate", R"({"prompt":"x"})", with("a-secret"));
   EXPECT_EQ(refused.status, 429);
   EXPECT_TRUE(json::parse(refused.body)["error"].is_string()) << refused.body;
 
-  EXPECT_EQ(complete(serving, "b-secret", ask).status, 200);  // 25 tokens: overdrawn
+  EXPECT_EQ(complete(serving, "b-secret", ask).status, 200);  // 25 tokens, more than were left
   refused = complete(serving, "b-secret", ask);
   EXPECT_EQ(refused.status, 429);
   expect_wait(refused, 96);  // 25 of 10 tokens are used: 15 and one more take 96 s
-  EXPECT_EQ(status_of_get(serving, "/v1/models", "b-secret"), 200);  // asks no model
+  EXPECT_EQ(status_of_get(serving, "/v1/models", "b-secret"), 200);  // this uses no model
   for (const char* key : {"c-secret", "operator"}) {
     for (int i = 0; i < 5; ++i)
       EXPECT_EQ(complete(serving, key, ask).status, 200) << key;
@@ -136,7 +136,7 @@ TEST(Keys, AStreamCountsUntilItsEndHoweverItEnds) {
   EXPECT_EQ(hung_up->receive_head().status, 200);
   hung_up.reset();
   EXPECT_TRUE(free_again());
-  HttpClient kept(serving.port);  // one connection for all: what is refused is over
+  HttpClient kept(serving.port);  // one connection for all requests, because a refused request is over
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(kept.request("POST", "/v1/completions", R"({"prompt":{}})", with("a-secret")).status,
               400);

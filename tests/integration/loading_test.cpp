@@ -1,5 +1,5 @@
-// Models that are loaded and unloaded while the daemon runs: at first use, by request, and within a bound
-// on memory. The scripted worker takes as much of that as its model's file is long.
+// Models that are loaded and unloaded while the daemon runs: at first use, by request, and within a bound on memory.
+// The scripted worker takes as much memory as its model's file is long.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -68,7 +68,7 @@ class RunTimeModels : public testing::Test {
     return client;
   }
 
-  // A request that is with the model's worker until its client goes.
+  // Starts a request that the model's worker has until its client leaves.
   static std::unique_ptr<HttpClient> never_ending(const Serving& serving,
                                                   const std::string& model) {
     auto client = std::make_unique<HttpClient>(serving.port);
@@ -112,7 +112,7 @@ TEST_F(RunTimeModels, AModelThatCanNotBeLoadedFailsItsRequestsAlone) {
   EXPECT_EQ(state(serving, "broken"), "failed");
   EXPECT_EQ(serving.complete(ask("one")).status, 200);
   EXPECT_EQ(serving.get("/health").status, 200);
-  // Mended, it is loaded when somebody says so.
+  // After the repair, it is loaded when somebody asks for that.
   make("broken.gguf");
   EXPECT_EQ(act(serving, "load", "broken").status, 202);
   EXPECT_TRUE(comes_to(serving, "broken", "loaded"));
@@ -127,7 +127,7 @@ TEST_F(RunTimeModels, UnloadingWaitsForRequestsAndALaterOneLoadsItAgain) {
   const HttpReply reply = act(serving, "unload", "one");
   EXPECT_EQ(reply.status, 202) << reply.body;
   EXPECT_EQ(json::parse(reply.body)["state"], "unloading");
-  auto waiting = stream(serving, "one", 20);  // must not keep it from ending
+  auto waiting = stream(serving, "one", 20);  // this request must not keep it from ending
   expect_whole(rest_of(*running), 200);
   EXPECT_EQ(waiting->receive_head().status, 200);
   expect_whole(rest_of(*waiting), 20);
@@ -192,7 +192,7 @@ TEST_F(RunTimeModels, OllamasClientsSeeWhatIsLoadedAndAskForIt) {
   EXPECT_EQ(tags["one"]["size"], 40 << 20);
   EXPECT_EQ(tags["one"]["details"]["family"], "");
   EXPECT_EQ(ask_for("/api/show", {})["capabilities"], json{"completion"});
-  EXPECT_EQ(state(serving, "one"), "unloaded");  // a look loads nothing
+  EXPECT_EQ(state(serving, "one"), "unloaded");  // a look at its state loads nothing
 
   EXPECT_EQ(ask_for("/api/generate", {})["done_reason"], "load");
   EXPECT_TRUE(comes_to(serving, "one", "loaded"));
@@ -248,7 +248,7 @@ TEST_F(RunTimeModels, NoModelIsUnloadedUnderItsRequests) {
   const Serving serving = serve(models({"one", "two"}, {"server.device_memory_mb=50"}));
   auto running = stream(serving, "one", 300);
   EXPECT_EQ(running->receive_head().status, 200);
-  auto other = stream(serving, "two", 3);  // waits, and is not waited for by what is running
+  auto other = stream(serving, "two", 3);  // this waits, but the running request does not wait for it
   expect_whole(rest_of(*running), 300);
   EXPECT_EQ(other->receive_head().status, 200);
   expect_whole(rest_of(*other), 3);
@@ -276,7 +276,7 @@ TEST_F(RunTimeModels, ModelsThatAreWantedAtOnceTakeTurns) {
   over = true;
   for (std::thread& client : clients)
     client.join();
-  // Each turn serves all requests that come in it: it lasts at least 0.2 s, however many they are.
+  // Each turn serves all requests that come during it, however many they are, and lasts at least 0.2 s.
   EXPECT_LE(loads, took.count() / 0.2 + 2);
 }
 
@@ -446,7 +446,7 @@ TEST_F(RunTimeModels, AFolderIsListedAndItsModelsLoadAtFirstUse) {
     EXPECT_EQ(serving.complete(ask(name)).status, 200) << name;
   EXPECT_EQ(serving.complete(ask("unheard-of")).status, 404);
 
-  // A file that came later, by its name in the folder or its path; none from elsewhere.
+  // A file that was added later is found by its name in the folder or its path; files outside the folder are not.
   make("deep/new.gguf");
   make("deep/two.gguf");
   EXPECT_EQ(serving.complete(ask("new")).status, 404);
@@ -470,7 +470,7 @@ TEST_F(RunTimeModels, AFolderMayBeGivenInAnyForm) {
              "models.0.path=" + (form / "one.gguf").string(), "models.0.aliases=new"});
   const std::size_t listed = json::parse(serving.get("/v1/models").body)["data"].size();
   EXPECT_EQ(listed, 4U);
-  // Files that are served already, and one whose name another model has.
+  // Files that are already served, and one whose name is also another model's.
   EXPECT_EQ(json::parse(act(serving, "load", "one.gguf").body)["id"], "first");
   EXPECT_EQ(json::parse(act(serving, "load", "two.gguf").body)["id"], "two");
   EXPECT_EQ(json::parse(act(serving, "load", (folder_ / "two.gguf").string()).body)["id"], "two");

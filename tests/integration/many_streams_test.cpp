@@ -1,4 +1,4 @@
-// A thousand clients at once, with the settings that a daemon has by itself.
+// A thousand clients at once, with the daemon's default settings.
 #include <poll.h>
 
 #include <fstream>
@@ -33,7 +33,7 @@ TEST(ManyStreams, AThousandAtOnceAllEndWhole) {
                                      stream_with_ids("hold@20", kTokens).dump()))
         << i;
   }
-  // None ends before all have begun.
+  // No stream ends before all have begun.
   for (const auto& client : clients)
     ASSERT_EQ(client->receive_head().status, 200);
   EXPECT_EQ(serving.metric("bulkhead_requests_outstanding"), kStreams);

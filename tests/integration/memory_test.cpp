@@ -1,5 +1,5 @@
-// Clients that would have the daemon hold more than it has: bodies without an end, more connections
-// than there are places, and a system that gives no memory.
+// Clients that try to make the daemon hold more than it has room for (bodies without an end, more connections than
+// places), and a system without memory.
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -30,7 +30,7 @@ HttpReply small(const Serving& serving) {
   return serving.complete({{"prompt", "x"}, {"max_tokens", 1}});
 }
 
-// Each begins a body of 16 MiB and leaves its last bytes out.
+// Each client begins a body of 16 MiB and does not send its last bytes.
 Clients unfinished_bodies(const Serving& serving, int count, std::size_t bytes) {
   Clients clients;
   const std::string part(bytes, 'x');
@@ -54,7 +54,7 @@ TEST(Memory, UnfinishedBodiesStayWithinTheBudgetAndSmallRequestsGoOn) {
   EXPECT_LT(status_kib(serving, "VmHWM") - before, 120 * 1024);
   EXPECT_GT(serving.metric("bulkhead_http_no_memory_total"), 30);
   EXPECT_LE(serving.metric("bulkhead_http_memory_most_bytes"), 64 << 20);
-  // Those that were refused were told, and when to come again.
+  // Refused clients were told so, and when to try again.
   int told = 0;
   for (const auto& client : clients) {
     pollfd item{client->fd(), POLLIN, 0};
@@ -91,7 +91,7 @@ TEST(Memory, AFailedAllocationEndsItsConnectionAndNotTheDaemon) {
   EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
 }
 
-// A head and bodies that trickle, beside one that is slow and still fast enough.
+// A head and bodies that arrive too slowly, beside one that is slow but fast enough.
 TEST(SlowSenders, GetA408WhenTheirTimeIsOver) {
   const Serving serving = serve();
   const json question = {{"prompt", std::string(30000, 'x')}, {"max_tokens", 1}};
@@ -105,7 +105,8 @@ TEST(SlowSenders, GetA408WhenTheirTimeIsOver) {
   chunks.send_raw(post + "Transfer-Encoding: chunked\r\n\r\n");
   enough.send_raw(post + length);
   head.send_raw("POST /v1/completions HTTP/1.1\r\n");
-  // Longer than a window of 10 s, shorter than the 15 s of a head. 12 x 2,500 bytes: 8 KiB in a window.
+  // This is longer than a window of 10 s and shorter than the 15 s of a head. 12 x 2,500 bytes give 8 KiB in each
+  // window.
   constexpr int kSeconds = 12;
   for (int second = 0; second < kSeconds; ++second) {
     trickling.send_raw("x");
@@ -135,7 +136,7 @@ TEST(Places, IdleConnectionsMakePlaceForOthers) {
   for (int i = 0; i < 2100; ++i)
     idle.push_back(std::make_unique<HttpClient>(serving.port));
   EXPECT_TRUE(Serving::eventually([&] { return small(serving).status == 200; }));
-  // A connection that asks for the metrics competes for a place, too.
+  // A connection that asks for the metrics needs a place, too.
   EXPECT_TRUE(
       Serving::eventually([&] { return serving.metric("bulkhead_http_idle_closed_total") > 0; }));
 }
@@ -145,7 +146,7 @@ TEST(Places, WhenAllAreTakenTheOperatorsEndpointsStillAnswer) {
   Clients busy;
   for (int i = 0; i < 2039; ++i) {
     busy.push_back(std::make_unique<HttpClient>(serving.port));
-    // Half a head: neither idle nor a request.
+    // Half a head: the connection is not idle, but has no request yet.
     busy.back()->send_raw("POST /v1/completions HTTP/1.1\r\n");
   }
   ASSERT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_connections") >= 2034; }));

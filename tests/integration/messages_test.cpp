@@ -44,7 +44,7 @@ std::vector<Event> named_events(const std::string& body) {
   return events;
 }
 
-// As Anthropic's clients put a message together.
+// Assembles a message as Anthropic's clients do.
 json assembled(const HttpReply& reply) {
   EXPECT_EQ(reply.status, 200) << reply.body;
   json message;
@@ -99,7 +99,7 @@ TEST(Messages, AnAnswerIsBlocks) {
   EXPECT_GT(message["usage"]["input_tokens"], 0);
 }
 
-// What the model wrote as arguments is no JSON: nothing of the call is lost, whole or streamed.
+// The arguments that the model wrote are not JSON. Nothing of the call is lost, whether whole or streamed.
 TEST(Messages, ACallWithBrokenArgumentsIsThereAndSaysSo) {
   Serving serving = serve();
   json body = request("hi");
@@ -136,7 +136,7 @@ TEST(Messages, StreamTheSameAcrossDeaths) {
       streamed = request("hi kill@" + std::to_string(token));
       streamed["stream"] = true;
       json survived = assembled(serving.post("/v1/messages", streamed.dump()));
-      survived["usage"] = whole["usage"];  // the prompt is longer by the order to die
+      survived["usage"] = whole["usage"];  // the prompt has one order more: to die
       EXPECT_EQ(survived, whole) << transport << token;
     }
   }

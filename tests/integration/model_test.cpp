@@ -1,6 +1,5 @@
-// The product as its users run it: a daemon, a worker, a model, HTTP. Every token is compared with
-// what the model computes exactly (float64, quantised weights expanded), over each transport, with
-// each optimisation on and off.
+// The product as its users run it: a daemon, a worker, a model, HTTP. Every token is compared with the exactly
+// computed one (float64, expanded quantised weights), over each transport, with each optimisation on and off.
 #include <algorithm>
 #include <cmath>
 #include <future>
@@ -65,8 +64,9 @@ std::string test_name(const ::testing::TestParamInfo<Param>& info) {
   return name;
 }
 
-// worker_integration_test has all fixtures: each token, log-probability and text is the worker's. What the daemon
-// adds does not depend on the model, so a model of each kind of tokenizer and one with states do.
+// worker_integration_test compares each token, log-probability and text of all fixtures with the worker's. The
+// daemon's part does not depend on the model, so here one model for each kind of tokenizer and one with states are
+// enough.
 INSTANTIATE_TEST_SUITE_P(Models, Fixture,
                          ::testing::Values("builtin", "tiny-llama-Q8_0", "tiny-qwen3-Q4_K_M",
                                            "tiny-gemma3-Q4_K_M", "tiny-gpt-oss-MXFP4",
@@ -142,7 +142,7 @@ TEST(Transports, AgreeOnTokensTextLogprobsAndFinishReasons) {
     for (json request : varied_requests()) {
       request["stream"] = true;
       answers.back().push_back(complete(serving, request));
-      if (answers.size() > 1) continue;  // the transport has no part in this
+      if (answers.size() > 1) continue;  // this does not depend on the transport
       request["stream"] = false;
       EXPECT_EQ(complete(serving, request), answers.back().back()) << "streamed or not";
     }
@@ -174,7 +174,7 @@ TEST(Batch, SixteenStreamsGiveEachTheTokensItGivesAlone) {
 }
 
 // The cache holds 288 tokens, and these answers have four times as many. So the youngest sequence gives its pages
-// back, again and again, and goes on with the same tokens.
+// back, again and again, and continues with the same tokens.
 TEST(Batch, NoRequestFailsForWantOfMemory) {
   const auto request = [](int i) {
     json body{{"prompt", "Tale " + std::to_string(i) + ": there was a"},

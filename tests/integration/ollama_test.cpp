@@ -25,7 +25,7 @@ json chat(const std::string& text) {
           {"chat_template_kwargs", {{"family", "hermes"}, {"raw", kRaw}}}};
 }
 
-// As Ollama's clients put the lines of a stream together.
+// Assembles the lines of a stream as Ollama's clients do.
 json assembled(const HttpReply& reply) {
   EXPECT_EQ(reply.status, 200) << reply.body;
   EXPECT_EQ(reply.headers.at("content-type"), "application/x-ndjson");
@@ -54,7 +54,7 @@ json assembled(const HttpReply& reply) {
   return whole;
 }
 
-// Without what differs from one answer to the next.
+// Removes the members that differ from one answer to the next.
 json comparable(json answer) {
   for (const char* name :
        {"created_at", "total_duration", "load_duration", "prompt_eval_duration", "eval_duration"}) {
@@ -94,7 +94,7 @@ TEST(Ollama, StreamsTheSameAcrossDeaths) {
     for (const int token : {3, 12, 17, 21}) {
       json survived = comparable(
           assembled(serving.post("/api/chat", chat("hi kill@" + std::to_string(token)).dump())));
-      // The prompt is longer by the order to die.
+      // The prompt has one order more: to die.
       survived["prompt_eval_count"] = streamed["prompt_eval_count"];
       EXPECT_EQ(survived, streamed) << transport << token;
     }

@@ -18,7 +18,7 @@ std::unique_ptr<HttpClient> begin(const Serving& serving, const json& body) {
   return client;
 }
 
-// People try what other servers take.
+// People try the command lines of other servers.
 TEST(CommandLineOfTheDaemon, SaysWhatToWriteInstead) {
   const Outcome file = run_shell(std::string(BULKHEADD) + " model.gguf");
   EXPECT_EQ(file.code, 2);
@@ -62,13 +62,13 @@ TEST(Operating, RequestsInProgressAreListedAsLongAsTheyLast) {
   EXPECT_NE(table.out.find("reading"), std::string::npos) << table.out;
   EXPECT_EQ(json::parse(tool(serving, "requests --json").out).size(), 3U);
 
-  // After the death of their worker they are the same requests, and with the next one.
+  // After their worker's death they are the same requests, and the next worker has them.
   send_signal(find(serving, "builtin-0")["pid"].get<pid_t>(), SIGKILL);
   EXPECT_TRUE(Serving::eventually([&] { return requests(serving)[0]["tries"] == 2; }));
   EXPECT_EQ(requests(serving)[0]["id"], id);
   slow.reset();
   silent.reset();
-  second.reset();  // goes on without its reader
+  second.reset();  // the stream continues without a reader
   EXPECT_TRUE(Serving::eventually([&] { return requests(serving).size() == 1; }));
 }
 
@@ -148,7 +148,7 @@ TEST(Operating, TopPrintsAFrameForScripts) {
   ASSERT_EQ(frame["workers"].size(), 1U);
   EXPECT_EQ(frame["workers"][0]["name"], "builtin-0");
   EXPECT_EQ(frame["workers"][0]["state"], "ready");
-  const Outcome text = tool(serving, "top --interval 0.1");  // no terminal: one frame
+  const Outcome text = tool(serving, "top --interval 0.1");  // the output is not a terminal, so there is one frame
   EXPECT_EQ(text.code, 0);
   EXPECT_EQ(text.out.find('\x1b'), std::string::npos);
   EXPECT_NE(text.out.find("builtin-0"), std::string::npos) << text.out;

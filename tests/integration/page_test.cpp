@@ -1,4 +1,4 @@
-// How the web page is served, and the one thing that only it asks for: the death of a worker.
+// How the web page is served, and the one action that only the page asks for: to kill a worker.
 // tests/integration/web_page tries the page itself, in a browser.
 #include "tests/integration/serving.hpp"
 
@@ -15,7 +15,7 @@ TEST(WebPage, IsServedWithoutTheKeyAndRunsNothingButItsFiles) {
   for (const char* rule : {"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"})
     EXPECT_NE(policy.find(rule), std::string::npos) << policy;
   EXPECT_EQ(policy.find("unsafe"), std::string::npos) << policy;
-  // Each file that it names is there, and none is from elsewhere.
+  // Each file that the page names exists, and none is on another host.
   std::size_t files = 0;
   for (const char* attribute : {"src=\"", "href=\""}) {
     for (std::size_t at = 0; (at = page.body.find(attribute, at)) != std::string::npos;) {

@@ -1,4 +1,4 @@
-// What clients see of the prefix cache: less to compute, and nothing else.
+// What clients notice of the prefix cache: less is computed, and nothing else changes.
 #include <algorithm>
 #include <filesystem>
 #include <sstream>
@@ -38,7 +38,7 @@ std::uint64_t cached(const Answer& answer) {
   return answer.usage.at("prompt_tokens_details").at("cached_tokens");
 }
 
-// The counter once the worker has told what it did last: its figures arrive behind its answers.
+// Returns the counter once the worker has reported its last work: its figures come after its answers.
 double settled(const Serving& serving, const std::string& name, double at_least) {
   double value = 0;
   Serving::eventually([&] {
@@ -48,7 +48,7 @@ double settled(const Serving& serving, const std::string& name, double at_least)
   return value;
 }
 
-// Whatever the pages hold.
+// Tests for each kind of pages' content.
 class PrefixPages : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(
     PrefixCache, PrefixPages, ::testing::Values("engine.kv_type=f16", "engine.kv_type=q8_0"),
@@ -113,7 +113,7 @@ TEST(PrefixCache, AnswersOfOnePromptShareIt) {
       << "9 pages, computed for one of them";
 }
 
-// Pages alone would not do for layers that carry a state from token to token.
+// Pages alone are not enough for layers that carry a state from token to token.
 TEST(PrefixCache, ModelsWithStatesGoOnFromASavedOne) {
   const std::string model = (fixtures() / "models" / "tiny-qwen35moe-Q8_0.gguf").string();
   if (!std::filesystem::exists(model)) GTEST_SKIP() << "no " << model;
@@ -123,7 +123,7 @@ TEST(PrefixCache, ModelsWithStatesGoOnFromASavedOne) {
     id = id % 1590;
   const Answer first = complete(serving, request(prompt, 40));
   EXPECT_EQ(cached(first), 0U);
-  // From within the answer: the prompt's saved state is the last one that both have.
+  // The prompt begins with a part of the answer, so the prompt's saved state is the last one that both share.
   std::vector<std::uint32_t> within = prompt;
   within.insert(within.end(), first.ids.begin(), first.ids.begin() + 20);
   const Answer second = complete(serving, request(within, 8));
@@ -149,7 +149,7 @@ TEST(PrefixCache, AChatsNextTurnFindsTheTurnsBefore) {
     const json body = json::parse(reply.body);
     const json& usage = body.at("usage");
     const std::uint64_t found = usage.at("prompt_tokens_details").at("cached_tokens");
-    // Its prompt and its answer, but for the page that was not full.
+    // Its prompt and its answer, except the page that was not full.
     EXPECT_GE(found + kPageTokens, before) << "turn " << turn;
     EXPECT_LT(found, usage.at("prompt_tokens").get<std::uint64_t>());
     before = usage.at("total_tokens").get<std::uint64_t>();
@@ -186,8 +186,8 @@ TEST(WorkerFigures, HaveTypesUnitsAndHelp) {
                       "# TYPE bulkhead_worker_generated_tokens_total counter\n"),
             std::string::npos);
   EXPECT_NE(text.find("# TYPE bulkhead_worker_pool_bytes_in_use gauge\n"), std::string::npos);
-  // Every figure of a worker has a row, except those of kernels, whose names are the kernels'. The compiler sees to
-  // that; the daemon has to find each.
+  // Every figure of a worker has a row, except those of kernels, which have the kernels' names. The compiler checks
+  // that; the daemon must find each row.
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("# HELP") || !line.ends_with("Reported by the worker")) continue;

@@ -10,7 +10,7 @@ namespace {
 const std::string kTrace = "4bf92f3577b34da6a3ce929d0e0e4736", kParent = "00f067aa0ba902b7";
 const std::string kField = "traceparent: 00-" + kTrace + "-" + kParent + "-01";
 
-// The lines of requests in a log, as JSON has them.
+// Returns the lines of requests in a log that is written as JSON.
 std::vector<json> request_lines(const Serving& serving) {
   std::vector<json> lines;
   std::istringstream log(serving.daemon->log());

@@ -29,7 +29,7 @@ json request(const std::string& text) {
           {"chat_template_kwargs", {{"family", "hermes"}, {"raw", kRaw}}}};
 }
 
-// What differs between two answers to the same request.
+// Removes what differs between two answers to the same request.
 json without_ids(json response) {
   for (const char* name : {"id", "created_at", "usage", "instructions"})
     response.erase(name);
@@ -38,7 +38,7 @@ json without_ids(json response) {
   return response;
 }
 
-// The response that the stream ends with, after the events have been held up against it.
+// Returns the response that ends the stream, after comparing the events with it.
 json completed(const HttpReply& reply) {
   EXPECT_EQ(reply.status, 200) << reply.body;
   json last;
@@ -108,7 +108,7 @@ TEST(Responses, StreamTheSameAcrossDeaths) {
   }
 }
 
-// Its first events repeat the request, more at once than may wait for a slow client.
+// Its first events repeat the request, and are larger than what may wait for a slow client.
 TEST(Responses, LargeEventsLoseNoClientThatReads) {
   Serving serving = serve();
   json body = request("hi");
@@ -162,7 +162,7 @@ TEST(Responses, WhatItCantDoIsNamed) {
       {R"({"input":"x","n":2})", "n"},
       {R"({"input":[{"role":"user","content":[{"type":"input_text","text":5}]}]})",
        "input[0].content[0].text"},
-      // What the parser of chats finds has the names that the client wrote, too.
+      // If the parser of chats finds an error, the error also has the names that the client wrote.
       {R"({"input":[]})", "input"},
       {R"({"instructions":"i","input":[{"role":"robot","content":"x"}]})", "input[0].role"},
       {R"({"instructions":"i","input":[{"type":"function_call","call_id":"c"}]})", "input[0].name"},

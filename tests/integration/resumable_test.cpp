@@ -20,7 +20,7 @@ class JournalFolder {
   ~JournalFolder() { std::filesystem::remove_all(path_); }
   std::string file() const { return path_ + "/journal"; }
   std::string setting() const { return "isolation.journal_path=" + file(); }
-  // For the order hold@N: there until it is removed.
+  // For the order hold@N: the worker waits until this file is removed.
   std::string hold() const {
     const std::string path = path_ + "/hold";
     std::ofstream(path) << "x";
@@ -74,7 +74,7 @@ void expect_whole(const ResumableClient& client, int tokens) {
   }
 }
 
-// Whoever asks for the stream from its beginning gets what `client` got.
+// Every client that asks for the stream from its beginning must get what `client` got.
 void expect_all_of_it_again(const Serving& serving, const ResumableClient& client) {
   ResumableClient reader;
   reader.id = client.id;
@@ -97,7 +97,7 @@ TEST(ResumableStream, GoesOnAfterABrokenConnection) {
                             {{"FAKE_HOLD", hold}});
     ResumableClient client;
     HttpClient first(serving.port);
-    // However late this process gets to it: it hangs up in the middle of the answer.
+    // However late this process comes to it, it hangs up in the middle of the answer.
     client.begin(first, "/v1/completions", resumable("slow hold@100", 200));
     client.read_events(first, 20);
     first.hang_up();
@@ -123,7 +123,7 @@ TEST(ResumableStream, GoesOnAfterTheDaemonWasKilled) {
       client.begin(first, "/v1/completions", resumable("slow", 300));
       client.read_events(first, 20);
       kill_daemon(serving);
-      client.read_to_end(first);  // what the kernel still had
+      client.read_to_end(first);  // reads what the kernel still had
       EXPECT_FALSE(client.complete);
     }
     for (int round = 0; round < 4; ++round) {
@@ -357,7 +357,7 @@ TEST(ResumableStream, EndsWhenNobodyResumesIt) {
   EXPECT_TRUE(serving.daemon->says("nobody resumed it"));
   kill_daemon(serving);
   serving = serve({folder.setting(), "isolation.resume_window_s=1"});
-  // The kill may have come before the disk had the word of its end: then it goes on, for as long.
+  // The kill may have come before the stream's end was on disk. Then the new daemon continues the stream for as long.
   if (serving.daemon->log().find("1 stream(s) go on") != std::string::npos) {
     EXPECT_TRUE(Serving::eventually(
         [&] { return serving.daemon->log().find("nobody resumed it") != std::string::npos; }));
@@ -381,7 +381,7 @@ TEST(ResumableStream, HasOneReaderTheLatest) {
 }
 
 TEST(ResumableStream, LongOneIsGivenToItsReaderInPieces) {
-  // Much more than a connection may have unsent.
+  // This is much more than a connection may have unsent.
   Serving serving = serve();
   ResumableClient client;
   HttpClient first(serving.port);
@@ -415,7 +415,7 @@ TEST(ResumableStream, OrdinaryErrorsAndHangUpsStayOrdinary) {
   plain.erase("resumable");
   client.send("POST", "/v1/completions", plain.dump());
   HttpReply head = client.receive_head();
-  // It has an id, but not one that goes on with it.
+  // The request has an id, but the stream can't be resumed by it.
   EXPECT_EQ(serving.get("/v1/requests/" + head.headers["x-request-id"] + "/events").status, 404);
   client.hang_up();
   EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 0; }));

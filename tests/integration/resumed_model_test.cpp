@@ -1,5 +1,5 @@
-// A real model's resumable streams over the deaths of the daemon: token for token, text, and
-// log-probabilities what they would have been.
+// A real model's resumable streams when the daemon dies: each token, text and log-probability must be that of an
+// undisturbed stream.
 #include <filesystem>
 
 #include "tests/integration/model_serving.hpp"

@@ -1,5 +1,5 @@
-// The daemon under a service manager. Sockets of the test stand for systemd's: one that is told of the daemon's life, and
-// one that listens for the daemon.
+// The daemon under a service manager. The test's sockets play systemd's: one receives messages about the daemon's
+// life, and one listens for the daemon.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -27,13 +27,13 @@ class NotifySocket {
 
   bool bound() const { return bound_; }
   const std::string& path() const { return path_; }
-  // The next message; empty: none came.
+  // Returns the next message; empty: none came.
   std::string receive() {
     char bytes[512];
     const ssize_t got = ::recv(fd_.get(), bytes, sizeof bytes, 0);
     return got <= 0 ? "" : std::string(bytes, static_cast<std::size_t>(got));
   }
-  // The next message that is not the watchdog's.
+  // Returns the next message that is not from the watchdog.
   std::string receive_news() {
     for (;;) {
       std::string message = receive();
@@ -55,7 +55,7 @@ TEST(ServiceManager, IsToldOfReadinessLifeAndTheEnd) {
             "READY=1\nSTATUS=listening on http://127.0.0.1:" + std::to_string(serving.port));
   for (int i = 0; i < 5; ++i)
     EXPECT_EQ(manager.receive(), "WATCHDOG=1");
-  // It is the daemon's business alone.
+  // The variable is meant for the daemon alone.
   std::ifstream file("/proc/" + std::to_string(serving.worker()["pid"].get<int>()) + "/environ");
   const std::string environment(std::istreambuf_iterator<char>(file), {});
   EXPECT_NE(environment, "");
@@ -72,7 +72,7 @@ TEST(ServiceManager, ThatIsGoneOrNonsenseChangesNothing) {
   }
 }
 
-// A socket of the manager's. It outlives the daemons that it is handed to.
+// A socket of the manager, which outlives the daemons that get it.
 class ManagersSocket {
  public:
   ManagersSocket(int type, std::uint32_t host) : fd_(::socket(AF_INET, type | SOCK_CLOEXEC, 0)) {
@@ -102,7 +102,7 @@ class ManagersSocket {
 TEST(ServiceManager, HandsOverASocketAndNobodyIsRefusedBetweenTwoDaemons) {
   const ManagersSocket socket(SOCK_STREAM, INADDR_LOOPBACK);
   for (int daemons = 0; daemons < 2; ++daemons) {
-    HttpClient early(socket.port());  // no daemon is there
+    HttpClient early(socket.port());  // no daemon runs yet
     ASSERT_TRUE(early.connected());
     ASSERT_TRUE(early.send("GET", "/livez"));
     Serving serving = serve({}, {}, socket.options());

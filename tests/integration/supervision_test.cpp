@@ -1,4 +1,4 @@
-// Workers that die, hang, lie or never start, and what the clients see of it.
+// Workers that die, hang, lie or never start, and what the clients notice.
 #include "tests/integration/serving.hpp"
 #include "tests/support/free_port.hpp"
 #include "tests/support/signals.hpp"
@@ -52,7 +52,7 @@ TEST(KilledWorker, IdleOneIsReplacedForTheNextRequest) {
   for (int i = 0; i < 3; ++i) {
     send_signal(serving.worker()["pid"].get<int>(), SIGKILL);
     HttpReply reply = serving.complete({{"prompt", "x"}, {"max_tokens", 2}, {"seed", 1}});
-    // The kill may not have been noticed yet: then the request went to the dying one, and on to its
+    // The daemon may not have noticed the kill yet. Then the request went to the dying worker, and later to its
     // successor.
     ASSERT_EQ(reply.status, 200) << reply.body;
   }
@@ -103,7 +103,7 @@ TEST(PoisonedRequest, FailsAloneAfterThreeTries) {
   HttpClient neighbour(serving.port);
   neighbour.send("POST", "/v1/completions", stream_with_ids("slow", 300).dump());
   ASSERT_EQ(neighbour.receive_head().status, 200);
-  // Others wait beside the poison for their first token when it strikes.
+  // Other requests still wait for their first token when the poisonous one kills the worker.
   std::vector<std::unique_ptr<HttpClient>> others;
   HttpClient poisoned(serving.port);
   poisoned.send("POST", "/v1/completions", json({{"prompt", "poison"}}).dump());
@@ -156,7 +156,7 @@ TEST(Loading, AWorkerThatCrashesForMatrixUnitsServesWithout) {
   const Serving serving = serve({"isolation.standby=1"}, {{"FAKE_CRASH_WITH_UNITS", "1"}});
   EXPECT_TRUE(serving.daemon->says("engine.matrix_units=off")) << serving.daemon->log();
   EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 5}}).status, 200);
-  // So do its spare and its successor.
+  // The same holds for its spare and its successor.
   EXPECT_TRUE(Serving::eventually([&] {
     return serving.get("/v1/workers").body.find("\"state\":\"standby\"") != std::string::npos;
   })) << serving.get("/v1/workers").body;
@@ -186,7 +186,7 @@ TEST(Loading, OneCrashIsTriedAgainAndThreeEndTheDaemon) {
 }
 
 TEST(Loading, HealthTellsProgressAndRequestsGet503) {
-  // The line that tells the port comes only when the model is there.
+  // The line with the port comes only when the model is loaded.
   const std::uint16_t port = free_port();
   Daemon daemon(BULKHEADD, {{"--set", "server.port=" + std::to_string(port)},
                             {{"BULKHEAD_WORKER", FAKE_WORKER}, {"FAKE_LOAD_MS", "2000"}}});
@@ -211,7 +211,7 @@ TEST(WorkerActions, RestartLosesNothing) {
   int pid = serving.worker()["pid"];
   EXPECT_EQ(serving.post("/v1/workers/builtin-0/restart", "").status, 202);
   EXPECT_EQ(serving.worker()["state"], "draining");
-  // Asked for while it drains: served by the successor.
+  // A request that comes while the worker drains is served by the successor.
   EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 2}}).status, 200);
   std::string body;
   while (auto chunk = client.receive_chunk()) {
@@ -237,7 +237,7 @@ TEST(WorkerActions, DrainedWorkerTakesNothingUntilRestarted) {
   // From here on requests wait for the successor.
   EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
   EXPECT_EQ(serving.worker()["state"], "ready");
-  // It ended because it was told to: that is no death.
+  // The worker ended because it was told to, so this is not a death.
   EXPECT_EQ(serving.get("/metrics").body.find("bulkhead_worker_deaths_total{"), std::string::npos);
   EXPECT_EQ(serving.post("/v1/workers/nobody/restart", "").status, 404);
 }
@@ -251,7 +251,7 @@ TEST(WorkerActions, OnlyAReadyWorkerIsDrained) {
   EXPECT_NE(refused.body.find("is loading; only a ready one can be drained"), std::string::npos)
       << refused.body;
   ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["state"] == "ready"; }));
-  // What is on its way, or there already, may be asked for again.
+  // A second request for something that is under way or already done is accepted, too.
   EXPECT_EQ(serving.post("/v1/workers/builtin-0/drain", "").status, 202);
   EXPECT_EQ(serving.post("/v1/workers/builtin-0/drain", "").status, 202);
   EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["state"] == "drained"; }));

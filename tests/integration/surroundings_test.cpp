@@ -1,5 +1,5 @@
-// What is around the daemon, and must not be able to end or stop it: signals that mean nothing to it,
-// readers of its log that stop or go, workers that misuse their stderr.
+// What surrounds the daemon and must not be able to end or stop it: signals that mean nothing to it, readers of its
+// log that stop or leave, workers that misuse their stderr.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -36,7 +36,7 @@ struct Pipe {
     reader.reset(ends[0]);
     writer.reset(ends[1]);
   }
-  // Nobody else can write to it before something is read.
+  // Nobody else can write to the pipe before something is read from it.
   void fill() const {
     const int flags = ::fcntl(writer.get(), F_GETFL);
     ::fcntl(writer.get(), F_SETFL, flags | O_NONBLOCK);
@@ -71,7 +71,8 @@ TEST(Signals, ThatMeanNothingToTheDaemonDoNotEndIt) {
   EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
 }
 
-// A `kill` of a worker is somebody's wish, and no request's fault: beyond any number of strikes.
+// Somebody who sends SIGTERM or SIGKILL to a worker wants that, so it is no request's fault, however often it
+// happens.
 TEST(Signals, ATerminatedWorkerIsNoStrikeAgainstItsRequest) {
   const Serving serving = serve({"isolation.max_strikes=1"});
   HttpClient client(serving.port);
@@ -158,7 +159,7 @@ TEST(Log, LinesThatFoundNoRoomAreCountedAndTold) {
   for (int i = 0; i % 500 != 0 || dropped() == 0; ++i)
     ASSERT_TRUE(answers(serving)) << i;
   EXPECT_GT(dropped(), 0);
-  // Whoever reads it again is told.
+  // A reader that comes back is told how many lines were dropped.
   std::atomic<bool> told = false;
   std::thread reader([&] {
     std::string text;
@@ -178,7 +179,7 @@ TEST(Log, LinesThatFoundNoRoomAreCountedAndTold) {
   reader.join();
 }
 
-// How late a thread that only sleeps is woken at worst: the machine's part of every stall.
+// Measures how late a thread that only sleeps is woken at worst: the machine's part of every stall.
 class Control {
  public:
   Control()
@@ -228,14 +229,14 @@ TEST(Loop, IsHeldUpByNeitherLogNorDiskNorSettings) {
   EXPECT_EQ(serving.metric("bulkhead_journal_disk_written"), 0);
   const double stall = serving.metric("bulkhead_loop_longest_stall_seconds");
   EXPECT_GT(stall, 0);
-  // A machine that has more to do than it can holds up both.
+  // A machine that is overloaded delays both.
   EXPECT_LT(stall, 0.05 + 10 * control.worst_seconds());
   serving.daemon->signal(SIGTERM);
   EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
   std::filesystem::remove_all(folder);
 }
 
-// Bodies of as many values as there may be, which take a parser longest, beside small requests.
+// Bodies with as many values as allowed, which take a parser longest, beside small requests.
 TEST(Loop, IsNotHeldUpByTheParserOfLargeBodies) {
   const Serving serving = serve();
   std::string body = R"({"prompt": "x", "max_tokens": 2, "nobodys": [1)";
@@ -246,7 +247,7 @@ TEST(Loop, IsNotHeldUpByTheParserOfLargeBodies) {
     return HttpClient(serving.port).request("POST", "/v1/completions", body);
   };
   ASSERT_EQ(ask().status, 200);
-  // The parser's values count, beside the body and what is made of it.
+  // The parser's values count, in addition to the body and what is made of it.
   EXPECT_GT(serving.metric("bulkhead_http_memory_most_bytes"),
             3.0 * static_cast<double>(body.size()));
   HttpClient gone(serving.port);
@@ -295,7 +296,7 @@ TEST(Loop, IsNotHeldUpByAMountThatHangsWhenAWorkerStarts) {
 
     std::ofstream(mount / "hangs") << "now";
     send_signal(first["pid"].get<pid_t>(), SIGKILL);
-    // Its successor can't start, and everything else goes on.
+    // Its successor can't start, and everything else continues.
     const auto end = std::chrono::steady_clock::now() + milliseconds(of_model ? 6500 : 1500);
     while (std::chrono::steady_clock::now() < end) {
       ASSERT_EQ(serving.get("/livez").status, 200);
@@ -347,7 +348,7 @@ TEST(WorkersLog, AFloodIsCountedAndTold) {
   EXPECT_TRUE(serving.daemon->says("it writes too much"));
 }
 
-// Any user of the machine may read it.
+// Any user of the machine may read the command line.
 TEST(CommandLine, ShowsNoApiKey) {
   const Serving serving =
       serve({"server.api_key=open-sesame", "server.keys=alice sesame-1,bob sesame-2 streams=3"});

@@ -73,7 +73,7 @@ TEST(Terminal, LinesAreEditedAndComeBackTheNextTime) {
   for (const bool again : {false, true}) {
     Terminal terminal(chat_with(serving), home.path);
     ASSERT_TRUE(terminal.shows("> ")) << terminal.shown();
-    // The line's beginning is mended; the next time it is there again, before "/quit".
+    // The beginning of the line is corrected; the next time, the corrected line is in the history, before "/quit".
     terminal.type(again ? "\x1b[A\x1b[A" : "ello\x01h");
     ASSERT_TRUE(terminal.shows(again ? "hello" : "h")) << terminal.shown();
     terminal.type("\r");

@@ -1,5 +1,5 @@
-// Tool calls of a real model, which knows nothing of tools, held to their schemas: over each protocol, whole and
-// streamed, and over the death of the worker.
+// Tool calls of a real model, which knows nothing about tools. Schemas restrict its calls, over each protocol, whole
+// and streamed, and when the worker dies.
 #include <fstream>
 #include <map>
 
@@ -168,7 +168,7 @@ TEST_F(ToolsOfAModel, WhatCannotBeHeldIsNamed) {
   EXPECT_NE(reply.headers["x-bulkhead-warning"].find("uniqueItems"), std::string::npos);
 }
 
-// Of each chunk what its choice adds.
+// Returns what the choice of each chunk adds.
 std::vector<json> deltas_of(const HttpReply& reply) {
   std::vector<json> deltas;
   for (const json& chunk : events_of(reply.body).chunks) {
@@ -220,7 +220,7 @@ TEST_F(ToolsOfAModel, AStreamedCallSurvivesItsWorkerWithTheSameBytes) {
     if (chunk->empty()) break;
     reply.body += *chunk;
   }
-  // The time decides how many tokens come in a piece.
+  // Timing decides how many tokens come in one piece.
   EXPECT_EQ(put_together(deltas_of(reply)), put_together(deltas_of(calm)));
   EXPECT_EQ(deltas_of(reply).back().at("finish_reason"), "tool_calls");
 }

@@ -32,7 +32,7 @@ json message_of(const HttpReply& reply) {
   return json::parse(reply.body)["choices"][0];
 }
 
-// Deltas put together as clients do it.
+// Assembles deltas as clients do.
 json assembled(const HttpReply& reply) {
   const Events events = events_of(reply.body);
   EXPECT_TRUE(events.done);
@@ -115,7 +115,7 @@ TEST(ToolCalls, ThatLengthCutsSaySo) {
   EXPECT_EQ(choice["finish_reason"], "length");
 }
 
-// The death comes at each of many tokens: in a mark, a name, in the middle of arguments.
+// The worker dies at each of many tokens: in a mark, in a name, in the middle of arguments.
 TEST(ToolCalls, StreamTheSameAcrossDeaths) {
   for (const char* transport : {"shm", "stdio"}) {
     Serving serving = serve({"ipc.transport="s + transport});

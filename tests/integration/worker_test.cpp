@@ -1,4 +1,4 @@
-// The worker program as the daemon sees it: a real process, a real channel, real models.
+// The worker program from the daemon's point of view: a real process, a real channel, real models.
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -51,7 +51,7 @@ fs::path model_path(const std::string& name) {
   return fixtures() / "models" / (name + ".gguf");
 }
 
-// A starved machine may need long for the first step, which compiles kernels on a CPU device.
+// A machine under load may need long for the first step, which compiles kernels on a CPU device.
 std::vector<std::string> serving(const std::string& model) {
   return {"--model", model_path(model).string(),
           "--set",   "log.level=warn",
@@ -204,8 +204,8 @@ TEST(Worker, SixteenStreamsGetTheTokensThatEachGetsAlone) {
   }
 }
 
-// Each of these finds more of itself in the cache than the one before: nothing, the system prompt,
-// an earlier question and its answer, itself, itself and a part of its answer.
+// Each of these requests finds more of itself in the cache than the one before: nothing, the system prompt, an
+// earlier question and its answer, itself, itself and a part of its answer.
 TEST(Worker, CachedPrefixesChangeNoBit) {
   const auto story = [](std::uint32_t which, std::size_t count) {
     std::vector<TokenId> ids(count);
@@ -233,7 +233,7 @@ TEST(Worker, CachedPrefixesChangeNoBit) {
     ask(prompt, 0.9F, 0);
     ask(prompt, 0, 17);
   }
-  ask(story(4, 32), 0, 0);  // of a page exactly
+  ask(story(4, 32), 0, 0);  // the prompt has exactly one page
   ask(story(4, 32), 0, 0);
   ask(story(4, 33), 0, 0);
 
@@ -285,7 +285,7 @@ TEST(KilledWorker, SuccessorGoesOnWithTheSameTokens) {
     ASSERT_TRUE(first.receive_until([&] { return first.answer(1).tokens.size() >= 8; }));
     send_signal(first.pid(), SIGKILL);
     EXPECT_EQ(first.wait_exit(), -SIGKILL);
-    if (first.answer(1).ended()) continue;  // it was faster than the signal
+    if (first.answer(1).ended()) continue;  // it ended before the signal
 
     submit.accepted_tokens = first.answer(1).tokens;
     WorkerProcess second(kProgram, serving("tiny-qwen3-Q4_K_M"), {});
@@ -341,7 +341,7 @@ TEST(Worker, AnswersEverythingElseThatTheDaemonMaySay) {
   EXPECT_EQ(worker.wait_exit(), 0);
 }
 
-// Without checks of memory, which use the device now and then.
+// Checks of memory are off, because they use the device now and then.
 TEST(Worker, TellsWhatItsGpuDidAndAStepsKernelsOnRequest) {
   WorkerProcess worker(kProgram,
                        {"--model", "builtin", "--device", "cpu", "--set", "log.level=warn", "--set",
@@ -421,7 +421,7 @@ TEST(Worker, ModelThatCannotBeLoadedIsToldWithItsReason) {
   EXPECT_EQ(worker.wait_exit(), 3);
 }
 
-// A coarser form of the same model guesses, and often the same token.
+// A coarser form of the same model guesses, and is often right.
 TEST(Worker, ADraftModelChangesNoToken) {
   NEEDS_MODEL("tiny-llama-F16");
   NEEDS_MODEL("tiny-llama-Q4_0");

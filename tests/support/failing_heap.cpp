@@ -1,5 +1,5 @@
-// The heap with a fault point, "heap.allocate": the program that links this has operator new fail (or
-// the process die in it) where a plan says so.
+// A heap with the fault point "heap.allocate". In a program that links this, operator new fails (or the process dies
+// in it) where a plan says so.
 #include <cstddef>
 #include <cstdlib>
 #include <new>
@@ -23,7 +23,7 @@ void* allocate_or_throw(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-// The forms for arrays and for unaligned memory come down to these.
+// The forms for arrays and for unaligned memory call these.
 void* operator new(std::size_t bytes) {
   return allocate_or_throw(bytes, 0);
 }

@@ -264,8 +264,7 @@ engine::PageSum FakeExecutor::sum_of(engine::PageIndex page) const {
   return {static_cast<std::uint32_t>(hash), static_cast<std::uint32_t>(hash >> 32), 0, 0};
 }
 
-// What is in flight does not write to these pages, so it makes no difference that it is not computed
-// yet.
+// Steps in flight do not write to these pages, so it makes no difference that they are not computed yet.
 Status FakeExecutor::start_sums(std::span<const engine::PageIndex> pages,
                                 std::uint64_t weight_bytes) {
   if (lots_.size() >= kSumsInFlight) return broken("too many lots of sums in flight");

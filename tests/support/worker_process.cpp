@@ -23,7 +23,7 @@ std::filesystem::path cache_folder() {
   return std::filesystem::temp_directory_path() / "bulkhead-test-cache";
 }
 
-// Out of the way of the numbers that the child's descriptors get.
+// Copies the descriptor to a number above those that the child's descriptors get.
 int high_copy(const UniqueFd& fd) {
   return fd.valid() ? ::fcntl(fd.get(), F_DUPFD_CLOEXEC, 20) : -1;
 }
@@ -115,12 +115,12 @@ std::string WorkerProcess::why_not_ready() {
 }
 
 int WorkerProcess::wait_exit() {
-  if (pid_ <= 0) {  // waitpid() would take any child for it
+  if (pid_ <= 0) {  // waitpid() would take any child for a pid of -1
     ADD_FAILURE() << "there is no process to wait for";
     return -1;
   }
   const bool closed = channel_ == nullptr || receive_until([this] { return closed_; });
-  if (!closed) send_signal(pid_, SIGKILL);  // it hangs, and the test has failed
+  if (!closed) send_signal(pid_, SIGKILL);  // the worker hangs, and the test has failed
   int status = 0;
   ::waitpid(pid_, &status, 0);
   pid_ = -1;

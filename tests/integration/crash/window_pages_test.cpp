@@ -1,6 +1,6 @@
-// Models with sliding windows in a cache that holds their sequences only because pages that no window
-// sees are released. Every token and log-probability is that of a cache with plenty of room: for a
-// request alone, among others, with a cached prompt and after kill -9.
+// Models with sliding windows, in a cache that holds their sequences only because they release pages that no window
+// sees. Every token and log-probability must be that of a large cache: for a request alone, among others, with a
+// cached prompt and after kill -9.
 #include <filesystem>
 #include <future>
 
@@ -60,7 +60,7 @@ TEST_P(WindowedModel, AnswersAreTheSameInFewPages) {
 
   const Serving serving = serve(2);
   double windows = 0;
-  // A worker tells its figures a while after it is ready.
+  // A worker reports its figures some time after it is ready.
   ASSERT_TRUE(Serving::eventually(
       [&] { return (windows = serving.metric("bulkhead_worker_window_pages")) > 0; }));
   EXPECT_LT(windows * 32, kPromptTokens) << "no sequence fits without letting go of pages";
