@@ -27,7 +27,7 @@ std::vector<std::string> marks_of(const Case& each) {
   return marks;
 }
 
-// Blanks, and then perhaps the beginning of a mark.
+// Says whether what is left is blanks, and perhaps the beginning of a mark.
 bool may_be_left(const Case& each, std::string_view text) {
   text = text.substr(std::min(text.find_first_not_of(kBlanks), text.size()));
   if (text.empty()) return true;
@@ -43,8 +43,7 @@ bool same_but_for_the_end(const Case& each, std::string_view got, std::string_vi
   return want.starts_with(got) && may_be_left(each, want.substr(got.size()));
 }
 
-// Whether `text` is the beginning of an object that has `want`'s members, or more of a member that
-// is under way.
+// Says whether `text` is the beginning of an object with `want`'s members, the last of which may be incomplete.
 bool begins_object(std::string text, const Json& want) {
   if (text.empty() || text == "{}") return want.empty();
   for (const char* end : {"", "}", "\"}"}) {
@@ -129,7 +128,7 @@ std::vector<Case> read_cases(const std::filesystem::path& file) {
 Expected expected_at(const Case& each, std::size_t bytes) {
   Expected result;
   std::size_t begin = 0;
-  std::string id;  // seen before its call's name
+  std::string id;  // comes before the name of its call
   for (const Segment& segment : each.segments) {
     const std::string text =
         segment.text.substr(0, bytes > begin ? std::min(bytes - begin, segment.text.size()) : 0);

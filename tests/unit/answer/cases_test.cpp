@@ -1,5 +1,5 @@
-// Raw answers of every family: this project's cases beside this file, and the fixtures' where they
-// are.
+// Raw answers of every family: this project's cases, which are beside this file, and the fixtures' cases if they are
+// there.
 #include "tests/unit/answer/cases.hpp"
 
 #include <algorithm>
@@ -140,7 +140,7 @@ TEST(AnswerFamilies, AreToldFromTemplatesThatNameFewMarks) {
   EXPECT_EQ(family_of_template("'<|tool_call_start|>['").name, "lfm2");
 }
 
-// Special tokens are shown to the parser where a family writes with them, and nowhere else.
+// The parser is shown special tokens if a family writes with them, and otherwise not.
 TEST(Families, KnowTheirMarks) {
   const auto knows = [](const char* family, const char* mark) {
     return has_mark(*family_named(family), mark);

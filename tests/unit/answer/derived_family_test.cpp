@@ -1,4 +1,4 @@
-// Families of templates that no row of the table knows.
+// Families of templates that the table does not have.
 #include "worker/model/answer/derived_family.hpp"
 
 #include <filesystem>
@@ -18,7 +18,7 @@ constexpr const char* kTools =
     R"([{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}},
         {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}])";
 
-// A template whose assistant writes calls as `calls` says, which sees them as `m.tool_calls`.
+// Returns a template whose assistant writes calls as `calls` says; `calls` sees them as `m.tool_calls`.
 std::string with_calls(const std::string& calls) {
   return "{% for m in messages %}<|{{ m.role }}|>\n{% if m.tool_calls %}" + calls +
          "{% else %}{{ m.content }}{% endif %}<|over|>\n{% endfor %}"
@@ -133,7 +133,7 @@ TEST(DerivedFamily, HasTheMarksOfReasoning) {
 TEST(DerivedFamily, IsNoneWhereTheTemplateShowsNoCall) {
   const char* const ignores = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
   EXPECT_EQ(&family_of(ignores), &plain_family());
-  // Neither JSON nor a name before it.
+  // This is neither JSON nor JSON with a name before it.
   EXPECT_EQ(&family_of(with_calls("{{ m.tool_calls }}")), &plain_family());
   EXPECT_EQ(&family_of(with_calls("a call")), &plain_family());
 }
@@ -148,7 +148,7 @@ TEST(DerivedFamily, OfAKnownTemplateIsTheTables) {
   EXPECT_EQ(&family_of(source("Qwen-Qwen2.5-7B-Instruct")), family_named("hermes"));
   for (const char* name : {"microsoft-Phi-3.5-mini-instruct", "google-gemma-2-2b-it"})
     EXPECT_EQ(family_of(source(name)).calls.syntax, CallSyntax::kNone) << name;
-  // What the table says of these can be derived, too.
+  // For these, the table's row can also be derived from the template.
   for (const char* name : {"Qwen-Qwen2.5-7B-Instruct", "NVIDIA-Nemotron-Nano-v2",
                            "mistralai-Mistral-Nemo-Instruct-2407", "deepseek-ai-DeepSeek-V3.1"}) {
     const Result<jinja::Chat> chat = jinja::Chat::load(source(name), "", "");

@@ -1,4 +1,4 @@
-// What no model should write: a parser has to end, in linear time, and say something.
+// Answers that no model should write: a parser must end in linear time, with a result.
 #include <gtest/gtest.h>
 
 #include "tests/unit/answer/cases.hpp"
@@ -17,8 +17,7 @@ std::string repeated(const std::string& text, std::size_t bytes) {
   return result;
 }
 
-// In pieces as a model gives them: so a parser that looks at everything again with each piece would
-// take hours.
+// The pieces are as small as a model's, so a parser that read everything again with each piece would take hours.
 constexpr std::size_t kPiece = 50;
 Message read(const Family& family, const std::string& raw, Ended ended = Ended::kStop) {
   AnswerParser parser(family, {.tools = *Tools::from_json(kTools), .prompt_end = {}, .id_seed = 1});
@@ -31,7 +30,7 @@ Message read(const Family& family, const std::string& raw, Ended ended = Ended::
 
 TEST(HostileAnswers, AreReadInLinearTime) {
 #if defined(__SANITIZE_ADDRESS__)
-  constexpr std::size_t kBytes = 20'000;  // a read of freed memory needs no more
+  constexpr std::size_t kBytes = 20'000;  // enough to notice a read of freed memory
 #else
   constexpr std::size_t kBytes = 100'000;
 #endif
@@ -131,7 +130,7 @@ TEST(OfferedTools, AreTextWhereNothingElseFits) {
     EXPECT_FALSE(Tools::from_json(broken).ok()) << broken;
 }
 
-// Eight levels of a hundred references each: a walk through all of them would never end.
+// Eight levels with a hundred references each: a walk through all of them would never end.
 TEST(OfferedTools, AlternativesThatReferToOneAnotherEndSoon) {
   std::string definitions = R"("d8":{"type":"string"})";
   for (int level = 0; level < 8; ++level) {

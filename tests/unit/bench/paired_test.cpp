@@ -1,4 +1,4 @@
-// The statistics of comparisons: against the tables of any textbook.
+// The statistics of comparisons, tested against textbook tables.
 #include "bench/paired.hpp"
 
 #include <numeric>
@@ -8,7 +8,7 @@
 namespace bulkhead::bench {
 namespace {
 
-// 1, 2, ..., n: a value is its own place.
+// Returns 1, 2, ..., n, so each value is its own place.
 std::vector<double> places(std::size_t n) {
   std::vector<double> values(n);
   std::iota(values.rbegin(), values.rend(), 1.0);
@@ -40,7 +40,7 @@ TEST(MedianInterval, OfAFewSaysSo) {
 }
 
 TEST(MedianInterval, IsWithinBeyondOrOpen) {
-  const MedianInterval interval = median_interval(places(20));  // 6 to 15
+  const MedianInterval interval = median_interval(places(20));  // from place 6 to place 15
   EXPECT_STREQ(verdict(interval, 15), "within");
   EXPECT_STREQ(verdict(interval, 14), "open");
   EXPECT_STREQ(verdict(interval, 6), "open");

@@ -1,4 +1,4 @@
-// What every folder may use of config/base/ and has no test of its own.
+// Tests of helpers in config/base/ that have no other test of their own.
 #include <cstdint>
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST(Percent, AnyTwoNumbersAreFrom0To100) {
   EXPECT_EQ(percent_of(1, 3), 33);
   EXPECT_EQ(percent_of(3, 3), 100);
   EXPECT_EQ(percent_of(UINT64_MAX - 1, UINT64_MAX), 99);
-  EXPECT_EQ(percent_of(UINT64_MAX, 1), 100);  // of a worker that makes it up
+  EXPECT_EQ(percent_of(UINT64_MAX, 1), 100);  // a worker may report any number
 }
 
 TEST(JsonMembers, AreTheTextsAsWritten) {
@@ -34,11 +34,11 @@ TEST(JsonMembers, AreTheTextsAsWritten) {
       R"( { "b" : {"z":[1,2],"a":"}\"]"} , "a":1.0 ,"x":"\"a\":5","\u0063":true,"b":[ ] } )",
       members);
   EXPECT_EQ(members[0].text, "1.0");
-  EXPECT_EQ(members[1].text, "[ ]");  // the last of two
+  EXPECT_EQ(members[1].text, "[ ]");  // the last of two members with this name
   EXPECT_EQ(members[2].text, "true");
   EXPECT_EQ(members[3].text, "");
   JsonMember one[] = {{"a"}};
-  // Not valid, and not read past its end.
+  // These are not valid, and must not be read past their end.
   for (const char* text : {"", "{", "{\"", "{\"a", "{\"a\"", "{\"a\":", "{\"\\", "{\"a\":\"\\"})
     find_json_members(text, one);
 }

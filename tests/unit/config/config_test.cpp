@@ -115,7 +115,7 @@ TEST(Load, ListsInAssignments) {
   EXPECT_THAT(warmup("32,128"), ElementsAre(32, 128));
   EXPECT_THAT(warmup("64"), ElementsAre(64));
   EXPECT_THAT(warmup("[]"), IsEmpty());
-  EXPECT_THAT(warmup("32,,64"), ElementsAre(0));  // refused
+  EXPECT_THAT(warmup("32,,64"), ElementsAre(0));  // the value was refused
   EXPECT_THAT(warmup("32,"), ElementsAre(0));
   EXPECT_THAT(warmup("[32"), ElementsAre(0));
 }
@@ -277,7 +277,7 @@ TEST(Reload, SaysWhatARunningDaemonCanDoAboutAChange) {
   EXPECT_THAT(now, ElementsAre("server.max_queue", "isolation.standby", "log.level"));
   EXPECT_THAT(workers, ElementsAre("ipc.flush_tokens", "engine.max_batch"));
   EXPECT_THAT(restart, ElementsAre("server.port", "ipc.ring_kib", "isolation.journal_path"));
-  // What only a restart changes stays, and is all that still differs.
+  // Settings that only a restart changes keep their value, and are all that still differs.
   const Settings merged = reloaded(before, after);
   EXPECT_EQ(merged.server.port, before.server.port);
   EXPECT_EQ(merged.isolation.journal_path, "");
@@ -334,7 +334,7 @@ TEST(Notices, OpenToTheNetworkWithoutAKey) {
   EXPECT_EQ(notices({"server.host=0.0.0.0"}), 1U);
   EXPECT_EQ(notices({"server.host=0.0.0.0", "server.api_key=k"}), 0U);
   EXPECT_EQ(notices({"server.host=::1"}), 0U);
-  EXPECT_EQ(notices({"server.host=127.evil.example"}), 1U);  // a name, and the daemon refuses it
+  EXPECT_EQ(notices({"server.host=127.evil.example"}), 1U);  // this is a host's name, and the daemon refuses it
 }
 
 TEST(WorkerAssignments, CarryAllThatDiffersButNothingOfServerOrModels) {
@@ -350,7 +350,7 @@ TEST(WorkerAssignments, CarryAllThatDiffersButNothingOfServerOrModels) {
                           "gpu_optimizations.memory_pool.warmup_sizes=[8, 16]",
                           "engine.kv_type=f32", "log.format=json"));
 
-  // Applied to the defaults they give the same settings again.
+  // Applied to the defaults, the assignments give the same settings again.
   Settings again;
   for (const std::string& assignment : assignments)
     ASSERT_TRUE(assign(again, assignment).ok()) << assignment;
@@ -359,7 +359,7 @@ TEST(WorkerAssignments, CarryAllThatDiffersButNothingOfServerOrModels) {
   EXPECT_EQ(all_texts(again), all_texts(expected));
 }
 
-// A worker that is killed as hung can't say what hung.
+// If the worker is killed as hung before its device's wait ends, it can't say what hung.
 TEST(Settings, ADevicesWaitEndsBeforeTheDaemonsPatience) {
   Settings settings;
   for (const std::uint32_t heartbeat : {100U, 10000U, 3600000U}) {

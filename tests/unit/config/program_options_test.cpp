@@ -30,7 +30,7 @@ class CommandLine : public testing::Test {
   std::string model_;
 };
 
-// `--model "$MODEL"` without a MODEL.
+// `--model "$MODEL"` where MODEL is not set.
 TEST_F(CommandLine, AnEmptyValueIsNoAbsentOne) {
   const Result<bool> read_it = read({"--model", ""});
   ASSERT_FALSE(read_it.ok());
@@ -45,7 +45,7 @@ TEST_F(CommandLine, ARepeatedOptionTakesOneValueEachTime) {
   EXPECT_THAT(streams_, ElementsAre(1, 4));
 }
 
-// "--set a=1 model.gguf" forgets a "--model": that must not become a bad setting.
+// In "--set a=1 model.gguf" the user forgot "--model"; the error must not be about the setting.
 TEST_F(CommandLine, WhatNoOptionTakesIsNamed) {
   const Result<bool> read_it = read({"--set", "a=1", "model.gguf"});
   ASSERT_FALSE(read_it.ok());

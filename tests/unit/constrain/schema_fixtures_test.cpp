@@ -1,5 +1,5 @@
-// All schemas of the fixtures: valid instances get through (in the schema's order of properties),
-// invalid ones don't, and what is refused is refused by its keyword.
+// All schemas of the fixtures: valid instances are accepted (in the schema's order of properties), invalid ones are
+// not, and an error names the keyword that is refused.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -16,11 +16,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Instances whose properties come in another order than the schema's, and one of a type that the
-// schema leaves open where properties are named.
+// Instances whose properties have another order than the schema's, and one whose type the schema leaves open although
+// it names properties.
 const std::set<std::string> kOtherOrder = {"allof-of-ref-and-extra", "object-property-order",
                                            "ref-defs", "suite-allof-base", "suite-properties"};
-// What a schema may be refused for.
+// Keywords for which a schema may be refused.
 const std::set<std::string> kRefused = {"uniqueItems"};
 
 std::vector<std::string> spellings(const Json& value) {

@@ -49,7 +49,7 @@ TEST(Schema, RejectsAtTheFirstByteThatCanNotBeCompleted) {
 TEST(Schema, LengthsCountCharactersAlsoWithAPattern) {
   EXPECT_TRUE(passes(R"({"type":"string","maxLength":2})", "\"😀\\ud83d\\ude00\""));
   EXPECT_FALSE(passes(R"({"type":"string","maxLength":2})", "\"abc\""));
-  // Every length is odd: none of two characters.
+  // Every length is odd, so there is no text of two characters.
   EXPECT_THAT(refusal(R"({"type":"string","pattern":"^a(bc)*$","minLength":2,"maxLength":2})"),
               HasSubstr("no text"));
   EXPECT_TRUE(
@@ -186,7 +186,7 @@ TEST(Schema, HostileOnesEndInAnErrorSoon) {
     EXPECT_NE(refusal(schema), "") << schema.substr(0, 80);
     EXPECT_LT(std::clock() - begin, std::clock_t{20} * CLOCKS_PER_SEC) << schema.substr(0, 80);
   }
-  // These lead to themselves: they end, whatever they say.
+  // These schemas refer to themselves. Compiling them must end, with any result.
   for (const char* circular : {R"({"$ref":"#"})", R"({"allOf":[{"not":{"$ref":"#"}}]})",
                                R"({"anyOf":[{"$ref":"#"},{"$ref":"#"}]})"}) {
     (void)refusal(circular);

@@ -1,5 +1,5 @@
-// Masks against their definition: a token may come where its bytes may. Every token of a vocabulary, at
-// every step of random texts, for grammars that stress what is remembered.
+// Masks compared with their definition: a token is allowed if its bytes are. The tests compare every token of a
+// vocabulary at every step of random texts, for grammars that stress what masks remember.
 #include "worker/constrain/token_masks.hpp"
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 namespace bulkhead::constrain {
 namespace {
 
-// The built-in model's tokens, and some that are awkward: parts of characters, of escapes, and texts that
-// leave a string or cross several.
+// The built-in model's tokens, and some difficult ones: parts of characters and of escapes, and texts that leave a
+// string or cross several strings.
 std::vector<std::string> vocabulary() {
   std::vector<std::string> pieces;
   const auto file =
@@ -72,13 +72,13 @@ struct Words {
   std::uint32_t end = 0;
   std::shared_ptr<const TokenTrie> trie;
   explicit Words(std::vector<std::string> texts = vocabulary()) : pieces(std::move(texts)) {
-    pieces.emplace_back();  // what ends an answer
+    pieces.emplace_back();  // the token that ends an answer
     end = static_cast<std::uint32_t>(pieces.size() - 1);
     trie = std::make_shared<TokenTrie>(std::vector<std::string_view>(pieces.begin(), pieces.end()));
   }
 };
 
-// Random texts through the mask; each mask is compared with all tokens' own bytes.
+// Writes random texts with the mask, and compares each mask with the bytes of all tokens.
 void expect_exact(const std::shared_ptr<const Grammar>& grammar, const Words& words, int texts) {
   std::mt19937 random(17);
   TokenMasks masks(grammar, words.trie, {words.end});
@@ -99,7 +99,7 @@ void expect_exact(const std::shared_ptr<const Grammar>& grammar, const Words& wo
         ++compared;
       }
       if (allowed.empty()) break;
-      // Short ones more often, or few strings would be written to their bounds.
+      // Short tokens are chosen more often; otherwise few strings would reach their bounds.
       std::uint32_t chosen = allowed[random() % allowed.size()];
       for (int i = 0; i < 3; ++i) {
         const std::uint32_t other = allowed[random() % allowed.size()];
@@ -151,7 +151,7 @@ TEST(TokenMasks, OfAVocabularyOfBytesAlone) {
   expect_exact(compiled->grammar, words, 30);
 }
 
-// The count of ways grows with each character: finding a mask must end, and say so.
+// The number of ways grows with each character. The search for a mask must end with an error.
 TEST(TokenMasks, OfGrammarsThatAreTooAmbiguousAreNone) {
   const Words words;
   int refused = 0;
@@ -174,7 +174,7 @@ TEST(TokenMasks, OfGrammarsThatAreTooAmbiguousAreNone) {
   EXPECT_GT(refused, 0);
 }
 
-// A worker that goes on with another one's answer remembers nothing: it must not fail where the other did not.
+// A worker that continues another worker's answer remembers nothing. It must not fail where the first worker did not.
 TEST(TokenMasks, FailByTheirWorkAloneWhateverIsRemembered) {
   const Words words;
   const auto grammar =

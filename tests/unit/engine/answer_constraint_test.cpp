@@ -1,5 +1,5 @@
-// What holds an answer, token by token and without an engine: calls that begin within a token, grammars that are too
-// ambiguous, and calls that are long.
+// How a constraint restricts an answer, token by token and without an engine: calls that begin within a token,
+// grammars that are too ambiguous, and long calls.
 #include "worker/engine/answer_constraint.hpp"
 
 #include <algorithm>
@@ -55,7 +55,7 @@ struct Answering {
 
 const std::vector<std::string> kEndings = {"\"}", "\"}}", "\"   ", "time\"}", "\", \"", "time\","};
 
-// JSON without a mark is a call from its name's end on, which may stand in the middle of a token.
+// JSON without a mark is a call once its name has ended, which may be in the middle of a token.
 TEST(AnswerConstraint, NoTokenOfBareJsonGoesOnWronglyBehindTheName) {
   const auto word = [](std::size_t i) {
     return FakeTokenizer::kFirstWord + static_cast<engine::TokenId>(i);
@@ -73,13 +73,13 @@ TEST(AnswerConstraint, NoTokenOfBareJsonGoesOnWronglyBehindTheName) {
   answer.say("\"");
   EXPECT_FALSE(answer.may_come('}')) << "the arguments are wanted";
   EXPECT_TRUE(answer.may_come(','));
-  // Other JSON is free.
+  // Other JSON is not restricted.
   Answering other("llama3-json", kEndings);
   other.say(R"({"title": "get_time)");
   EXPECT_TRUE(other.may_come(word(0)));
 }
 
-// Wherever such a token may come from, the answer goes on: it is one that no grammar holds.
+// If the answer has such a token nevertheless, it continues without a grammar.
 TEST(AnswerConstraint, ACallThatLeavesItsGrammarIsFree) {
   for (const char* ending : {"\"}", "\"}}", "\"   "}) {
     Answering answer("llama3-json", kEndings);
@@ -157,7 +157,7 @@ TEST_F(Ambiguous, CallsOfToolsThatAreNotStrictGoOn) {
     silent->advance('a');
   }
   EXPECT_GT(failed, 0);
-  // An answer that is gone on with, which asked for no mask on the way, stands where the other does.
+  // A continued answer, for which no mask was requested on the way, is in the same state as the other one.
   for (const char c : {'b', '}', 'x'}) {
     const auto mask = lenient->mask(), resumed = silent->mask();
     ASSERT_TRUE(mask.ok() && resumed.ok());

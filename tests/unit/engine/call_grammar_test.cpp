@@ -1,5 +1,5 @@
-// Grammars of tool calls: what each family writes goes through, and what is no valid call of an offered tool
-// doesn't.
+// Grammars of tool calls: they accept what each family writes, and refuse what is not a valid call of an offered
+// tool.
 #include "worker/engine/call_grammar.hpp"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ bool passes(const char* family, const std::string& text, const engine::CallWish&
 
 struct Row {
   const char* family;
-  const char* before;  // of a call: up to its arguments
+  const char* before;  // the text of a call before its arguments
   const char* behind;
 };
 const Row kRows[] = {
@@ -80,7 +80,7 @@ const Row kRows[] = {
     {"functionary", "<function=get_weather>", "</function>"},
 };
 
-// Up to the city's value, from there up to that of the days, and the rest.
+// The text before the city's value, from there to the days' value, and the rest.
 struct TaggedRow {
   const char* family;
   const char* before;
@@ -146,7 +146,7 @@ TEST(CallGrammar, TagsHoldWhatTextsMayBe) {
   EXPECT_TRUE(passes_with(R"({"type": ["string", "null"]})", "null"));
   EXPECT_FALSE(passes_with(R"({"type": ["string", "null"]})", "x"));
   EXPECT_TRUE(passes_with(R"({"type": "array", "items": {"type": "string"}})", "[\"a<\"]"));
-  // The parser would end the value here.
+  // The parser would take this for the end of the value.
   EXPECT_FALSE(
       passes_with(R"({"type": "array", "items": {"type": "string"}})", "[\"</parameter>\"]"));
   const std::string either =
@@ -166,7 +166,7 @@ TEST(CallGrammar, TagsHoldWhatTextsMayBe) {
   EXPECT_EQ(warned->warnings.size(), 1U);
 }
 
-// How much likelier `byte` is than others to be taken next: texts would never end by chance.
+// Returns how much more often `byte` is taken than others; otherwise texts would almost never end.
 std::size_t weight(const std::string& text, unsigned char byte, const std::string& closing) {
   for (std::size_t begun = closing.size(); begun-- > 1;) {
     if (text.ends_with(closing.substr(0, begun)))
@@ -176,7 +176,7 @@ std::size_t weight(const std::string& text, unsigned char byte, const std::strin
   return closes || byte == '"' || byte == '}' || byte == ']' ? 60 : 1;
 }
 
-// A text that the grammar lets through; empty where it became too long. `closing` ends plain texts in it.
+// Returns a random text that the grammar accepts; empty if it became too long. `closing` ends plain texts in it.
 std::string walk(const std::shared_ptr<const constrain::Grammar>& grammar,
                  const std::string& closing, std::mt19937& random) {
   constexpr std::size_t kMost = 3000;
@@ -198,7 +198,7 @@ std::string walk(const std::shared_ptr<const constrain::Grammar>& grammar,
   return {};
 }
 
-// Calls with the same arguments in each family's own notation: right ones and wrong ones.
+// Calls with the same arguments in each family's notation, right ones and wrong ones.
 struct Notation {
   const char* family;
   std::vector<std::string> right;
@@ -310,7 +310,7 @@ TEST(CallGrammar, HoldsEachFamilysCallsToTheirSchemas) {
   }
 }
 
-// Both are made from one row, and agree on what a call is.
+// The grammar and the parser are made from one row, and agree on what a call is.
 TEST(CallGrammar, TheParserReadsAsCallsWhatItLetsThrough) {
   std::mt19937 random(7);
   const auto schema = constrain::compile_schema(kWeatherSchema, constrain::Strictness::kStrict);
@@ -359,7 +359,7 @@ TEST(CallGrammar, KnowsEveryFamily) {
   }
 }
 
-// Families that are derived from a template have them.
+// Families that are derived from a template have such sections.
 TEST(CallGrammar, ASectionMayHoldCallsInJson) {
   model::answer::Family family = *model::answer::family_named("hermes");
   family.calls.section = "<calls>";
@@ -410,7 +410,7 @@ TEST(CallGrammar, StrictToolsAreRefusedByTheirKeywordAndOthersAreWarnedOf) {
   EXPECT_NE(warned->warnings[0].find("uniqueItems"), std::string::npos);
 }
 
-// A schema that is none at all is no reason to refuse an agent's request.
+// A schema that is invalid is no reason to refuse an agent's request.
 TEST(CallGrammar, AToolWithAnImpossibleSchemaTakesAnyObject) {
   const char* const tools =
       R"([{"function": {"name": "f", "parameters": {"type": "object", "properties": 7}}}])";

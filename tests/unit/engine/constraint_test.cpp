@@ -1,5 +1,5 @@
-// Answers that are held to a schema, a grammar or an expression: they follow it, alone and in company,
-// after a resumption and after losing pages; what can't be followed is refused.
+// Answers with a schema, a grammar or an expression: they follow it, alone and among others, after a resumption and
+// after losing pages. A constraint that can't be followed is refused.
 #include "worker/constrain/constraint.hpp"
 
 #include <algorithm>
@@ -88,7 +88,8 @@ TEST(Constrained, AnswersFollowWhatTheyAreHeldTo) {
   EXPECT_GT(stopped, 60);
 }
 
-// Text that can only go on in one way takes few steps, and has the tokens and probabilities that it has alone.
+// Text with only one possible continuation takes few steps, and has the same tokens and probabilities as without
+// guesses.
 TEST(Constrained, TextThatMustComeIsGuessedAndNoTokenChanges) {
   const Constraint grammar = {
       ConstraintKind::kGrammar,
@@ -164,9 +165,9 @@ TEST(Constrained, TheEndComesOnlyWhereItMay) {
     harness.engine.submit(request);
   }
   harness.run();
-  EXPECT_EQ(harness.answer(1).text, "ab");  // the end as soon as it is allowed
+  EXPECT_EQ(harness.answer(1).text, "ab");  // the answer ends as soon as the end is allowed
   EXPECT_EQ(harness.answer(2).text, "abc");
-  EXPECT_EQ(harness.answer(3).text, "");  // nothing but the end may come
+  EXPECT_EQ(harness.answer(3).text, "");  // only the end is allowed
   for (; id > 0; --id)
     EXPECT_EQ(harness.answer(id).finished->reason, FinishReason::kStop);
   EXPECT_EQ(harness.answer(2).finished->completion_tokens, 3U);
@@ -222,7 +223,7 @@ TEST(MaskedSampling, DrawsAmongTheMasksTokensAlone) {
   const std::vector<ipc::TokenId> ids = {3, 64, 517, 999};
   for (const ipc::TokenId id : ids)
     row[id] = id == 517 ? 1.0F : 0.0F;
-  row[700] = 1000;  // the best by far, and not allowed
+  row[700] = 1000;  // by far the best token, but not allowed
   std::vector<std::uint32_t> mask((kTokens + 31) / 32, 0);
   for (const ipc::TokenId id : ids)
     mask[id / 32] |= 1U << (id % 32);
@@ -255,7 +256,7 @@ TEST(DelayedConstraint, HoldsBehindItsMarkAndLetsNoEndComeBefore) {
   EXPECT_EQ(opened("assistant\n<think>\n", thinks), "</think>");
   EXPECT_EQ(opened("<think> assistant", thinks), "");
   EXPECT_EQ(opened("", thinks), "");
-  // Another family's mark is a word like any other, and so is a channel's name.
+  // Another family's mark is ordinary text, and so is a channel's name.
   EXPECT_EQ(opened("assistant\n<think>\n", model::answer::plain_family()), "");
   EXPECT_EQ(opened("Go on with the analysis", thinks), "");
   EXPECT_EQ(opened("Go on with the analysis", *model::answer::family_named("gpt-oss")), "");
@@ -270,7 +271,7 @@ TEST(DelayedConstraint, HoldsBehindItsMarkAndLetsNoEndComeBefore) {
     const auto mask = *constraint.mask();
     return (mask[token / 32] >> (token % 32) & 1) != 0;
   };
-  // As one token, and in pieces.
+  // The mark as one token, and in pieces.
   for (const std::vector<ipc::TokenId>& mark :
        {id("</think>"), std::vector<ipc::TokenId>{'<', '/', 't', 'h', 'i', 'n', 260}}) {
     const auto constraint = digits();

@@ -1,4 +1,5 @@
-// A draft model guesses beside n-grams. Whatever it guesses, and whatever it lacks, answers are those without it.
+// A draft model guesses beside n-grams. Whatever it guesses, and whatever fails, the answers must be those without
+// it.
 #include "worker/engine/draft_model.hpp"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ using engine::ExecutorLimits;
 using engine::Speculation;
 using ipc::TokenId;
 
-// Guesses nothing, so that the draft model has no rival.
+// Guesses nothing, so that only the draft model guesses.
 class NoSource final : public engine::DraftSource {
  public:
   void advance(std::span<const TokenId>) override {}
@@ -37,7 +38,7 @@ EngineOptions asking(engine::Executor& draft, bool ngrams = false) {
   return options;
 }
 
-// How often a draft model agrees with the large one, where that repeats itself: 1 is always.
+// Sets how often the draft model agrees with the large one where the text repeats itself; 1 is always.
 void agree(FakeExecutor& draft, double share) {
   draft.script = [share](std::span<const TokenId> history) -> std::optional<TokenId> {
     const auto token = repeats_itself(history);
@@ -175,7 +176,7 @@ TEST_P(DraftingEngine, CancellationFreesTheDraftModelsPages) {
     EXPECT_EQ(harness.answer(id).tokens, answer_to(harness.executor, some_tokens(id, 20), 80));
 }
 
-// Such an end is the worker's: the device is gone for the large model, too.
+// The worker must then end, because the device is lost for the large model, too.
 TEST(DraftModel, ALostDeviceIsAnError) {
   FakeExecutor draft(limits_of(1));
   draft.lose_device_in = 2;
@@ -190,7 +191,7 @@ TEST(DraftModel, ALostDeviceIsAnError) {
   EXPECT_NE(failure.error().message().find("draft model"), std::string::npos);
 }
 
-// Numbers that are none are no guesses.
+// Rows that are not numbers give no guesses.
 TEST(DraftModel, GuessesNothingOfRowsThatAreNoNumbers) {
   FakeExecutor draft(limits_of(1));
   draft.poisoned_outputs = 5;
@@ -230,10 +231,10 @@ TEST(DraftModel, GuessesWhatItsModelGoesOnWith) {
   DraftContext context;
   Tokens tokens = {5, 6, 7};
   EXPECT_EQ(alone.guess(context, tokens, 4), answer_to(alone.executor, tokens, 4));
-  // The first two were right, then came another.
+  // The first two guesses were right, and then came another token.
   tokens = tokens + answer_to(alone.executor, tokens, 2) + Tokens{99};
   EXPECT_EQ(alone.guess(context, tokens, 3), answer_to(alone.executor, tokens, 3));
-  // All right, and one more.
+  // All guesses were right, and one more token came.
   tokens = tokens + answer_to(alone.executor, tokens, 4);
   EXPECT_EQ(alone.guess(context, tokens, 3), answer_to(alone.executor, tokens, 3));
 }
@@ -252,14 +253,14 @@ TEST(DraftModel, ReadsALongPromptInPieces) {
   EXPECT_GT(calls, 3);
   EXPECT_TRUE(std::ranges::all_of(alone.executor.steps,
                                   [](const auto& step) { return step.columns <= 64; }));
-  // Another sequence with the same beginning finds it read.
+  // Another sequence with the same beginning finds it already read.
   DraftContext other;
   const std::uint64_t read = alone.model.read_tokens();
   EXPECT_EQ(alone.guess(other, tokens, 2), guesses);
   EXPECT_LT(alone.model.read_tokens() - read, 10U);
 }
 
-// It gives its pages back, so that the other one can be read, and is taken again later.
+// It gives its pages back so that the other one can be read, and gets pages again later.
 TEST(DraftModel, LeavesOutASequenceForWhichItLacksPages) {
   ExecutorLimits limits = limits_of(1);
   limits.total_pages = 12;  // of 4 positions

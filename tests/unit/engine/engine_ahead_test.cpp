@@ -1,5 +1,5 @@
-// Several steps in flight: the same tokens as with one, nothing computed past an end is told to
-// anybody, no page is given away while a step may write to it, and nobody waits longer.
+// With several steps in flight there are the same tokens as with one; nothing that was computed behind an end is
+// sent; no page is reused while a step may write to it; and no sequence waits longer.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -35,7 +35,7 @@ double counter(const EngineHarness& harness, const std::string& name) {
   return -1;
 }
 
-// Steps that nobody waits for any more are still in flight when the last answer has ended.
+// When the last answer has ended, steps whose results nobody needs are still in flight.
 void run_to_rest(EngineHarness& harness) {
   harness.run();
   while (harness.turn()) {
@@ -56,7 +56,7 @@ std::vector<ipc::Submit> mixed_requests() {
   return requests;
 }
 
-// Ends some answers at a place that only their tokens tell.
+// Ends some answers at a place that depends only on their tokens.
 std::optional<TokenId> ends_now_and_then(std::span<const TokenId> history) {
   std::uint64_t hash = 0;
   for (const TokenId token : history)
@@ -155,7 +155,7 @@ TEST_P(EngineAhead, NothingRunsPastALengthThatIsKnown) {
   EngineHarness harness(with_depth(GetParam()));
   for (std::uint64_t id = 1; id <= 4; ++id)
     harness.engine.submit(greedy_request(id, {1, 2}, 10));
-  harness.engine.submit(greedy_request(5, some_tokens(5, 120), 0));  // to the end of the context
+  harness.engine.submit(greedy_request(5, some_tokens(5, 120), 0));  // until the context is full
   run_to_rest(harness);
   EXPECT_EQ(harness.answer(5).tokens.size(), 8U);
   EXPECT_EQ(harness.executor.steps.size(), 10U);
@@ -184,7 +184,7 @@ TEST_P(EngineAhead, CancellationAtEveryStepFreesThePagesOnceNoStepWritesToThem) 
   for (int when = 0; when < 14; ++when) {
     SCOPED_TRACE(when);
     ExecutorLimits limits = with_depth(GetParam());
-    limits.total_pages = 22;  // what is freed is used again at once
+    limits.total_pages = 22;  // so that freed pages are used again at once
     EngineHarness harness(limits, with_chunk(8));
     harness.engine.submit(greedy_request(1, some_tokens(1, 40), 12));
     harness.engine.submit(greedy_request(2, some_tokens(2, 9), 12));
@@ -247,7 +247,7 @@ TEST_P(EngineAhead, NewcomersWaitForTwoChunksAtMost) {
   harness.engine.submit(greedy_request(2, some_tokens(2, 1900), 5));
   for (std::uint32_t i = 0; i < GetParam(); ++i)
     harness.turn();
-  // What is in flight now was planned before anybody knew of it.
+  // The steps in flight were planned before this request came.
   const std::size_t in_flight = harness.engine.scheduler().in_flight();
   const std::size_t before = harness.executor.steps.size();
   harness.engine.submit(greedy_request(3, some_tokens(3, 12), 5));
@@ -268,7 +268,7 @@ TEST_P(EngineAhead, NewcomersWaitForTwoChunksAtMost) {
   }
 }
 
-// Draws on the device: the same tokens, none of which the host has to wait for.
+// The device draws the same tokens, and the host waits for none of them.
 TEST_P(EngineAhead, DrawsOnTheDeviceAreThoseOfTheHost) {
   ExecutorLimits limits = with_depth(GetParam());
   limits.sampled_top_k = 64;
@@ -295,7 +295,7 @@ TEST_P(EngineAhead, DrawsOnTheDeviceAreThoseOfTheHost) {
     SCOPED_TRACE(request.request.value);
     const Answer expected = alone(request);
     expect_same(harness.answer(request.request.value), expected);
-    // And from the middle, as after a worker's death.
+    // Also from the middle, as after a worker's death.
     EngineHarness successor(limits);
     successor.executor.script = ends_now_and_then;
     ipc::Submit again = request;
@@ -311,8 +311,8 @@ TEST_P(EngineAhead, DrawsOnTheDeviceAreThoseOfTheHost) {
   }
 }
 
-// Log-probabilities from the device: the same ones, and no step waits for the host; but with penalties, and with more of them
-// than the device tells.
+// Log-probabilities from the device are the same, and no step waits for the host. The exceptions are penalties, and
+// more log-probabilities than the device computes.
 TEST_P(EngineAhead, LogprobabilitiesOfTheDeviceAreThoseOfTheHost) {
   ExecutorLimits limits = with_depth(GetParam());
   limits.sampled_top_k = 64;
@@ -358,7 +358,7 @@ TEST(EngineAhead, SequencesThatNeedTheHostLeaveOutStepsInFlight) {
   EXPECT_EQ(harness.executor.steps.size(), 6U);
   for (const auto& step : harness.executor.steps)
     EXPECT_EQ(step.in_flight, 1U);
-  // Beside one that does not, it has every other step.
+  // Beside a sequence that does not need the host, it takes part in every second step.
   harness.executor.steps.clear();
   harness.engine.submit(greedy_request(2, {1, 2}, 12));
   harness.engine.submit(sampled_request(3, {1, 2}, 6, 7));
@@ -371,7 +371,7 @@ TEST(EngineAhead, ALostDeviceLosesNoTokenThatWasKnown) {
   EngineHarness harness(with_depth(2));
   harness.engine.submit(greedy_request(1, {1, 2}, 9));
   harness.executor.lose_device_in = 3;
-  ASSERT_TRUE(harness.turn());  // submits two
+  ASSERT_TRUE(harness.turn());  // this submits two steps
   ASSERT_TRUE(harness.turn());
   const auto lost = harness.engine.turn([] {});
   ASSERT_FALSE(lost.ok());

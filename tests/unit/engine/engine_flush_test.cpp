@@ -1,4 +1,4 @@
-// When tokens are sent: the first at once, later ones in lots, none later than the interval.
+// When tokens are sent: the first at once, later ones in groups, and none later than the interval.
 #include <chrono>
 #include <vector>
 
@@ -39,7 +39,7 @@ TEST(EngineFlush, NobodyWaitsLongerThanTheInterval) {
   harness.executor.while_waiting = [&] { harness.now += microseconds(900); };
   harness.engine.submit(greedy_request(1, {1, 2}, 14));
   harness.run();
-  // A token's age when the next step would end past 2 ms: after the second more.
+  // Tokens are sent when they would be older than 2 ms at the end of the next step: after two more.
   for (std::size_t i = 1; i + 1 < harness.answer(1).lots.size(); ++i) {
     EXPECT_LE(harness.answer(1).lots[i], 3U);
     EXPECT_GE(harness.answer(1).lots[i], 2U);

@@ -1,4 +1,4 @@
-// How much of a prompt goes into a step, by how long steps take.
+// How the durations of steps decide how much of a prompt goes into a step.
 #include <algorithm>
 #include <vector>
 
@@ -45,12 +45,13 @@ TEST(EnginePace, AFastDeviceGetsWholeChunks) {
 }
 
 TEST(EnginePace, ASlowDeviceGetsWhatItCanDoInTime) {
-  // 20 columns at first, by what a step took while loading; they take 2 s and not 1.
+  // 20 columns at first, from the duration of a step while loading. They take 2 s and not 1, so the next step is
+  // smaller.
   EXPECT_EQ(run_paced(microseconds(100'000), 100'000).columns,
             (std::vector<std::uint32_t>{20, 10, 10, 10, 10, 10, 10, 10, 10, 1, 1}));
-  // Nothing was known: the first step takes 4.8 s.
+  // Nothing is known at first, so the first step takes 4.8 s.
   EXPECT_EQ(run_paced(microseconds(100'000), 0).columns.at(1), 10U);
-  // However slow it is.
+  // The same holds for a very slow device.
   const Paced slow = run_paced(microseconds(3'000'000), 4'000'000);
   EXPECT_EQ(slow.columns.front(), 4U);
   EXPECT_EQ(slow.columns.size(), 27U);
@@ -63,7 +64,7 @@ TEST(EnginePace, ADeviceThatWasHeldUpWhileLoadingGetsMoreAsItShowsItsSpeed) {
 
 TEST(EnginePace, WiderStepsOfPromptsAloneArePacedAlike) {
   EXPECT_EQ(run_paced(microseconds(10), 0, 64).columns, (std::vector<std::uint32_t>{64, 36, 1, 1}));
-  // 64 columns took 6.4 s; ten take one.
+  // 64 columns took 6.4 s; ten columns take one.
   EXPECT_EQ(run_paced(microseconds(100'000), 0, 64).columns.at(1), 10U);
   EXPECT_EQ(run_paced(microseconds(1000), 300'000, 64).columns,
             (std::vector<std::uint32_t>{6, 12, 24, 48, 10, 1, 1}));

@@ -19,7 +19,7 @@ constexpr const char* kTools =
     R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}])";
 constexpr std::size_t kPromptTokens = 2;
 
-// The model says `raw`, a byte a token, then ends.
+// The model generates `raw`, a byte for each token, and then ends.
 class PartsHarness : public EngineHarness {
  public:
   explicit PartsHarness(const std::string& raw) : EngineHarness(limits()) {
@@ -48,7 +48,7 @@ ipc::Submit chat_request(const std::string& more = kTools) {
   return submit;
 }
 
-// Every byte with what it is of, so that cutting and joining can be compared.
+// Returns every byte with the kind of its part, so that answers in different pieces can be compared.
 std::string flat(const std::vector<ipc::AnswerPart>& parts) {
   std::string out;
   for (const ipc::AnswerPart& part : parts) {
@@ -83,7 +83,7 @@ TEST(EngineParts, ReasoningContentAndCalls) {
   EXPECT_EQ(answer.parts[5], (ipc::AnswerPart{PartKind::kArguments, 1, "{}", ""}));
 }
 
-// Wherever the worker died, the successor goes on with what was not sent yet, ids included.
+// Wherever the worker died, the successor continues with what was not sent yet, with the same ids.
 TEST(EngineParts, AResumedAnswerHasTheSameParts) {
   PartsHarness calm(kRaw);
   calm.engine.submit(chat_request());
@@ -150,7 +150,7 @@ TEST(EngineParts, WithoutToolsWhatLooksLikeACallIsText) {
   EXPECT_EQ(harness.answer(1).parts[0].text, "a <tool_call>\n{\"name\": \"f\"}");
 }
 
-// A family without reasoning, and no tools: the text goes as it always did.
+// A family without reasoning, and no tools: the text is not divided into parts.
 TEST(EngineParts, WhatHasNoPartsStaysText) {
   PartsHarness harness(" x \n\n");
   harness.language.family = &model::answer::plain_family();
@@ -182,7 +182,7 @@ TEST(EngineParts, TheTemplatesTimeIsTheRequests) {
   EXPECT_EQ(harness.answer(1).accepted->prompt_tokens, (std::vector<ipc::TokenId>{'1', '5'}));
 }
 
-// A template's BOS and the tokenizer's are one; a user's is text.
+// The template's BOS and the tokenizer's give only one token; a BOS in a user's text stays text.
 TEST(EngineParts, BosComesOnce) {
   const auto prompt = [](bool adds_bos, const std::string& source) {
     const FakeTokenizer tokenizer({}, 300, adds_bos);

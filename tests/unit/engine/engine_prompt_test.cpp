@@ -1,5 +1,5 @@
-// What is told of a prompt: its tokens with the log-probabilities that the positions before them give, or one
-// embedding. Both whatever the batch, the chunks and the cache, and without an answer where none is wanted.
+// What is reported about a prompt: its tokens with the log-probabilities from the positions before them, or one
+// embedding. Neither depends on the batch, the chunks or the cache, and neither needs an answer.
 #include <string>
 #include <vector>
 
@@ -22,7 +22,7 @@ ipc::Submit told_request(std::uint64_t id, std::vector<TokenId> prompt, std::uin
   return submit;
 }
 
-// As the definition of log-probabilities has it, from the whole row of each position.
+// Computes log-probabilities by their definition from the whole row of each position.
 void expect_told(EngineHarness& harness, std::uint64_t id, const std::vector<TokenId>& prompt) {
   const Answer& answer = harness.answer(id);
   ASSERT_EQ(answer.prompt.size(), prompt.size()) << id;
@@ -51,7 +51,7 @@ TEST(EnginePrompt, IsScoredBesideOthersWhateverTheChunks) {
       options.scheduler = {.max_batch = 6, .prefill_chunk = chunk, .prefix_cache = true};
       EngineHarness harness(limits, options);
       const std::vector<TokenId> prompt = some_tokens(1, 50);
-      // One that fills the cache with the same beginning, and others that generate meanwhile.
+      // One request fills the cache with the same beginning, and others generate meanwhile.
       harness.engine.submit(greedy_request(1, prompt, 4));
       harness.run();
       for (std::uint64_t id = 2; id < 6; ++id)
@@ -72,7 +72,7 @@ TEST(EnginePrompt, IsScoredBesideOthersWhateverTheChunks) {
 
 TEST(EnginePrompt, IsToldOnceThoughItLostItsPages) {
   ExecutorLimits limits = small_limits();
-  limits.total_pages = 20;  // for one and a half of the requests
+  limits.total_pages = 20;  // enough for one and a half of the requests
   EngineOptions options;
   options.scheduler = {.max_batch = 4, .prefill_chunk = 8};
   EngineHarness harness(limits, options);

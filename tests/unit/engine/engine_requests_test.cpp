@@ -91,7 +91,7 @@ TEST(EngineRequests, PromptLargerThanTheWholeCacheIsRefused) {
   EXPECT_THAT(harness.answer(1).failed->message, HasSubstr("engine.kv_cache_mb"));
 }
 
-// What helps depends on what the limit comes from.
+// The advice depends on where the limit comes from.
 TEST(EngineRequests, ATooLongPromptIsToldWhatWouldTakeIt) {
   const auto refusal = [](std::uint32_t asked, std::uint32_t of_the_model) {
     ExecutorLimits limits = small_limits();  // context 128
@@ -188,7 +188,7 @@ TEST(EngineRequests, CancellationAtEveryStepFreesThePages) {
     harness.engine.submit(greedy_request(2, some_tokens(2, 9), 12));
     for (int i = 0; i < when; ++i)
       harness.turn();
-    // Once between steps, once while one is in flight.
+    // One time between steps, one time while a step is in flight.
     if (when % 2 == 0) {
       harness.engine.cancel(RequestId{1});
     } else {
@@ -219,7 +219,7 @@ TEST(EngineRequests, CancelWhileTokenisingAndOfNobody) {
   EXPECT_EQ(harness.answer(1).finished->reason, ipc::FinishReason::kCancelled);
   EXPECT_EQ(figure(harness, "cancelled_requests_total"), 1);
   EXPECT_EQ(harness.engine.outstanding(), 0U);
-  // The same number may come again; the first one's tokens are not taken for its.
+  // The same number may be used again; the first request's tokens must not count as the second one's.
   request.prompt = std::string("yz");
   harness.answers.clear();
   harness.engine.submit(request);
@@ -278,7 +278,7 @@ TEST(EngineRequests, LogitsThatAreNoNumbersFailTheRequestOnly) {
     harness.engine.submit(request);
     harness.engine.submit(greedy_request(2, {3, 4}, 8));
     harness.turn();
-    // Of both, and of both when they are computed again.
+    // Outputs of both, and of both when they are computed again.
     harness.executor.poisoned_outputs = 4;
     harness.run();
     for (const std::uint64_t id : {1, 2}) {

@@ -1,4 +1,4 @@
-// Which tokens come out: the same alone and in company, in any chunks, after losing pages, after a
+// Which tokens come out: the same ones alone and among others, with any chunks, after losing pages, after a
 // resumption.
 #include <algorithm>
 #include <cmath>
@@ -115,7 +115,7 @@ TEST(EngineTokens, LosingPagesMakesNoDifference) {
   }
 }
 
-// What layers carry from position to position: few slots, few pages, steps in flight, cancellations.
+// States that layers carry from position to position, with few slots, few pages, steps in flight, and cancellations.
 TEST(EngineTokens, StatesFollowTheirSequences) {
   for (const std::uint32_t in_flight : {1U, 2U, 3U}) {
     SCOPED_TRACE(in_flight);
@@ -164,7 +164,7 @@ TEST(EngineTokens, LongPromptArrivesWithoutDelayingOthers) {
   EXPECT_EQ(harness.answer(2).tokens.size(), 5U);
 }
 
-// A worker dies after each number of tokens in turn; its successor goes on.
+// A worker dies after each number of tokens in turn, and its successor continues.
 void expect_resumes(ipc::Submit request, std::vector<std::string> words = {},
                     std::function<std::optional<TokenId>(std::span<const TokenId>)> script = {}) {
   EngineHarness whole(small_limits(), {}, words);
@@ -183,7 +183,7 @@ void expect_resumes(ipc::Submit request, std::vector<std::string> words = {},
     Answer before = first.answer(request.request.value);
     if (sent == 0) before = Answer();
     ASSERT_EQ(before.tokens.size(), sent);
-    // What died with the worker: an end that was not told yet.
+    // The worker may have died before it reported the end.
     if (before.finished) before.text.resize(before.text.size() - before.finished->text.size());
 
     EngineHarness second(small_limits(), {}, words);

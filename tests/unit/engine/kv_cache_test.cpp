@@ -47,8 +47,8 @@ TEST(KvCache, MovedListsOwnTheirPagesOnce) {
   EXPECT_EQ(pool.free_pages(), 4U);
 }
 
-// Against a model that knows only the rules: every page is free or in one list, at the place it was
-// put.
+// Compares the pool with a model that knows only the rules: every page is free or in one list, at the place where it
+// was put.
 TEST(KvCache, RandomUseNeverSharesLosesOrMovesAPage) {
   constexpr std::uint32_t kPages = 50, kPageTokens = 4, kLists = 12;
   std::mt19937 random(7);
@@ -117,7 +117,7 @@ TEST(AdoptedPages, AreFoundByTheirTokensAndEvictedFollowersFirst) {
               (std::vector<PageIndex>{2, 0}));
   }
   PageList greedy(pool);
-  ASSERT_TRUE(greedy.cover(12));  // two empty ones, and one of those
+  ASSERT_TRUE(greedy.cover(12));  // two empty pages, and one of those
   EXPECT_EQ(ledger.out, (std::vector<PageIndex>{1, 3, 0}));
   EXPECT_TRUE(ledger.in.empty());
   greedy.publish(tokens);
@@ -132,7 +132,7 @@ TEST(AdoptedPages, EachPageThatIsHandedOutIsToldBefore) {
   ASSERT_TRUE(list.cover(3));
   EXPECT_EQ(ledger.out, (std::vector<PageIndex>{0, 1}));
   list.clear();
-  ASSERT_TRUE(list.cover(1));  // a page is told again when it is handed out again
+  ASSERT_TRUE(list.cover(1));  // a page is reported again when it is handed out again
   EXPECT_EQ(ledger.out.size(), 3u);
 }
 

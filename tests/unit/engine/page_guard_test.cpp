@@ -1,5 +1,5 @@
-// Memory that does not hold what it held: pages are flipped while they wait, between death and
-// adoption, and logits are no numbers. Whatever happens, no request gets another token.
+// Memory that changes: pages are changed while they wait and between a death and their adoption, and logits are not
+// numbers. No request may get another token because of that.
 #include "worker/engine/page_guard.hpp"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using engine::EnteredPage;
 using engine::PageIndex;
 using ipc::TokenId;
 
-constexpr std::chrono::seconds kLater{2};  // than a look that is fresh
+constexpr std::chrono::seconds kLater{2};  // later than a comparison counts as fresh
 
 engine::EngineOptions with_prefixes(std::chrono::seconds check_memory = {}) {
   engine::EngineOptions options;
@@ -39,7 +39,7 @@ engine::ExecutorLimits limits_with(std::uint32_t steps_in_flight) {
   return limits;
 }
 
-// The page that holds the n-th page of these tokens.
+// Returns the page that holds the n-th page of these tokens.
 PageIndex page_of(const EngineHarness& harness, const Tokens& tokens, std::size_t n) {
   const auto& pool = harness.engine.scheduler().pool();
   PageIndex page = engine::PrefixIndex::kRoot;
@@ -80,7 +80,7 @@ TEST(SpoiltPages, OneThatWaitsIsNotBelievedWhenItIsFound) {
     EXPECT_EQ(figure(harness, "kv_pages_quarantined"), 1);
     EXPECT_EQ(figure(harness, "requests_computed_again_total"), 1);
     EXPECT_EQ(harness.engine.scheduler().pool().used_pages(), 1U) << "the one that is left out";
-    // Computed anew in other pages, and found there.
+    // The tokens are computed again in other pages, and found there.
     harness.engine.submit(endless(4, prompt, 20));
     harness.run();
     EXPECT_EQ(harness.answer(4).tokens, expected);
@@ -124,7 +124,7 @@ TEST(SpoiltPages, AnyPageAtAnyTimeWhileNobodyComputesChangesNoToken) {
     harness.run();
     for (const auto& [request, prompt] : asked)
       ASSERT_EQ(harness.answer(request).tokens, answer_to(harness.executor, prompt, 12)) << round;
-    harness.turn();  // what was filled last gets its sum
+    harness.turn();  // the pages that were filled last get their checksums
     harness.now += kLater;
     const auto& pool = harness.engine.scheduler().pool();
     const auto page = static_cast<PageIndex>(random() % pool.total_pages());
@@ -151,7 +151,7 @@ TEST(SpoiltPages, OfAPredecessorAreComputedAnewWithWhatFollowsThem) {
     kept.push_back(page);
     kept.back().tokens = tokens;
   }
-  // The same memory, as a successor has it.
+  // The same memory, as a successor gets it.
   EngineHarness second(limits_with(1), with_prefixes());
   second.executor = first.executor;
   second.executor.spoil(kept[3].page);

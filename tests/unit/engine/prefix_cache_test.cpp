@@ -1,5 +1,5 @@
-// Sharing pages between sequences that begin alike, in the scheduler and the engine: what is computed once, and that
-// no token ever depends on it. The pages themselves are in prefix_pages_test.cpp.
+// How sequences with the same beginning share pages, in the scheduler and the engine: what is computed only once, and
+// that no token depends on it. prefix_pages_test.cpp tests the pages themselves.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -170,7 +170,7 @@ TEST(PrefixCache, TheNextTurnOfAChatFindsTheAnswerToo) {
   const Tokens next = question + harness.answer(1).tokens + some_tokens(2, 9);
   harness.engine.submit(greedy_request(2, next, 5));
   harness.run();
-  // The answer's last token was never computed: 50 positions are, 12 pages.
+  // The answer's last token was never computed, so there are 50 positions, which fill 12 pages.
   EXPECT_EQ(harness.answer(2).finished->cached_tokens, 48U);
 }
 
@@ -188,8 +188,8 @@ TEST(PrefixCache, ACancelledRequestsPagesStayUseful) {
 }
 
 TEST(PrefixCache, AResumedRequestFindsItsPromptAndItsAnswer) {
-  // One worker: the successor of a dead one begins with an empty cache, but may have had the same
-  // prompt from another client already.
+  // One worker plays both: a dead worker's successor begins with an empty cache, but may have had the same prompt
+  // from another client already.
   EngineHarness harness(small_limits(), options(true));
   const ipc::Submit request = sampled_request(1, some_tokens(1, 30), 40, 99);
   harness.engine.submit(request);
@@ -222,8 +222,8 @@ TEST(PrefixCache, SwitchedOffItDoesNothing) {
   EXPECT_EQ(counter(harness, "prefix_cache_pages"), 0);
 }
 
-// Conversations that branch and go on, in a cache that is always too small, with requests that are
-// cancelled at any time.
+// Conversations that branch and continue, in a cache that is always too small, with requests that are cancelled at
+// any time.
 struct Traffic {
   std::uint64_t seed = 0;
   std::uint32_t pages = 0;
@@ -231,7 +231,7 @@ struct Traffic {
   std::uint32_t depth = 1;  // steps in flight
 };
 
-// What each request generated, and whether it was let finish.
+// Returns what each request generated, and whether it was allowed to finish.
 std::map<std::uint64_t, std::pair<Tokens, bool>> serve(const Traffic& traffic, bool cache) {
   ExecutorLimits limits = small_limits();
   limits.total_pages = traffic.pages;
@@ -243,7 +243,7 @@ std::map<std::uint64_t, std::pair<Tokens, bool>> serve(const Traffic& traffic, b
   constexpr std::uint64_t kRequests = 120;
   std::uint64_t cancelled = 0;
   for (std::uint64_t id = 1; id <= kRequests; ++id) {
-    // One of three system prompts, and by chance one of a few questions behind it.
+    // One of three system prompts, sometimes with one of a few questions behind it.
     Tokens prompt = some_tokens(1000 + below(3), 4 + below(3) * 9);
     for (std::uint64_t more = below(4); more > 0; --more)
       prompt = prompt + some_tokens(2000 + below(4), 1 + below(12));
@@ -298,7 +298,7 @@ TEST(PrefixCache, NoTokenDependsOnIt) {
     std::size_t whole = 0;
     for (const auto& [id, answer] : with) {
       const auto& other = without.at(id);
-      // A cancelled one ends where it was, which is not the same place in both.
+      // A cancelled answer ends where it was, which can be at different places in the two runs.
       const std::size_t common = std::min(answer.first.size(), other.first.size());
       if (answer.second && other.second) {
         EXPECT_EQ(answer.first.size(), other.first.size()) << id;

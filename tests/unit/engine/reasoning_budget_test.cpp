@@ -71,7 +71,7 @@ TEST(ReasoningBudget, EndsReasoningAfterSoManyTokens) {
     ASSERT_TRUE(bounded.finished);
     const auto length = static_cast<std::size_t>(budget);
     ASSERT_GT(bounded.tokens.size(), length);
-    // Until then it is the same answer.
+    // Before that, the answer is the same.
     EXPECT_TRUE(
         std::equal(free.tokens.begin(), free.tokens.begin() + budget, bounded.tokens.begin()));
     EXPECT_EQ(bounded.tokens[length], closer) << budget;
@@ -108,7 +108,7 @@ TEST(ReasoningBudget, AResumedAnswerKeepsIt) {
   }
 }
 
-// The schema is the content's: the channel's header stands before it, and reasoning may come first.
+// The schema applies to the content: the channel's header comes before the content, and reasoning may come first.
 TEST(Channels, AnswersFollowTheirSchemaInTheFinalChannel) {
   const char* const schema = R"({"type": "object", "additionalProperties": false, "required": ["a"],
                                  "properties": {"a": {"type": "integer", "maximum": 99, "minimum": 0}}})";
@@ -127,7 +127,7 @@ TEST(Channels, AnswersFollowTheirSchemaInTheFinalChannel) {
   EXPECT_GT(ended, 6);
 }
 
-// A message that the prompt has begun has its header.
+// A message that the prompt has begun has its header already.
 TEST(Channels, AMessageThatIsGoneOnWithIsHeldAtOnce) {
   ipc::Submit request = asks(-1);
   request.constraint = {ipc::ConstraintKind::kRegex, "[a-c]{5}", "regex"};

@@ -24,7 +24,7 @@ std::vector<float> random_row(std::uint32_t seed, std::uint32_t vocabulary, floa
   return row;
 }
 
-// The sampler's definition in float64 with a full sort: probability of each token.
+// Returns each token's probability by the sampler's definition, in float64 with a full sort.
 std::vector<double> reference(std::span<const float> logits, const ipc::Sampling& s,
                               std::span<const TokenId> prompt, std::span<const TokenId> generated) {
   std::vector<double> l(logits.begin(), logits.end());
@@ -151,9 +151,8 @@ std::vector<Case> cases() {
   };
 }
 
-// Each draw's token is the one whose stretch of the reference distribution holds u; the stretches
-// are in the sampler's order (by rank with top-k, by id otherwise). Draws within rounding of a
-// border are left out, and few.
+// Each draw's token must be the one whose interval of the reference distribution contains u; the intervals are in the
+// sampler's order (by rank with top-k, by id otherwise). Draws very near to a border are left out, and must be few.
 TEST(Sampler, DrawsFollowTheFloat64Reference) {
   for (const Case& test : cases()) {
     SCOPED_TRACE(test.name);
@@ -190,7 +189,7 @@ TEST(Sampler, DrawsFollowTheFloat64Reference) {
   }
 }
 
-// Seen from outside: frequencies of many draws against the reference, by chi-square.
+// Compares the frequencies of many draws with the reference, by chi-square.
 TEST(Sampler, FrequenciesMatchTheDistribution) {
   ipc::Sampling s;
   s.temperature = 0.8F;

@@ -43,7 +43,7 @@ std::uint32_t columns_of(const Scheduler& scheduler, const Sequence& sequence) {
   return 0;
 }
 
-// An executor that hands no tokens on has the sequences in turns: while one part of them is computed, the other part is
+// If the executor hands no tokens on, the sequences take turns: one part of them is computed while the other part is
 // planned, and none waits for long.
 TEST(Scheduler, SharesSequencesOutToStepsInFlight) {
   ExecutorLimits limits = small_limits();
@@ -106,11 +106,11 @@ TEST(Scheduler, PromptsGetWiderStepsWhileNobodyGenerates) {
   EXPECT_EQ(columns_of(scheduler, *first), 24U);
   ASSERT_TRUE(run_step(scheduler));
   scheduler.add(*second);
-  // Both want prompts computed: nobody is delayed by a wide step, and they share it.
+  // Both have prompts to read, so no sequence is delayed by a wide step, and they share it.
   ASSERT_TRUE(run_step(scheduler));
   EXPECT_EQ(columns_of(scheduler, *first), 12U);
   EXPECT_EQ(columns_of(scheduler, *second), 12U);
-  // The first generates.
+  // The first sequence generates.
   ASSERT_TRUE(run_step(scheduler));
   EXPECT_EQ(columns_of(scheduler, *first), 1U);
   EXPECT_EQ(columns_of(scheduler, *second), 9U) << "ten columns together";
@@ -145,7 +145,7 @@ TEST(Scheduler, ManyWhoGenerateLeaveHalfAChunkForPrompts) {
   EXPECT_EQ(columns_of(scheduler, *prompt), 5U);
 }
 
-// Its next step is left out, not its wish to go on soon.
+// The step leaves it out, but it still counts as a sequence that waits for its next token.
 TEST(Scheduler, OneWhoseTokenTheHostIsStillToChooseCountsAsGenerating) {
   ExecutorLimits limits = small_limits();
   limits.context = limits.total_pages = 2048;
@@ -157,7 +157,7 @@ TEST(Scheduler, OneWhoseTokenTheHostIsStillToChooseCountsAsGenerating) {
   scheduler.add(*talking);
   ASSERT_NE(scheduler.plan(), nullptr);
   scheduler.add(*prompt);
-  const Step* const step = scheduler.plan();  // while the first is in flight
+  const Step* const step = scheduler.plan();  // while the first step is in flight
   ASSERT_NE(step, nullptr);
   EXPECT_EQ(step->columns.size(), 10U);
   scheduler.complete();

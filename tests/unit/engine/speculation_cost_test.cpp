@@ -36,7 +36,7 @@ struct Cost {
   std::size_t steps = 0;
 };
 
-// Room for two sequences of so many tokens.
+// Returns limits with room for two sequences of `tokens` tokens each.
 ExecutorLimits limits_for(std::uint32_t tokens, std::uint32_t depth) {
   ExecutorLimits limits = limits_of(depth);
   limits.context = std::max(limits.context, tokens + 8);
@@ -53,7 +53,7 @@ SourceOf right_with(double accuracy) {
   };
 }
 
-// The tokens of the request's answer without speculation.
+// Returns the tokens of the request's answer without speculation.
 Tokens plain_answer(const ExecutorLimits& limits, const ipc::Submit& request) {
   EngineHarness plain(limits, options_of(Speculation::kOff));
   plain.engine.submit(request);
@@ -61,7 +61,7 @@ Tokens plain_answer(const ExecutorLimits& limits, const ipc::Submit& request) {
   return plain.answer(1).tokens;
 }
 
-// Lets each step of the harness take what `time` says, which must outlive its steps.
+// Makes each step of the harness take the time that `time` says. `time` must outlive the steps.
 void pace(EngineHarness& harness, const StepTime& time) {
   harness.executor.while_waiting = [&harness, &time, waited = std::size_t{0}]() mutable {
     const std::uint32_t columns = harness.executor.steps.at(waited).columns;
@@ -100,8 +100,8 @@ TEST(Speculator, GainsWhereColumnsAreNearlyFree) {
   }
 }
 
-// Guesses that are mostly right, where a column costs as much as a step, or somewhat less: what is tried
-// now and then to learn that costs less than 2 %.
+// Guesses that are mostly right, where a column costs as much as a step or somewhat less. The tries by which the
+// speculator learns that must cost less than 2 %.
 TEST(Speculator, LosesNextToNothingWhereColumnsAreDear) {
   for (const int more : {1500, 2400, 3000, 6000}) {
     const StepTime time = flat(microseconds(3000), microseconds(more));
@@ -118,8 +118,8 @@ TEST(Speculator, DraftsNothingWhereGuessesAreWrong) {
   EXPECT_LE(with.seconds, without.seconds * 1.01);
 }
 
-// Steps are slow until drafts have begun to pay, then fast where they have one column. Only steps without
-// drafts show that.
+// Steps are slow until drafts have begun to pay; then steps of one column become fast. Only steps without drafts show
+// that.
 TEST(Speculator, LearnsAnewWhatStepsTakeWithoutDrafts) {
   const StepTime time = [](std::size_t step, std::uint32_t columns) {
     const microseconds first(step < 20 ? 12000 : 3000);
@@ -130,7 +130,7 @@ TEST(Speculator, LearnsAnewWhatStepsTakeWithoutDrafts) {
   EXPECT_LT(with.seconds, without.seconds * 1.15) << with.steps << " steps";
 }
 
-// Knows one token of every four.
+// Knows one of every four tokens.
 class EveryFourth final : public DraftSource {
  public:
   explicit EveryFourth(Tokens recorded) : recorded_(std::move(recorded)) {}
@@ -145,8 +145,8 @@ class EveryFourth final : public DraftSource {
   Tokens recorded_;
 };
 
-// A step with a draft takes no longer, but the one behind it, which waits for the host, takes twice as
-// long and more.
+// A step with a draft takes no longer, but the step behind it, which waits for the host, takes more than twice as
+// long.
 TEST(Speculator, CountsWhatTheStepBehindDraftsLoses) {
   const auto time_with = [](microseconds lost) -> StepTime {
     return [lost, before = 1U](std::size_t, std::uint32_t columns) mutable {
@@ -165,7 +165,7 @@ TEST(Speculator, CountsWhatTheStepBehindDraftsLoses) {
   EXPECT_LT(cheap.seconds, cheap_off.seconds * 0.85) << "it pays here";
 }
 
-// Knows so many tokens of every eight, two and all eight by turns for a while each.
+// Knows so many of every eight tokens: two and all eight in turn, each for a while.
 class InTurns final : public DraftSource {
  public:
   explicit InTurns(std::vector<TokenId> recorded) : recorded_(std::move(recorded)) {}
@@ -183,7 +183,7 @@ class InTurns final : public DraftSource {
   std::vector<TokenId> recorded_;
 };
 
-// Behind a step of more columns than `free` so much time is lost, and none behind a narrower one.
+// Behind a step of more than `free` columns so much time is lost; behind a narrower step none is lost.
 StepTime losing_behind(std::uint32_t free, microseconds lost) {
   return [free, lost, before = 1U](std::size_t, std::uint32_t columns) mutable {
     const bool waits = std::exchange(before, columns) > free;
@@ -199,13 +199,13 @@ TEST(Speculator, AWidthThatDoesNotPayLeavesTheOthersAlone) {
   const Cost narrow =
       cost_of(Speculation::kNgram, source, losing_behind(4, microseconds(60000)), 1600);
   EXPECT_LT(narrow.seconds, without.seconds * 0.92) << "two of sixteen tokens come for nothing";
-  // Each width has to be tried before it is known that none pays.
+  // The speculator must try each width before it knows that none pays.
   const Cost none =
       cost_of(Speculation::kNgram, source, losing_behind(1, microseconds(12000)), 1600);
   EXPECT_LT(none.seconds, without.seconds * 1.02);
 }
 
-// Guesses with the first accuracy and with the second one by turns, for so many tokens each.
+// Guesses with the first accuracy and with the second one in turn, each for so many tokens.
 class ComeAndGo final : public DraftSource {
  public:
   ComeAndGo(const Tokens& recorded, double first, double second, std::size_t period)
@@ -284,7 +284,7 @@ struct Ends {
   double guessed = 0, other = 0;  // seconds until the answer was there
 };
 
-// One answer of 300 tokens whose tokens are all guessed, and one of 80 that nobody guesses.
+// One answer of 300 tokens that are all guessed, and one of 80 tokens that nobody guesses.
 Ends ends_of_two(Speculation speculation, const StepTime& time) {
   const ExecutorLimits limits = limits_for(320, 1);
   const ipc::Submit request = greedy_request(1, {1, 2, 3}, 300);
@@ -312,7 +312,7 @@ Ends ends_of_two(Speculation speculation, const StepTime& time) {
 }
 
 TEST(Speculator, LetsNoStreamWaitForTheGuessesOfAnother) {
-  // All tokens together would come a third faster.
+  // All tokens together would come a third faster, but the other answer would be slower.
   const StepTime dear = flat(microseconds(3000), microseconds(400));
   EXPECT_LT(ends_of_two(Speculation::kNgram, dear).other,
             ends_of_two(Speculation::kOff, dear).other * 1.02);
@@ -321,7 +321,7 @@ TEST(Speculator, LetsNoStreamWaitForTheGuessesOfAnother) {
   const Ends without = ends_of_two(Speculation::kOff, free);
   EXPECT_LT(with.other, without.other * 1.02);
   EXPECT_LT(with.guessed, without.guessed * 0.5);
-  // Behind each step with drafts a third of a step is lost, also where such steps follow each other.
+  // Behind each step with drafts a third of a step is lost, even if such steps follow each other.
   EXPECT_LT(ends_of_two(Speculation::kNgram, losing_behind(2, microseconds(1000))).other,
             ends_of_two(Speculation::kOff, losing_behind(2, microseconds(1000))).other * 1.02);
 }

@@ -1,6 +1,6 @@
-// Speculation: guesses change how many tokens a step gives, and nothing else. Tokens, texts,
-// log-probabilities and ends are those of one token a step, whatever is guessed and however wrong it
-// is; and no page with a wrong guess can be found.
+// Guesses change how many tokens a step gives, and nothing else. Tokens, texts, log-probabilities and ends are those
+// of one token for each step, whatever is guessed and however wrong it is; and no page with a wrong guess can be
+// found.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -96,7 +96,7 @@ EngineOptions guessing(double accuracy) {
   return options;
 }
 
-// Every page that can be found holds tokens that an answer has, and of a sequence's own beginning.
+// Checks that every page that can be found holds tokens of an answer, behind its sequence's own beginning.
 class TrueTokens : public engine::PageLedger {
  public:
   void entered(const engine::EnteredPage& page) override {
@@ -122,7 +122,7 @@ TEST_P(SpeculatingEngine, ChangesNoTokenOfAHundredRequests) {
   for (const double accuracy : {-1.0, 0.0, 0.5, 0.8, 1.0}) {
     SCOPED_TRACE(accuracy);
     EngineOptions options = accuracy < 0 ? options_of(Speculation::kAlways) : guessing(accuracy);
-    options.scheduler.max_batch = 6;  // most steps are full, so that nothing is read beside them
+    options.scheduler.max_batch = 6;  // most steps are full, so no prompt is read beside them
     EngineHarness harness(limits_of(GetParam()), options);
     TrueTokens ledger;
     harness.engine.set_ledger(&ledger);
@@ -161,8 +161,8 @@ TEST_P(SpeculatingEngine, LosingPagesMakesNoDifference) {
   expect_all_same(harness, 40);
 }
 
-// A worker dies after any number of tokens, its successor goes on: what both sent together is the
-// answer of one that was never disturbed.
+// A worker dies after any number of tokens, and its successor continues: both together send the answer of a worker
+// that was never disturbed.
 TEST_P(SpeculatingEngine, ASuccessorGoesOnWithTheSameTokens) {
   for (ipc::Submit request : varied_requests(12)) {
     const std::uint64_t id = request.request.value;
@@ -206,7 +206,7 @@ TEST_P(SpeculatingEngine, CancellationWithDraftsInFlightFreesThePages) {
 TEST_P(SpeculatingEngine, TellsHowManyGuessesWereRight) {
   EngineHarness harness(limits_of(GetParam()), guessing(1));
   harness.executor.script = repeats_itself;
-  const ipc::Submit request = varied_requests(4).back();  // greedy, to its full length
+  const ipc::Submit request = varied_requests(4).back();  // greedy, and of full length
   harness.engine.submit(request);
   harness.run();
   const ipc::Finished& finished = *harness.answer(4).finished;

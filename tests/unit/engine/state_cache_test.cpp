@@ -1,5 +1,5 @@
-// Saved states of what layers carry from position to position: who goes on from which, what makes room,
-// what a successor takes over; and that no token ever depends on it.
+// Saved states that layers carry from position to position: which sequence continues from which state, what makes
+// room, what a successor takes over; and that no token depends on it.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -38,7 +38,7 @@ engine::EngineOptions sharing(std::chrono::seconds check_memory = {}) {
   return options;
 }
 
-// Without anybody before it.
+// Returns the answer without any earlier request.
 Tokens expected(const Tokens& prompt, std::uint32_t count) {
   EngineHarness harness(with_states(0), sharing());
   harness.engine.submit(greedy_request(1, prompt, count));
@@ -46,7 +46,7 @@ Tokens expected(const Tokens& prompt, std::uint32_t count) {
   return harness.answer(1).tokens;
 }
 
-// One request after another on one engine.
+// Sends one request after another to one engine.
 struct Chats {
   EngineHarness harness;
   std::uint64_t last = 0;
@@ -126,7 +126,7 @@ TEST(StateCache, WithoutABudgetEveryPromptIsComputedWhole) {
   EXPECT_EQ(chats.ask(prompt, 5).cached, 0U);
 }
 
-// Few slots, few pages, steps in flight, a cancellation; twice, so that much is found.
+// Few slots, few pages, steps in flight, a cancellation; all of it twice, so that many states are found.
 TEST(StateCache, NoTokenDependsOnIt) {
   for (const std::uint32_t in_flight : {1U, 2U, 3U}) {
     SCOPED_TRACE(in_flight);
@@ -253,7 +253,7 @@ TEST(AdoptedStates, AStreamGoesOnWithoutReadingItsPromptAgain) {
   const auto resumed = sequence_of(tokens);
   heir.add(*resumed);
   EXPECT_LE(step(heir, &ledger), 4U) << "of " << tokens.size();
-  // Others never get what is kept.
+  // Other sequences never get slots that are kept.
   std::vector<std::unique_ptr<Sequence>> others;
   for (std::uint64_t i = 2; i <= kRunning; ++i) {
     others.push_back(sequence_of(some_tokens(i, 30)));
@@ -266,7 +266,7 @@ TEST(AdoptedStates, AStreamGoesOnWithoutReadingItsPromptAgain) {
     EXPECT_TRUE(own.insert(other->slot).second);
 }
 
-// ---- slots that do not hold what they held ----
+// ---- slots whose content has changed ----
 
 // A chat behind its first turn, of which two states are saved, with their sums.
 struct SavedChat {

@@ -9,7 +9,7 @@
 namespace bulkhead::engine {
 namespace {
 
-// What was released after each piece, and whether the last one ended the text.
+// The text released after each piece, and whether the last piece ended the text.
 struct Streamed {
   std::vector<std::string> released;
   bool stopped = false;
@@ -94,7 +94,7 @@ TEST(TextStream, StopStringOfSeveralBytesPerCharacter) {
   EXPECT_EQ(stopped.text(), "x");
 }
 
-// However the bytes are cut into tokens, the text is that of a search over the whole.
+// However the bytes are divided into tokens, the text must be that of a search over the whole text.
 TEST(TextStream, CuttingMakesNoDifference) {
   std::mt19937 random(11);
   int stops = 0;
@@ -103,7 +103,7 @@ TEST(TextStream, CuttingMakesNoDifference) {
     for (int i = 0; i < 24; ++i)
       whole += "abé"[random() % 2];
     if (random() % 2 == 0) whole.insert(random() % whole.size(), "é");
-    // One stop string: with several, which one ends first depends on the cuts.
+    // Only one stop string: with several, the one that ends first depends on the pieces.
     std::string stop;
     for (std::uint32_t i = 0; i < 3 + random() % 4; ++i)
       stop += "ab"[random() % 2];

@@ -1,5 +1,5 @@
-// Answers that must be calls, or may be: whatever the model would rather say, calls are of offered tools and
-// their arguments are valid; alone and in company, and after a resumption at every token.
+// Answers that must be calls, or may be. Whatever the model prefers, calls are of offered tools and their arguments
+// are valid: alone, among others, and after a resumption at every token.
 #include <algorithm>
 #include <bit>
 #include <numeric>
@@ -66,7 +66,7 @@ TEST(ToolChoice, NamedIsOneCallOfThatTool) {
   }
 }
 
-// The prompt has opened the reasoning: it is free, then comes the call.
+// The prompt has opened the reasoning, which is not restricted; then the call comes.
 TEST(ToolChoice, ReasoningComesBeforeTheCall) {
   int reasoned = 0;
   for (std::uint64_t id = 0; id < 6; ++id) {
@@ -81,7 +81,7 @@ TEST(ToolChoice, ReasoningComesBeforeTheCall) {
   EXPECT_GT(reasoned, 0);
 }
 
-// No row of the table knows this template: what a call looks like is derived from it.
+// The table has no row for this template, so the form of a call is derived from it.
 TEST(ToolChoice, CallsOfADerivedFamilyAreHeld) {
   int ended = 0;
   for (std::uint64_t id = 0; id < 6; ++id) {
@@ -106,7 +106,7 @@ TEST(ToolChoice, CallsOfADerivedFamilyAreHeld) {
   EXPECT_GT(ended, 0);
 }
 
-// Agents send both: a call is a call, and what is no call follows the schema.
+// Agents send both: a call is a call, and all other text follows the schema.
 TEST(ToolChoice, BesideASchemaAnAnswerIsCallsOrFollowsIt) {
   const std::string schema =
       R"({"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": false})";
@@ -147,7 +147,7 @@ TEST(ToolChoice, BesideASchemaAnAnswerIsCallsOrFollowsIt) {
 
 TEST(ToolChoice, AutoHoldsACallFromItsMarkOn) {
   ToolHarness harness;
-  // Behind the name the model would go on wrongly in every way.
+  // Behind the name, the model would continue wrongly in every way.
   harness.says(
       R"(Look: <tool_call>{"name": "get_weather", "arguments": {"days": "many"}}</tool_call>)", 2);
   harness.engine.submit(asks(1, ToolChoice::kAuto));
@@ -160,7 +160,7 @@ TEST(ToolChoice, AutoHoldsACallFromItsMarkOn) {
   if (answer.finished->reason == FinishReason::kStop) expect_valid(answer);
 }
 
-// What is right already stays as the model says it, token by token.
+// An answer that is valid anyway stays as the model generates it, token by token.
 TEST(ToolChoice, AutoChangesNoValidAnswer) {
   const std::string raw =
       "Sure.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\", "
@@ -206,7 +206,7 @@ void expect_held_when_said(const ToolHarness& harness, const std::vector<ipc::To
   EXPECT_GT(narrow, 20U) << harness.language.family->name;
 }
 
-// Marks that are tokens of their own, and the same letter by letter.
+// Marks that are tokens of their own, and marks that are written letter by letter.
 TEST(ToolChoice, EachFamilyCanBeMadeToCall) {
   for (const model::answer::Family& family : model::answer::families()) {
     if (family.calls.syntax == model::answer::CallSyntax::kNone) continue;
@@ -285,7 +285,7 @@ double counter(const EngineHarness& harness, const std::string& name) {
   return -1;
 }
 
-// Returns tokens of calls of all kinds beside each other: right calls, wrong ones that the grammar mends, and none.
+// Returns tokens of several kinds of calls: right calls, wrong ones that the grammar corrects, and no calls.
 std::optional<engine::TokenId> calls_now_and_then(std::span<const engine::TokenId> history) {
   static const std::vector<engine::TokenId> tokens = FakeTokenizer(kWords).encode(
       "So. <tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": "
@@ -355,7 +355,7 @@ TEST(ToolChoice, TheDeviceDrawsWhileNothingIsHeld) {
   EXPECT_GT(ahead, 0);
 }
 
-// The template shows the model all tools. A text that looks like a call of a tool that is not allowed stays text.
+// The template shows the model all tools. Text that looks like a call of a tool that is not allowed stays text.
 TEST(ToolChoice, OnlyAllowedToolsAreCalled) {
   for (std::uint64_t id = 0; id < 6; ++id) {
     ipc::Submit request = asks(id, ToolChoice::kRequired);
@@ -376,7 +376,7 @@ TEST(ToolChoice, OnlyAllowedToolsAreCalled) {
     EXPECT_EQ(call.name, "get_time");
 }
 
-// The daemon lets no such tools through. A worker that gets them all the same refuses the request.
+// The daemon refuses such tools. If a worker gets them nevertheless, it refuses the request.
 TEST(ToolChoice, AllowedToolsBesideToolsWithoutNamesAreRefused) {
   for (const char* broken :
        {"7", "\"get_time\"", "null", "[]", R"({"type":"function"})",
@@ -419,7 +419,7 @@ TEST(ToolChoice, WhatCannotBeHeldIsRefusedOrWarnedOf) {
   EXPECT_TRUE(harness.answer(2).finished);
 }
 
-// Warnings go through a channel and a head that have limits.
+// Warnings go through a channel and into a head, which have limits.
 TEST(ToolChoice, WarningsAreFewAndShort) {
   std::string many = R"("tools":[)";
   for (int i = 0; i < 40; ++i)

@@ -1,5 +1,5 @@
-// Window pages: which ones a sequence releases, others find and a successor takes over, and that no
-// token ever depends on this.
+// Window pages: which ones a sequence releases, which ones others find and a successor takes over, and that no token
+// depends on this.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -273,7 +273,7 @@ TEST(Windows, WithTooFewPagesToGoOnSequencesAreShort) {
   EXPECT_EQ(harness.engine.scheduler().sequence_limit(), (kReserve - 1) * kPageTokens);
 }
 
-// Prompts that together have all window pages, so that none of them could go on.
+// Prompts that together have all window pages, so that none of them could continue.
 TEST(Windows, PromptsThatTakeEachOthersPagesAllEnd) {
   for (const std::uint32_t pages : {kReserve, 2 * kReserve - 1, 2 * kReserve, 3 * kReserve - 2}) {
     for (const std::uint32_t in_flight : {1U, 2U}) {
@@ -322,7 +322,7 @@ TEST(Windows, APromptsEndStaysWhileItsAnswerGoesOn) {
   EXPECT_EQ(harness.answer(2).tokens, answer_to(harness.executor, prompt + some_tokens(2, 9), 5));
 }
 
-// Conversations branch and go on in pools that are always too small.
+// Conversations branch and continue in pools that are always too small.
 TEST(Windows, NoTokenDependsOnThem) {
   for (std::uint32_t seed = 1; seed <= 12; ++seed) {
     SCOPED_TRACE(seed);
@@ -369,7 +369,7 @@ TEST(Windows, ASpoiltPageIsNotBelieved) {
   const Tokens prompt = some_tokens(1, 30);
   harness.engine.submit(endless(1, prompt, 6));
   harness.run();
-  harness.turn();  // the last full page gets its sum
+  harness.turn();  // the last full page gets its checksum
   const PagePool& pool = harness.engine.scheduler().pool();
   PageIndex full = engine::PrefixIndex::kRoot;
   for (std::uint32_t i = 0; i < 6; ++i)
@@ -443,7 +443,7 @@ TEST(KeptWindows, AStreamGoesOnWithoutReadingItsPromptAgain) {
     heir.engine.submit(resumed);
     heir.run();
     EXPECT_EQ(accepted + heir.answer(1).tokens, answer_to(heir.executor, prompt, 60));
-    if (sent < 8) continue;  // the prompt's last pages have no sums yet
+    if (sent < 8) continue;  // the prompt's last pages have no checksums yet
     EXPECT_LE(figure(heir, "prefix_cache_miss_tokens_total"), 3 * kPageTokens)
         << "of " << prompt.size() + accepted.size();
   }

@@ -1,5 +1,5 @@
-// The scheduler's steps for layers with sliding windows, with steps in flight, wrong drafts, outputs that
-// change while steps compute them, a bound on the time of prompts, and always too few pages.
+// The scheduler's steps for layers with sliding windows: with steps in flight, wrong drafts, outputs that change
+// while steps compute them, a bound on the time of prompts, and always too few pages.
 #include <algorithm>
 #include <chrono>
 #include <map>
