@@ -1,5 +1,5 @@
-// What the device did when: the arithmetic of overlap, what queues tell of real work, and the
-// timeline that is written of it.
+// What the device did at which time: the arithmetic of overlap, what queues report about real work, and the timeline
+// that is written of it.
 #include "gpu/activity.hpp"
 
 #include <unistd.h>
@@ -22,8 +22,8 @@ namespace {
 TEST(Activity, CountsEachNanosecondOfOverlapOnce) {
   Activity activity;
   activity.device_ran(DeviceLane::kCompute, "step", 100, 200, 1);
-  activity.device_ran(DeviceLane::kUpload, "upload", 150, 250, 1);  // 50 in the first
-  activity.device_ran(DeviceLane::kCompute, "step", 190, 260, 2);   // from 200: 50 more
+  activity.device_ran(DeviceLane::kUpload, "upload", 150, 250, 1);  // 50 of it in the first interval
+  activity.device_ran(DeviceLane::kCompute, "step", 190, 260, 2);   // the interval begins at 200, so 50 more
   activity.device_ran(DeviceLane::kDownload, "download", 300, 310, 1);
   const ActivityTotals totals = activity.totals();
   EXPECT_EQ(totals.compute_ns, 160u);
@@ -35,7 +35,7 @@ TEST(Activity, CountsEachNanosecondOfOverlapOnce) {
   EXPECT_NEAR(totals.overlap_ratio(), 100.0 / 110, 1e-12);
 }
 
-// Against a clock of which every tick is looked at, told in the order in which a host learns of it.
+// Compared with a clock whose every tick is counted, reported in the order in which a host learns of the work.
 TEST(Activity, AgreesWithCountingTicks) {
   std::mt19937 random(3);
   for (int round = 0; round < 20; ++round) {
@@ -59,7 +59,7 @@ TEST(Activity, AgreesWithCountingTicks) {
       told.push_back({copy % 2 == 0 ? DeviceLane::kUpload : DeviceLane::kDownload, begin,
                       begin + static_cast<int>(random() % 100)});
     }
-    // By end, but copies are noticed late.
+    // Ordered by end, except that copies are noticed late.
     std::stable_sort(told.begin(), told.end(), [&](const Told& a, const Told& b) {
       const auto seen = [](const Told& one) {
         return one.end + (one.lane == DeviceLane::kCompute ? 0 : one.begin % 90);
@@ -119,12 +119,12 @@ TEST_F(DeviceActivity, ASubmissionThatIsNotWaitedForIsToldByALaterOne) {
   for (int step = 0; step < 10; ++step)
     last = *ring->submit(ids[static_cast<std::size_t>(step % 2)]);
   ASSERT_TRUE(ring->wait(last).ok());
-  // Of one recording that is submitted again before anyone looks, the last run alone is timed.
+  // If a recording is submitted again before anyone reads its times, only the last run is timed.
   EXPECT_GE(device().activity().totals().computed, 2u);
   EXPECT_LE(device().activity().totals().computed, 10u);
 }
 
-// As a decoder has it: the next submission is there before the one before it has ended.
+// As in decoding: the next submission is queued before the one before it has ended.
 TEST_F(DeviceActivity, EachOfSubmissionsThatRunAheadIsTold) {
   const auto ring = *CommandRing::create(device(), {}, true, kTimeoutMs);
   const Buffer y = *device().allocate(1 << 20, Memory::kDeviceLocal, "y");
@@ -154,7 +154,7 @@ std::string contents(const std::filesystem::path& path) {
 
 class TraceFile : public ::testing::Test {
  protected:
-  // Tests of this class run as processes beside each other, so each has a file of its own.
+  // Tests of this class run as processes side by side, so each has its own file.
   TraceFile()
       : path_(std::filesystem::path(::testing::TempDir()) /
               ("bulkhead-trace-test-" + std::to_string(::getpid()) + ".json")) {}
@@ -181,7 +181,7 @@ TEST_F(TraceFile, HoldsWhatDeviceAndHostDidOnOneClock) {
   EXPECT_NE(text.find(R"("dur":1.000,"args":{"id":9,"bytes":4096})"), std::string::npos) << text;
 }
 
-// A process that is killed, or looked at while it runs.
+// The process may be killed, or its file read while it runs.
 TEST_F(TraceFile, IsThereWithoutAnEndOnceItIsFlushed) {
   Activity activity;
   ASSERT_TRUE(activity.trace_to(path_.string(), 1 << 20).ok());

@@ -1,5 +1,5 @@
-// The blit queue in its three forms: timeline semaphores, fences, switched off. Each must move the
-// same bytes.
+// The blit queue in its three forms: with timeline semaphores, with fences, switched off. Each must move the same
+// bytes.
 #include "gpu/blit_queue.hpp"
 
 #include <algorithm>
@@ -30,14 +30,14 @@ TEST(StagingRing, GivesContiguousPiecesInOrderAndNeverTwice) {
   EXPECT_EQ(second->offset, 512u);
   EXPECT_FALSE(ring.take(512));  // 256 are left at the end
   ring.free_until(first->end);
-  const auto wrapped = ring.take(512);  // jumps over them
+  const auto wrapped = ring.take(512);  // leaves out those 256 bytes
   ASSERT_TRUE(wrapped);
   EXPECT_EQ(wrapped->offset, 0u);
   EXPECT_FALSE(ring.take(256));
   ring.undo(*wrapped);
   EXPECT_EQ(ring.take(256)->offset, 768u);
   ring.free_until(second->end + 256);
-  EXPECT_EQ(ring.take(1024)->offset, 0u);  // empty: all of it, from the start
+  EXPECT_EQ(ring.take(1024)->offset, 0u);  // the ring is empty, so all of it is free from the start
 }
 
 enum class Form { kTimeline, kFences, kOff };
@@ -209,7 +209,7 @@ TEST_P(Blit, PiecesAreFilledByManyThreadsAndSentInAnyOrder) {
   EXPECT_EQ(queue->send(last, slice(buffer, 0, kPiece)).error().code(),
             ErrorCode::kInvalidArgument);
   ASSERT_TRUE(queue->finish_uploads().ok());
-  EXPECT_FALSE(queue->wait_for_room().ok());  // nothing is under way
+  EXPECT_FALSE(queue->wait_for_room().ok());  // nothing is being transferred
   EXPECT_FALSE(queue->reserve(0).ok() && GetParam() != Form::kOff);
   const auto got = queue->finish_download(*queue->download(slice(buffer), {}));
   ASSERT_TRUE(got.ok());
@@ -226,7 +226,7 @@ TEST_P(Blit, PiecesAreFilledByManyThreadsAndSentInAnyOrder) {
   EXPECT_GE(stats.pending_peak, 1u);
 }
 
-// Without anybody waiting for it.
+// Nobody waits for it.
 TEST_P(Blit, WhatIsDoneIsNotPending) {
   const auto queue = make_queue();
   const Buffer buffer = *device().allocate(1000, Memory::kDeviceLocal, "target");

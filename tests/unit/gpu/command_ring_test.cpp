@@ -187,7 +187,7 @@ TEST_F(RecordedRing, DropsTheLeastRecentlySubmitted) {
     ids.push_back(*ring->record(build));
   for (const int i : {1, 0, 2})
     ASSERT_TRUE(ring->submit(ids[static_cast<std::size_t>(i)]).ok());
-  ids.push_back(*ring->record(build));  // in flight or not, 1 is the oldest
+  ids.push_back(*ring->record(build));  // the oldest is 1, whether it is in flight or not
   EXPECT_TRUE(ring->known(ids[0]) && !ring->known(ids[1]) && ring->known(ids[2]) &&
               ring->known(ids[3]));
   ids.push_back(*ring->record(build));
@@ -226,7 +226,7 @@ TEST_P(Ring, CountsAndLogsWhatItIsAskedTo) {
   }
 }
 
-// The device hangs: a place in the ring does not become free, and nobody waits for ever.
+// The device hangs, so a place in the ring does not become free; the wait must end.
 TEST_P(Ring, ACommandBufferThatIsNotFreeInTimeIsAnError) {
   Timeline gate;
   ASSERT_TRUE(gate.init(device()).ok());
@@ -238,8 +238,8 @@ TEST_P(Ring, ACommandBufferThatIsNotFreeInTimeIsAnError) {
   const auto id = *ring->record(fill);
   const CommandRing::After held{gate.handle(), 1};
   const auto ticket = *ring->submit(id, {&held, 1});
-  const Status refused = GetParam() ? Status(ring->record(fill).error())  // one more of one
-                                    : Status(ring->submit(id).error());   // records it anew
+  const Status refused = GetParam() ? Status(ring->record(fill).error())  // one more than it has room for
+                                    : Status(ring->submit(id).error());   // this records it again
   EXPECT_EQ(refused.error().code(), ErrorCode::kDeadlineExceeded);
   EXPECT_NE(refused.error().message().find("submission 1 of 1"), std::string::npos)
       << refused.error().message();

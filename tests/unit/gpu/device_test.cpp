@@ -1,4 +1,4 @@
-// The device itself: choosing it, its memory, its kernels and what it keeps on disk.
+// The device: how it is chosen, its memory, its kernels and its files on disk.
 #include "gpu/device.hpp"
 
 #include <sys/mman.h>
@@ -115,7 +115,7 @@ TEST_F(DeviceTest, ExportedMemoryIsTheSameMemoryWhereItIsImported) {
     auto exported = device().export_memory(*buffer);
     ASSERT_TRUE(exported.ok()) << exported.error().message();
     fd = *std::move(exported);
-  }  // the allocation is gone, its memory is not
+  }  // the allocation has been freed, but not its memory
   UniqueFd again(::dup(fd.get()));
   auto first = device().import_memory(std::move(fd), kBytes, "first");
   ASSERT_TRUE(first.ok()) << first.error().message();
@@ -171,7 +171,7 @@ class PipelineCacheFile : public ::testing::Test {
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
 
-  // Opens a device over the folder, makes a kernel, saves, and returns the cache file's path.
+  // Opens a device with the folder, makes a kernel, saves, and returns the cache file's path.
   std::string open_and_save() {
     DeviceOptions options = test_device_options();
     options.cache_folder = folder_;
@@ -205,7 +205,7 @@ TEST_F(PipelineCacheFile, IsWrittenForTheOwnerAloneAndReadBack) {
 
 TEST_F(PipelineCacheFile, CorruptOnesAreIgnored) {
   const std::string path = open_and_save();
-  // A driver may write as much as it likes, each time.
+  // A driver may write any amount each time.
   const auto spoil = [&](std::uint64_t offset) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(static_cast<std::streamoff>(offset));
@@ -221,7 +221,7 @@ TEST_F(PipelineCacheFile, CorruptOnesAreIgnored) {
     spoil(std::min<std::uint64_t>(offset, std::filesystem::file_size(path) - 1));
     EXPECT_TRUE(read_pipeline_cache(path).empty()) << "byte " << offset;
   }
-  EXPECT_EQ(open_and_save(), path);  // a device opens all the same, and puts it right
+  EXPECT_EQ(open_and_save(), path);  // the device opens nevertheless, and repairs the file
   EXPECT_FALSE(read_pipeline_cache(path).empty());
   for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{10}, kLast}) {
     const std::uint64_t size = std::min<std::uint64_t>(bytes, std::filesystem::file_size(path) - 1);

@@ -1,6 +1,6 @@
-// Every allocation, submit and wait fails once, one after the other, in a small program that uses
-// all of the GPU layer. Each time it must end with an error, free everything in an order the
-// validation layer accepts, and leave the device usable.
+// In a small program that uses all of the GPU layer, every allocation, submit and wait fails once, one after another.
+// Each time the program must end with an error, free everything in an order that the validation layer accepts, and
+// leave the device usable.
 #include <cstdlib>
 #include <map>
 #include <string>
@@ -34,13 +34,13 @@ class Optimized : public GpuTest {
     GpuTest::TearDown();
   }
 
-  // Uploads, computes twice, downloads; past the pool and past the staging ring too.
+  // Uploads, computes twice, and downloads; with more than the pool and the staging ring hold.
   static Result<float> program(const config::GpuOptimizations& settings) {
     BULKHEAD_TRY(Optimizations parts, create_optimizations(device(), settings, kTimeoutMs));
     BULKHEAD_TRY(const Kernel kernel, device().make_kernel(axpb_spec()));
     BULKHEAD_TRY(const auto x, parts.memory_pool->acquire(1 << 20, "x"));
     BULKHEAD_TRY(const auto y, parts.memory_pool->acquire(3 << 20, "y"));
-    // Whatever ends this early, the device must be done with x and y before they go.
+    // Even if an error ends this early, the device must have finished with x and y before they are destroyed.
     struct Drain {
       Optimizations& parts;
       ~Drain() { parts.drain(); }
@@ -151,8 +151,8 @@ TEST_F(Optimized, AFaultDuringStartFallsBackPartByPart) {
   }
 }
 
-// The blit queue makes a command pool and a semaphore for each direction, the ring one of each; what
-// a plain form needs itself is made once the failure is over.
+// The blit queue makes a command pool and a semaphore for each direction, and the ring one of each. What a plain form
+// needs is made after the failure.
 TEST_F(Optimized, APartWithoutItsSemaphoresOrCommandPoolFallsBackAndTheRestRuns) {
   if (!fault::kCompiledIn) GTEST_SKIP() << "built without BULKHEAD_FAULT_INJECTION";
   constexpr std::uint64_t kOfBlitQueue = 4, kInAll = 6;
@@ -214,7 +214,7 @@ TEST_F(Optimized, AWaitThatFailsNamesWhatItWaitedFor) {
     EXPECT_EQ(lost.error().code(), ErrorCode::kDeviceLost);
     EXPECT_NE(lost.error().message().find("submission 1 of 1"), std::string::npos)
         << lost.error().message();
-    parts->drain();  // before the buffer goes
+    parts->drain();  // before the buffer is destroyed
     if (!enabled) continue;
     ASSERT_TRUE(parts->blit_queue->upload(std::vector<std::byte>(64), slice(buffer)).ok());
     fault::arm(1, fault::Call::kWait, VK_TIMEOUT);

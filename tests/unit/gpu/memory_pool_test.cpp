@@ -1,5 +1,4 @@
-// The memory pool against a model: leases never overlap, nothing is allocated while the heaps have
-// room.
+// The memory pool compared with a model: leases never overlap, and nothing is allocated while the heaps have room.
 #include "gpu/memory_pool.hpp"
 
 #include <algorithm>
@@ -24,7 +23,7 @@ constexpr std::uint64_t kMib = 1 << 20;
 
 TEST(BuddyHeap, RandomUseKeepsBlocksApartAndLosesNone) {
   std::mt19937 random(7);
-  constexpr std::uint64_t kBytes = 3 * kMib + 256;  // no power of two
+  constexpr std::uint64_t kBytes = 3 * kMib + 256;  // not a power of two
   BuddyHeap heap(kBytes);
   std::map<std::uint64_t, std::uint64_t> live;  // offset -> block
   for (int step = 0; step < 20000; ++step) {
@@ -49,13 +48,13 @@ TEST(BuddyHeap, RandomUseKeepsBlocksApartAndLosesNone) {
   }
   for (const auto& [offset, block] : live)
     heap.give_back(offset, block);
-  // All of it joined again: 2 MiB, 1 MiB, 256 bytes, and not one more.
+  // All of it is joined again: 2 MiB, 1 MiB and 256 bytes, and nothing more.
   EXPECT_TRUE(heap.take(2 * kMib) && heap.take(kMib) && heap.take(256));
   EXPECT_FALSE(heap.take(256));
 }
 
-// Against a map of every 256 bytes: a request is refused only when each place where it could lie is
-// taken, at least in part. That is the bound on fragmentation that buddy_heap.hpp states.
+// Compared with a map of every 256 bytes: a request is refused only if each place where it could be is taken, at
+// least in part. That is the bound on fragmentation in buddy_heap.hpp.
 TEST(BuddyHeap, RefusesOnlyWhatHasNoFreePlaceAtAll) {
   std::mt19937 random(5);
   constexpr std::uint64_t kUnits = 1024;
@@ -68,7 +67,7 @@ TEST(BuddyHeap, RefusesOnlyWhatHasNoFreePlaceAtAll) {
   double worst = 0;
   int refused = 0;
   for (int step = 0; step < 30000; ++step) {
-    // Long runs of filling and of emptying, so that both ends are seen.
+    // Fills for long and empties for long, so that the heap becomes full and empty.
     const bool fill = (step / 400) % 2 == 0 ? random() % 4 != 0 : random() % 4 == 0;
     if (fill || live.empty()) {
       const std::uint64_t block = std::uint64_t{256} << (random() % 8);
@@ -129,7 +128,7 @@ TEST_F(Pool, RandomLeasesDoNotOverlapAndAllocateNothing) {
   std::vector<MemoryPool::Lease> leases;
   std::uint64_t in_use = 0;
   for (int step = 0; step < 3000; ++step) {
-    // At most a quarter of the heaps in use at 64 KiB a block: there is always room.
+    // At most a quarter of the heaps is in use, at 64 KiB for each block, so there is always room.
     if (leases.size() < 32 && random() % 2 == 0) {
       const std::uint64_t bytes = 1 + random() % 65536;
       auto lease = pool->acquire(bytes, "step");
@@ -160,14 +159,14 @@ TEST_F(Pool, RandomLeasesDoNotOverlapAndAllocateNothing) {
   EXPECT_EQ(pool->stats().bytes_in_use, 0u);
 }
 
-// Sizes over five orders of magnitude, heaps driven into exhaustion again and again.
+// Sizes over five orders of magnitude; the heaps become full again and again.
 TEST_F(Pool, StressKeepsFragmentationWithinTheBuddyBound) {
   config::MemoryPoolSettings settings = small_pool();
   settings.log_exhaustion = false;
   const auto pool = *MemoryPool::create(device(), settings, true);
   std::mt19937 random(23);
   std::vector<MemoryPool::Lease> leases;
-  std::map<std::uint64_t, std::uint64_t> blocks_alive;  // in the heaps: block -> how many
+  std::map<std::uint64_t, std::uint64_t> blocks_alive;  // in the heaps: block size and how many such blocks
   double worst_internal = 0, worst_external = 0;
   for (int step = 0; step < 20000; ++step) {
     const bool fill = (step / 500) % 2 == 0 ? random() % 4 != 0 : random() % 4 == 0;
@@ -180,7 +179,7 @@ TEST_F(Pool, StressKeepsFragmentationWithinTheBuddyBound) {
       if (pool->stats().fallback_allocations == before) {
         ++blocks_alive[block];
       } else {
-        // No room: then as many blocks are alive as there are places for this one.
+        // There is no room: then there must be as many blocks as places for this one.
         std::uint64_t occupants = 0;
         for (const auto& [other, count] : blocks_alive)
           occupants += count * std::max<std::uint64_t>(other / block, 1);
@@ -192,7 +191,7 @@ TEST_F(Pool, StressKeepsFragmentationWithinTheBuddyBound) {
       const std::uint64_t before = pool->stats().heap_bytes_in_use;
       leases.pop_back();
       const std::uint64_t block = before - pool->stats().heap_bytes_in_use;
-      if (block > 0) --blocks_alive[block];  // else it was a fallback allocation
+      if (block > 0) --blocks_alive[block];  // otherwise it was a fallback allocation
     }
     const MemoryPoolStats stats = pool->stats();
     // Blocks are powers of two and leases multiples of 256 bytes: less than half is waste.
@@ -264,7 +263,7 @@ TEST_F(Pool, ManyThreadsShareItWithoutSharingALease) {
 
 TEST_F(Pool, SaysWhichPartsOfItAreInUse) {
   const auto pool = *MemoryPool::create(device(), small_pool(), true);
-  EXPECT_EQ(pool->stats().hit_rate(), 1);  // nothing asked, nothing missed
+  EXPECT_EQ(pool->stats().hit_rate(), 1);  // nothing was requested, so nothing was missed
   EXPECT_EQ(pool->stats().active_heaps, 0u);
   const auto first = *pool->acquire(3 * kMib, "a whole heap");
   EXPECT_EQ(pool->stats().active_heaps, 1u);
@@ -333,7 +332,7 @@ TEST_F(Pool, PastTheHeapsItFallsBackAndCounts) {
   const auto pool = *MemoryPool::create(device(), settings, true);
   const std::uint64_t allocations = device().allocation_count();
   std::vector<MemoryPool::Lease> leases;
-  // Both heaps entirely: warm blocks do not keep room from those who need it.
+  // These take both heaps entirely, because warm blocks make room for others.
   for (int i = 0; i < 8; ++i)
     leases.push_back(*pool->acquire(kMib, "whole"));
   EXPECT_EQ(pool->stats().fallback_allocations, 0u);

@@ -1,4 +1,4 @@
-// The token path allocates nothing: malloc itself is counted.
+// The way of a token allocates nothing: the test counts calls of malloc itself.
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -9,7 +9,7 @@
 #include "tests/unit/ipc/samples.hpp"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define BULKHEAD_COUNTS_MALLOC 0  // the sanitizer's malloc must stay
+#define BULKHEAD_COUNTS_MALLOC 0  // the sanitizer's malloc must not be replaced
 #else
 #define BULKHEAD_COUNTS_MALLOC 1
 #endif
@@ -19,7 +19,7 @@ thread_local std::uint64_t allocations = 0;
 }
 
 #if BULKHEAD_COUNTS_MALLOC
-// operator new calls these too.
+// operator new calls these functions, too.
 extern "C" {
 void* __libc_malloc(std::size_t);
 void* __libc_calloc(std::size_t, std::size_t);

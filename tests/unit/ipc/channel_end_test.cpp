@@ -126,7 +126,7 @@ TEST_P(ChannelEnd, NothingLeaks) {
     ::close(pipe_ends[0]);
     ::close(pipe_ends[1]);
     ASSERT_TRUE(receive_asleep(daemon()).ok());
-    daemon().finish_sleep();  // descriptors received and never taken
+    daemon().finish_sleep();  // the descriptors were received but never taken
     worker_.reset();
     pair_ = ChannelPair{};
   }

@@ -1,4 +1,4 @@
-// Records that exceed a frame: they travel in pieces, as their sender's calls push them on.
+// Records that are larger than a frame travel in pieces; the calls of their sender send piece after piece.
 #include <thread>
 
 #include "tests/unit/ipc/channel_suite.hpp"
@@ -37,13 +37,13 @@ TEST_P(ChannelPieces, LargeRecordsTravelInPieces) {
   ASSERT_TRUE(message.ok()) << message.error().message();
   EXPECT_EQ(std::get<Accepted>(*message), accepted);
   daemon().release();
-  // And small ones go on as before.
+  // Small records continue as before.
   ASSERT_TRUE(send_pattern(daemon(), 64, 1).ok());
   ASSERT_TRUE(receive_asleep(worker()).ok());
 }
 
 TEST_P(ChannelPieces, LargeRecordGoesOnFromTheEventLoop) {
-  // One thread plays both ends, and neither calls flush(): the sender's usual loop pushes it on.
+  // One thread plays both ends, and neither calls flush(): the sender's usual loop sends the pieces.
   open(16);
   constexpr std::size_t kSize = 1 << 20;
   auto place = daemon().try_reserve(kSize);
@@ -67,8 +67,8 @@ TEST_P(ChannelPieces, LargeRecordGoesOnFromTheEventLoop) {
   FAIL() << "it never arrived";
 }
 
-// The last piece may go out while its sender prepares to sleep. Then it must not: nobody owes it a
-// wake-up. (Seen: it slept to its deadline, and was taken for hung.)
+// The last piece may go out while its sender prepares to sleep. Then the sender must not sleep, because nobody will
+// wake it. (This happened: it slept to its deadline and was taken for hung.)
 TEST_P(ChannelPieces, NobodySleepsOnceTheLastPieceIsOut) {
   open(16);
   constexpr std::size_t kSize = 1 << 20;
@@ -77,8 +77,8 @@ TEST_P(ChannelPieces, NobodySleepsOnceTheLastPieceIsOut) {
   ASSERT_EQ(place->size(), kSize);
   fill(*place, 7);
   ASSERT_TRUE(daemon().commit(kSize).ok());
-  // One thread plays both ends, so that each look finds what the step before has left: the receiver
-  // makes room, then the sender sends on by preparing to sleep, and by nothing else.
+  // One thread plays both ends, so that each look finds the state that the step before has left: the receiver makes
+  // room, then the sender continues to send only by preparing to sleep.
   bool told = false;
   for (int step = 0; step < 100000; ++step) {
     const auto record = worker().try_receive();
@@ -89,7 +89,7 @@ TEST_P(ChannelPieces, NobodySleepsOnceTheLastPieceIsOut) {
       EXPECT_EQ(*daemon().flush(), told) << "asleep, with nothing left to send";
       daemon().finish_sleep();
     } else {
-      told = *daemon().flush();  // as one does who waits for that
+      told = *daemon().flush();  // a sender that waits for this calls flush()
     }
     if (record->empty()) continue;
     EXPECT_TRUE(matches(*record, 7));
@@ -101,8 +101,8 @@ TEST_P(ChannelPieces, NobodySleepsOnceTheLastPieceIsOut) {
   FAIL() << "it never arrived";
 }
 
-// The same through send(), whose caller waits for that. Every size of what is left when the receiver
-// first makes room.
+// The same through send(), whose caller waits for it, with every possible rest of the record when the receiver first
+// makes room.
 TEST_P(ChannelPieces, SendEndsWithTheLastPiece) {
   for (std::size_t size = 16000; size < 40000; size += 1000) {
     open(16);
@@ -111,7 +111,7 @@ TEST_P(ChannelPieces, SendEndsWithTheLastPiece) {
       const auto record = receive_asleep(worker());
       if (!record.ok()) received = record.error();
       worker().release();
-      const auto end = receive_asleep(worker());  // stays until the sender goes
+      const auto end = receive_asleep(worker());  // this end stays open until the sender's end closes
       if (end.ok()) received = Error(ErrorCode::kInternal, "one record too many");
     });
     const Status sent = send(

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <random>
 #include <thread>
-#include <utility>  // before Asio, which forgets it
+#include <utility>  // included before Asio, which does not include it itself
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -50,7 +50,7 @@ TEST_P(ChannelTest, RecordStaysTheSameUntilReleased) {
   ASSERT_EQ(receive_asleep(daemon())->size(), 100U);
   ASSERT_EQ(daemon().try_receive()->size(), 100U);
   daemon().release();
-  daemon().release();  // nothing more to give back
+  daemon().release();  // there is nothing more to release
   ASSERT_EQ(receive_asleep(daemon())->size(), 200U);
 }
 
@@ -71,12 +71,12 @@ TEST_P(ChannelTest, MisuseIsRefused) {
 
 TEST_P(ChannelTest, ReservationSurvivesReceiving) {
   open();
-  // Between reserve and commit the same end receives and pushes on what waits.
+  // Between reserve and commit, the same end receives and sends waiting records.
   for (std::uint64_t i = 0; i < 2000; ++i) {
     ASSERT_TRUE(send_pattern(daemon(), 300, i).ok());
     auto place = worker().try_reserve(500);
     ASSERT_TRUE(place.ok());
-    if (place->empty()) {  // answers fill the other way: take one
+    if (place->empty()) {  // answers fill the other direction, so one is taken
       ASSERT_TRUE(receive_asleep(daemon()).ok());
       daemon().release();
       place = worker().try_reserve(500);
@@ -93,7 +93,7 @@ TEST_P(ChannelTest, ReservationSurvivesReceiving) {
     const auto back = receive_asleep(daemon());
     ASSERT_TRUE(back.ok());
     EXPECT_EQ(back->size(), 400U);
-    // Which one it is shows in its first byte: seed * 37 mod 256, and 37 is odd.
+    // A record's first byte identifies it: seed * 37 mod 256, and 37 is odd.
     std::uint64_t seed = 0;
     while (static_cast<std::byte>(seed * 37) != (*back)[0])
       ++seed;
@@ -102,7 +102,7 @@ TEST_P(ChannelTest, ReservationSurvivesReceiving) {
   }
 }
 
-// Sends `records` of random sizes; some in pieces.
+// Sends `records` records of random sizes, some of them in pieces.
 Status send_many(Channel& channel, std::uint64_t records, std::uint64_t seed, std::size_t frame) {
   std::minstd_rand random(static_cast<unsigned>(seed));
   for (std::uint64_t i = 0; i < records; ++i) {
@@ -182,7 +182,7 @@ TEST_P(ChannelTest, FullIsBackPressureNotLoss) {
   EXPECT_EQ(::poll(&wait, 1, 0), 0) << "no room yet, nothing to wake for";
   for (std::uint64_t i = 0; i < sent; ++i) {
     auto record = receive_asleep(daemon());
-    // Over stdio the last ones are still with the sender: its turn.
+    // Over stdio the sender still has the last ones, so it must run.
     ASSERT_TRUE(record.ok());
     ASSERT_TRUE(matches(*record, i)) << i;
     daemon().release();
@@ -198,7 +198,7 @@ TEST_P(ChannelTest, FullIsBackPressureNotLoss) {
 TEST_P(ChannelTest, NoWakeUpIsLost) {
   open();
   constexpr int kRounds = 20000;
-  // Ping-pong: each side sleeps on each turn; now and then one dawdles, to meet every window.
+  // Both sides sleep in each turn; now and then one waits, so that every timing occurs.
   const auto play = [](Channel& channel, bool serves, unsigned seed) -> Status {
     std::minstd_rand random(seed);
     for (int i = 0; i < kRounds; ++i) {
@@ -271,7 +271,7 @@ TEST_P(ChannelTest, DescriptorsWakeASleeper) {
 }
 
 TEST_P(ChannelTest, SleepingEventLoopMaySend) {
-  // As the daemon does: asleep in its event loop while other handlers send.
+  // As in the daemon: it sleeps in its event loop while other handlers send.
   open(4);
   ASSERT_TRUE(*daemon().prepare_sleep());
   int sent = 0;
@@ -281,7 +281,7 @@ TEST_P(ChannelTest, SleepingEventLoopMaySend) {
     if (place->empty()) break;
     ASSERT_TRUE(daemon().commit(1000).ok());
   }
-  // Refused while asleep: room must wake it all the same.
+  // A send was refused while this end sleeps, so it must wake up when there is room.
   pollfd wait{daemon().wait_fd(), POLLIN, 0};
   EXPECT_EQ(::poll(&wait, 1, 0), 0);
   std::thread reader([&] {

@@ -22,7 +22,7 @@ int worker(const Kind& kind, const char* report) {
     std::fprintf(stderr, "death_peer: %s\n", channel.error().message().c_str());
     return 3;
   }
-  if (::write(STDOUT_FILENO, "\r", 1) != 1) return 7;  // a stray print is no part of the channel
+  if (::write(STDOUT_FILENO, "\r", 1) != 1) return 7;  // other output of a process is not a part of the channel
   Conversation conversation(**channel, End::kWorker);
   if (report == nullptr) {
     const Status status = conversation.run();
@@ -36,7 +36,7 @@ int worker(const Kind& kind, const char* report) {
     return static_cast<long>(open_descriptors()) - static_cast<long>(own);
   };
   for (int i = 0; i < 2000 && leaked() != 0; ++i)
-    ::usleep(1000);  // what came over the socket is closed on a thread of its own
+    ::usleep(1000);  // another thread closes what came over the socket
   const long leaks = leaked();
   const std::string whole = std::string(report) + ".whole";
   std::ofstream(whole) << static_cast<int>(error.code()) << " " << noticed << " " << waited << " "

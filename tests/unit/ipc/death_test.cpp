@@ -1,7 +1,6 @@
-// Death at every point. A process is killed at each step of the channel in turn, the 1st, 2nd, 4th,
-// 8th ... time that it gets there (each time, with BULKHEAD_EVERY_DEATH set; fewer where a sanitizer
-// slows everything); the other side must see it promptly, have received nothing wrong, and leak
-// nothing.
+// Death at every point. A process is killed at each step of the channel in turn, the 1st, 2nd, 4th, 8th ... time that
+// it reaches the step (each time with BULKHEAD_EVERY_DEATH; less often with a sanitizer, which slows everything). The
+// other side must notice that promptly, must have received nothing wrong, and must leak nothing.
 #include <signal.h>
 #include <sys/prctl.h>
 
@@ -18,8 +17,8 @@ namespace {
 
 using namespace test;
 
-// What is promised is 100 ms; what is asserted leaves room for a loaded machine and for sanitizers.
-// The measured figures are printed.
+// The promise is 100 ms; this limit leaves room for a loaded machine and for sanitizers. The measured times are
+// printed.
 constexpr milliseconds kNoticedWithin{2000};
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -38,7 +37,7 @@ class Folder {
   std::string path_ = "/tmp/bulkhead-death-XXXXXX";
 };
 
-// What this process holds; all of it must be as before.
+// What this process holds; it must be the same afterwards.
 struct Holdings {
   std::size_t descriptors = open_descriptors();
   std::size_t regions = mapped_regions();
@@ -50,7 +49,7 @@ void PrintTo(const Holdings& holdings, std::ostream* out) {
        << (holdings.has_children ? "children" : "no children");
 }
 
-// POSIX objects that a process left behind: one that dies between naming and unlinking.
+// Returns POSIX objects that a process left behind because it died between naming and unlinking them.
 std::vector<std::string> objects_of(pid_t pid) {
   std::vector<std::string> found;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
@@ -75,12 +74,12 @@ class DeathOf : public testing::TestWithParam<Case> {
  protected:
   struct Seen {
     bool reached = false;
-    std::uint64_t killed_ns = 0, noticed_ns = 0;  // noticed: 0 when there was no one to notice
-    std::uint64_t waited_ns = 0;  // of the talk, the survivor was ready and had no core
-    std::map<std::string, std::uint64_t> hits;  // of a process that lived
+    std::uint64_t killed_ns = 0, noticed_ns = 0;  // noticed_ns is 0 if there was nobody to notice it
+    std::uint64_t waited_ns = 0;  // the time during which the survivor was ready but had no core
+    std::map<std::string, std::uint64_t> hits;  // of a process that survived
   };
 
-  // Lets the two talk, with `plan` for the victim. Failures name `what`.
+  // Lets the two exchange messages, with `plan` for the victim. Failures name `what`.
   Seen talk(const std::string& plan, const std::string& what) {
     SCOPED_TRACE(what);
     const Holdings before;
@@ -92,7 +91,7 @@ class DeathOf : public testing::TestWithParam<Case> {
     const int exit = GetParam().victim == End::kWorker
                          ? with_worker(environment_with(added), seen)
                          : with_daemon(environment_with(added), folder.file("report"), seen);
-    // What a worker sent may be closed on a thread of its own, moments later.
+    // Another thread may close what a worker sent some moments later.
     for (int i = 0; i < 2000 && Holdings() != before; ++i)
       ::usleep(1000);
     EXPECT_EQ(Holdings(), before);
@@ -127,8 +126,8 @@ class DeathOf : public testing::TestWithParam<Case> {
     return wait_for(pid);
   }
 
-  // The daemon is another process, and the worker is its child, ours once it is dead: it must end
-  // by itself. Returns how the daemon ended.
+  // The daemon is another process, and the worker is its child, which becomes ours when the daemon dies. The worker
+  // must end by itself. Returns how the daemon ended.
   int with_daemon(std::vector<std::string> environment, const std::string& report, Seen& seen) {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     std::string program = DEATH_PEER, role = "daemon", kind = GetParam().kind.name, file = report;
@@ -140,12 +139,12 @@ class DeathOf : public testing::TestWithParam<Case> {
     pid_t pid = -1;
     EXPECT_EQ(::posix_spawn(&pid, DEATH_PEER, nullptr, nullptr, argv, variables.data()), 0);
     const int exit = wait_for(pid);
-    if (!objects_of(pid).empty()) {  // the next daemon's first region
+    if (!objects_of(pid).empty()) {  // a daemon removes them when it makes its first region
       make_pair(settings_for(kPosix, kDeathRingKib));
       EXPECT_EQ(objects_of(pid), std::vector<std::string>());
     }
     int status = 0;
-    const bool worker = ::waitpid(-1, &status, 0) > 0;  // or there was none yet
+    const bool worker = ::waitpid(-1, &status, 0) > 0;  // false: there was no worker yet
     ::prctl(PR_SET_CHILD_SUBREAPER, 0);
     if (worker) {
       EXPECT_EQ(status, 0) << "the worker did not end by itself";
@@ -185,7 +184,7 @@ INSTANTIATE_TEST_SUITE_P(Transport, DeathOf,
                          [](const auto& test) { return name_of_case(test.param); });
 
 TEST_P(DeathOf, OneEndIsSeenAtEveryPoint) {
-  // How often each point is passed when nobody dies, which also shows that the talk can end well.
+  // How often each point is passed if nobody dies. This also shows that the exchange can end well.
   const Seen undisturbed = talk("", "nobody dies");
   ASSERT_FALSE(undisturbed.reached);
   ASSERT_FALSE(undisturbed.hits.empty());
@@ -197,8 +196,8 @@ TEST_P(DeathOf, OneEndIsSeenAtEveryPoint) {
   }
 
   const bool every_hit = std::getenv("BULKHEAD_EVERY_DEATH") != nullptr;  // minutes
-  // From the kill to the error; and the same less the time in which the survivor could have run and
-  // other programs had the cores, which is the machine's doing.
+  // The time from the kill to the error; and the same without the time in which the survivor could have run but other
+  // programs had the cores, which is the machine's fault.
   std::vector<std::uint64_t> delays_us, own_us;
   std::string longest;
   int points = 0;
@@ -210,7 +209,7 @@ TEST_P(DeathOf, OneEndIsSeenAtEveryPoint) {
     for (std::uint64_t n = 1; n <= hits; n = every_hit ? n + 1 : n * kNextDeath) {
       const std::string plan = std::string("kill@") + point.name + ":" + std::to_string(n);
       const Seen seen = talk(plan, plan);
-      if (!seen.reached) {  // how often varies a little from run to run; that it is passed does not
+      if (!seen.reached) {  // the count varies a little from run to run, but each point is passed
         ASSERT_NE(n, 1U) << point.name << " is never reached: a dead row";
         break;
       }
@@ -239,11 +238,11 @@ TEST_P(DeathOf, OneEndIsSeenAtEveryPoint) {
       static_cast<unsigned long long>(own_us.back()));
 }
 
-// ---- the tool itself ----
+// ---- the fault plan itself ----
 
 class FaultPlan : public testing::Test {
  protected:
-  // Runs the worker's part with `plan`; returns its wait status, stopped ones included.
+  // Runs the worker's part with `plan`. Returns its wait status; a stopped process counts, too.
   int status_with(const std::string& plan) {
     auto pair = make_pair(settings_for(kMemfd, kDeathRingKib));
     const pid_t pid = spawn_worker(
@@ -270,7 +269,7 @@ TEST_F(FaultPlan, CanStopAndAbortToo) {
 
 TEST_F(FaultPlan, ActsOnceOverAllProcessesThatShareTheFile) {
   EXPECT_TRUE(WIFSIGNALED(status_with("kill@ipc.opened")));
-  // The second one talks to nobody: it ends by itself when the daemon's end goes.
+  // The second worker has no partner: it ends by itself when the daemon's end closes.
   auto pair = make_pair(settings_for(kMemfd, kDeathRingKib));
   const pid_t pid = spawn_worker(
       DEATH_PEER, {"worker", "shm_memfd"}, pair,

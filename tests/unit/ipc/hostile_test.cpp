@@ -1,5 +1,5 @@
-// A worker that lies: by the ring's words, by records, by the stream, by the socket. The daemon's
-// end must say kCorrupt (or that the worker is gone), and nothing else may happen.
+// A worker that lies, with the ring's words, records, the stream or the socket. The daemon's end must return kCorrupt
+// (or say that the worker is gone), and nothing else may happen.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -74,13 +74,13 @@ TEST_P(LyingWorker, EndsWithItsReason) {
   {
     Hostile hostile(GetParam().kind);
     Channel& daemon = *hostile.pair.daemon;
-    // As its loop does: asleep when it happens.
+    // The daemon sleeps when it happens, as its loop does.
     ASSERT_TRUE(*daemon.prepare_sleep());
     GetParam().tell(hostile);
     daemon.finish_sleep();
     std::optional<Error> error;
     for (int i = 0; i < 20000 && !error; ++i) {
-      // A daemon that also sends, so that it reads the peer's tail.
+      // This daemon also sends, so it reads the peer's tail.
       const auto place = daemon.try_reserve(1000);
       if (!place.ok()) {
         error = place.error();
@@ -231,8 +231,7 @@ TEST(HostileWorker, EmptyPacketIsTakenForDeath) {
 }
 
 TEST(HostileWorker, FullSocketNeverBlocksTheDaemon) {
-  // A worker that always claims to sleep and never reads its doorbells: each record makes the
-  // daemon ring.
+  // A worker that always claims to sleep and never reads its doorbells, so that the daemon rings for each record.
   Hostile hostile(kMemfd);
   Channel& daemon = *hostile.pair.daemon;
   std::uint64_t word = 1;
@@ -247,7 +246,7 @@ TEST(HostileWorker, FullSocketNeverBlocksTheDaemon) {
   EXPECT_EQ(daemon.stats().doorbells_sent, 5000U);
 }
 
-// A second process scribbles over everything that it can reach while the daemon serves the channel.
+// A second process writes to everything that it can reach while the daemon serves the channel.
 void scribble(ChannelPair& pair, unsigned seed) {
   std::mt19937_64 random(seed);
   std::optional<Region> region;
@@ -267,7 +266,7 @@ void scribble(ChannelPair& pair, unsigned seed) {
     if (region) {
       RingControl& up = region->header().to_daemon;
       RingControl& down = region->header().to_worker;
-      // Mostly a frame as it should be, changed while it is read.
+      // It mostly writes a proper frame, and changes it while the daemon reads it.
       const std::uint64_t at = up.head.load() & (region->ring_bytes() - 1);
       if (at + 8 + *size < region->ring_bytes()) {
         const std::uint32_t words[2] = {static_cast<std::uint32_t>(*size), kWhole};
@@ -328,7 +327,7 @@ TEST_P(Scribbler, OnlyEndsItself) {
         const auto visited = visit_tokens(*record, [](const auto&) {});
         const auto message = decode_from_worker(*record);
         if (!visited.ok() || !message.ok()) error = Error(ErrorCode::kCorrupt, "message");
-        // A real daemon stops here; this one looks further now and then.
+        // A real daemon stops here; this one sometimes continues.
         if (error && seed % 2 == 0) error.reset();
         daemon.release();
       }
@@ -370,7 +369,7 @@ class Lingering {
   std::optional<bulkhead::test::LingeringSocket> socket_ = bulkhead::test::make_lingering(600);
 };
 
-// Seen before: the daemon's thread stood still for as long as the worker had set.
+// This happened before: the daemon's thread stood still for as long as the worker had set.
 TEST(HostileWorker, SocketsThatLingerDoNotHoldTheDaemonUp) {
   enum class Way { kTaken, kNotTaken, kNotRead, kRefused, kOnTheStream };
   const auto begun = std::chrono::steady_clock::now();

@@ -45,7 +45,7 @@ TEST(Messages, ToWorkerRoundTrip) {
 }
 
 TEST(Messages, BoundIsExactlyEnough) {
-  // The bound is what encoding takes at most; for these messages, which leave nothing out, exactly.
+  // The bound is the most that encoding takes; these messages leave nothing out, so it is exact.
   for (const FromWorker& message : test::samples_from_worker()) {
     std::vector<std::uint64_t> small(encoded_bound(message) / 8 - 1);
     const auto failed = encode(message, std::as_writable_bytes(std::span(small)));
@@ -134,7 +134,7 @@ TEST(Messages, UnknownEnumeratorIsCorrupt) {
                    .ok());
 }
 
-// ---- records made by hand: kind, then structs, each after its length ----
+// ---- records made by hand: the kind, then structs, each with its length before it ----
 
 class RecordWriter {
  public:
@@ -164,7 +164,7 @@ std::string refusal(const std::vector<std::uint64_t>& words) {
 }
 
 TEST(Messages, ListThatClaimsMoreThanTheRecordHoldsIsCorrupt) {
-  // Stats up to its counters: four 32-bit parts of two numbers, two numbers, four of two numbers.
+  // Makes the part of Stats before its counters: four 32-bit parts of two numbers, two numbers, four of two numbers.
   const auto stats = [](std::uint32_t counters, std::size_t counter_words) {
     const auto bytes = static_cast<std::uint32_t>(4 * (8 + 1 + counter_words));
     return RecordWriter()
@@ -177,7 +177,7 @@ TEST(Messages, ListThatClaimsMoreThanTheRecordHoldsIsCorrupt) {
   };
   EXPECT_NE(refusal(stats(400, 100)).find("stats.counters claims 400"), std::string::npos);
   EXPECT_NE(refusal(stats(0xFFFFFFFF, 100)).find("claims 4294967295"), std::string::npos);
-  // Each of these counters is an empty struct: 4 bytes of wire, ten times that of heap.
+  // Each of these counters is an empty struct: 4 bytes in the record, but ten times that on the heap.
   EXPECT_NE(refusal(stats(400000, 400000)).find("claims 400000 elements"), std::string::npos);
 }
 
@@ -221,7 +221,7 @@ TEST(Messages, FieldsThatAnOlderProgramDidNotWriteHaveTheirDefaults) {
 TEST(Messages, BooleansAreNothingElse) {
   auto words = encoded(FromWorker(Ready{}));
   auto* numbers = reinterpret_cast<std::uint32_t*>(words.data());
-  // kind, length, four empty texts, two numbers, three of two words each; then has_chat_template.
+  // The kind, the length, four empty texts, two numbers, three of two words each; then has_chat_template.
   numbers[2 + 4 + 2 + 6] = 2;
   EXPECT_NE(refusal(words).find("ready.has_chat_template has the unknown value 2"),
             std::string::npos);

@@ -1,5 +1,5 @@
-// Both ends on one CPU, where spinning can only keep the other end from running: with ipc.spin_us 0
-// they sleep at once. What is counted is sleeps and doorbells, not time.
+// Both ends run on one CPU, where spinning can only keep the other end from running. With ipc.spin_us 0 they sleep at
+// once. The test counts sleeps and doorbells, and measures no time.
 #include <sched.h>
 
 #include <array>
@@ -15,7 +15,7 @@ using namespace test;
 constexpr microseconds kNoSpin{0};
 constexpr std::size_t kTokenBytes = 64;
 
-// This process and the children that it makes, on one of the CPUs that it may use.
+// Keeps this process and its children on one of the CPUs that it may use.
 class OneCpu {
  public:
   OneCpu() {
@@ -35,11 +35,11 @@ class OneCpu {
   cpu_set_t before_;
 };
 
-// What the worker says of itself at its end.
+// What the worker reports about itself at its end.
 struct Counts {
   std::uint64_t sleeps = 0, doorbells = 0;
 };
-// The whole channel is out when it returns true, over stdio too.
+// When this returns true, everything has been sent, over stdio, too.
 bool send_counts(Channel& channel) {
   const auto done = [&] {
     const auto flushed = channel.flush();
@@ -93,7 +93,7 @@ TEST_P(OneCore, RoundTripCostsOneSleepOnEachSide) {
   }
   const Counts worker = receive_counts(daemon);
   EXPECT_EQ(child.wait(), 0);
-  // A few more, where the other side was descheduled between its record and its sleep.
+  // There are a few more if the other side was descheduled between its record and its sleep.
   EXPECT_LE(daemon.stats().sleeps, kTrips + kTrips / 10);
   EXPECT_LE(worker.sleeps, kTrips + kTrips / 10);
   EXPECT_LE(daemon.stats().doorbells_sent, worker.sleeps);
@@ -118,8 +118,8 @@ TEST_P(OneCore, StreamIsReceivedManyRecordsAtATime) {
   }
   const Counts worker = receive_counts(daemon);
   EXPECT_EQ(child.wait(), 0);
-  // A ring holds hundreds of these records: a side that woke for each would sleep tens of thousands
-  // of times. Over stdio the kernel wakes the reader when it likes, once a record at most.
+  // A ring holds hundreds of these records: a side that woke up for each one would sleep tens of thousands of times.
+  // Over stdio the kernel decides when to wake the reader, at most once for each record.
   const bool stdio = GetParam().transport == config::Transport::kStdio;
   EXPECT_LE(daemon.stats().sleeps, stdio ? kRecords : kRecords / 20);
   EXPECT_LE(worker.sleeps, kRecords / 20);

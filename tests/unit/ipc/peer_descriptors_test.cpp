@@ -1,4 +1,4 @@
-// What a worker sent may take for ever to close. Here it does: closing waits until the test allows it.
+// Descriptors from a worker may take for ever to close. Here closing waits until the test allows it.
 #include "ipc/peer_descriptors.hpp"
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@ void allow() {
   stuck.notify_all();
 }
 
-// One that is closed on a thread: neither memory nor a pipe.
+// Returns a descriptor that a thread closes: neither memory nor a pipe.
 UniqueFd file() {
   return UniqueFd(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC));
 }
@@ -54,7 +54,7 @@ class StuckPeer : public testing::Test {
     ::setrlimit(RLIMIT_NOFILE, &limit_);
     EXPECT_TRUE(settles(*closer_, 0));
     EXPECT_LE(open_descriptors(),
-              before_);  // fewer where an earlier test's were still being closed
+              before_);  // fewer if an earlier test's descriptors were still being closed
   }
   rlimit limit_{};
   std::size_t before_ = open_descriptors();
@@ -91,7 +91,7 @@ TEST_F(StuckPeer, IsFullAfterSoMany) {
   EXPECT_TRUE(closer_->full());
 }
 
-// A socket's queue may hold many times what a worker has open.
+// A socket's queue may hold many times more descriptors than a worker has open.
 TEST_F(StuckPeer, WhatIsInItsSocketsQueueStaysThere) {
   auto pair = make_socket_pair(SOCK_SEQPACKET);
   ASSERT_TRUE(pair.ok());
@@ -113,7 +113,7 @@ TEST_F(StuckPeer, WhatIsInItsSocketsQueueStaysThere) {
   EXPECT_TRUE(settles(*closer_, 0));
 }
 
-// Sockets within sockets: what a thread takes out of them is bounded, too.
+// Sockets within sockets: the number of descriptors that a thread takes out of them is bounded, too.
 TEST_F(StuckPeer, SocketsWithinSocketsAreClosed) {
   auto outer = make_socket_pair(SOCK_SEQPACKET);
   ASSERT_TRUE(outer.ok());

@@ -83,7 +83,7 @@ TEST(Ring, FullIsFullUntilReleased) {
   int sent = 0;
   while (producer.put(payload, FrameKind::kWhole))
     ++sent;
-  EXPECT_EQ(sent, 16);  // 64 bytes each, all of the ring
+  EXPECT_EQ(sent, 16);  // 64 bytes each fill the ring
   FrameHeader frame;
   ASSERT_TRUE(consumer.next(frame));
   EXPECT_FALSE(producer.put(payload, FrameKind::kWhole)) << "taken is not yet released";
@@ -140,7 +140,7 @@ TEST(Ring, WaitingProducerIsWokenForAnEighthOrAtTheEnd) {
   Ring ring(1024);
   auto producer = ring.producer();
   auto consumer = ring.consumer();
-  const std::vector<std::byte> payload(24);  // 32 of 1024 bytes each
+  const std::vector<std::byte> payload(24);  // 32 bytes of the 1024 for each record
   while (producer.put(payload, FrameKind::kWhole)) {
   }
   FrameHeader frame;
@@ -158,7 +158,7 @@ TEST(Ring, WaitingProducerIsWokenForAnEighthOrAtTheEnd) {
   EXPECT_EQ(woken, (std::vector<int>{4, 8, 12, 16}));
   EXPECT_TRUE(producer.announce_wait(max_payload(1024)));
 
-  // One frame short of an eighth, but the last: nobody else would wake it.
+  // One frame less than an eighth; but it is the last one, and nothing else would wake the producer.
   producer.withdraw_wait();
   while (consumer.next(frame)) {
     consumer.release();
@@ -198,8 +198,8 @@ TEST_P(LyingProducer, IsFound) {
   EXPECT_FALSE(consumer.next(frame)) << "a fault lasts";
 }
 
-// One good frame of 504 bytes, given back, then one of 200 that ends at 720: a start for lies about
-// the wrap.
+// Sends a good frame of 504 bytes, which is released, and then one of 200 bytes that ends at 720. Lies about the wrap
+// begin there.
 void to_offset_720(Ring& ring) {
   ring.header(0, 496, FrameKind::kWhole);
   ring.header(504, 208, FrameKind::kWhole);
@@ -289,7 +289,7 @@ TEST(Ring, LyingConsumerIsFound) {
 }
 
 TEST(Ring, LengthIsReadOnce) {
-  // The peer changes a header after the check: what was checked counts.
+  // The peer changes a header after the check; the checked values must count.
   Ring ring(1024);
   auto producer = ring.producer();
   auto consumer = ring.consumer();
@@ -306,7 +306,7 @@ TEST(Ring, LengthIsReadOnce) {
 
 // ---- two threads ----
 
-// What the socketpair is between processes: rung without blocking, slept on.
+// Plays the socketpair between processes: one rings it without blocking, and the other sleeps on it.
 class Bell {
  public:
   Bell() {
@@ -317,7 +317,7 @@ class Bell {
     ::close(ends_[1]);
   }
   void ring() { (void)!::write(ends_[1], "!", 1); }
-  // False: nobody rang within a minute, or more often than was `allowed`.
+  // Returns false if nobody rang within a minute, or somebody rang more often than `allowed`.
   bool sleep(std::uint64_t allowed) {
     pollfd wait{ends_[0], POLLIN, 0};
     if (::poll(&wait, 1, 60000) != 1) return false;
@@ -335,7 +335,7 @@ class Bell {
   std::uint64_t rung_ = 0;
 };
 
-// Eight bytes at a time: most of the stress's time would be the pattern's otherwise.
+// Writes eight bytes at a time; otherwise most of the test's time would go into the pattern.
 void fill_words(std::span<std::byte> payload, std::uint64_t seed) {
   std::size_t i = 0;
   for (; i + 8 <= payload.size(); i += 8) {
@@ -358,7 +358,7 @@ bool matches_words(std::span<const std::byte> payload, std::uint64_t seed) {
   return true;
 }
 
-// Waits in place: some pauses, for a peer on another core, then the core for a peer on this one.
+// Waits in place: first with some pauses, for a peer on another core, then by giving the core to a peer on this one.
 class Backoff {
  public:
   void wait() {
@@ -372,10 +372,10 @@ class Backoff {
   unsigned turns_ = 0;
 };
 
-// Records of random sizes, over wraps, stalls and sleeps of both ends, one in place and one private
-// as worker and daemon are. A lost wake-up ends it after a minute.
-//   BULKHEAD_RING_RECORDS   how many (default 300000; 100 million for a long ThreadSanitizer run)
-//   BULKHEAD_RING_SEED      of the sizes and pauses (default 7)
+// Records of random sizes, over wraps, stalls and sleeps of both ends. One end works in place and one in private
+// memory, as worker and daemon do. If a wake-up is lost, the test ends after a minute.
+//   BULKHEAD_RING_RECORDS   how many records (default 300000; 100 million for a long ThreadSanitizer run)
+//   BULKHEAD_RING_SEED      decides the sizes and pauses (default 7)
 TEST(Ring, TwoThreadsRandomSizesWrapsAndStalls) {
   const auto setting = [](const char* name, std::uint64_t otherwise) {
     const char* text = std::getenv(name);
@@ -383,7 +383,7 @@ TEST(Ring, TwoThreadsRandomSizesWrapsAndStalls) {
   };
   const std::uint64_t records = setting("BULKHEAD_RING_RECORDS", 300000);
   const auto seed = static_cast<std::uint_fast32_t>(setting("BULKHEAD_RING_SEED", 7));
-  constexpr std::uint64_t kTold = 10'000'000;  // a line at every so many
+  constexpr std::uint64_t kTold = 10'000'000;  // prints a line after each so many records
   Ring ring(4096);
   Bell consumers_bell, producers_bell;
   std::atomic<bool> stop = false;
@@ -470,7 +470,7 @@ TEST(Ring, TwoThreadsRandomSizesWrapsAndStalls) {
     }
   }
   stop = true;
-  producers_bell.ring();  // it may sleep, after a failure
+  producers_bell.ring();  // the producer may sleep after a failure
   writer.join();
   if (failure != nullptr || writers_failure != nullptr) {
     FAIL() << (failure != nullptr ? failure : writers_failure) << "; seed " << seed;

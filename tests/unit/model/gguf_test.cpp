@@ -28,7 +28,7 @@ using testing::kBroken;
 using testing::open_bytes;
 using testing::small_llama;
 
-// What a worker does with a file before it computes.
+// Does what a worker does with a file before it computes.
 Status load_all(const std::string& bytes) {
   auto file = open_bytes(bytes);
   if (!file.ok()) return file.error();
@@ -80,7 +80,7 @@ TEST_P(BrokenFile, GivesAnErrorThatSaysWhat) {
   ASSERT_FALSE(status.ok());
   EXPECT_THAT(status.error().message(), HasSubstr(GetParam().says));
   EXPECT_THAT(status.error().message(), HasSubstr("test.gguf"));
-  // The peak of the whole process, so an upper bound of this file's.
+  // This is the peak of the whole process, so it is an upper bound for this file.
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 100 * 1024);
 }
 
@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(All, BrokenFile, ::testing::ValuesIn(kBroken),
 
 TEST(Gguf, EveryTruncationIsAnError) {
   const std::string whole = small_llama().bytes();
-  // The builder pads the last tensor's data; what the file needs ends before that.
+  // The builder pads the last tensor's data; the part that the file needs ends before that.
   const std::size_t step = 7;
   for (std::size_t size = 0; size + 64 < whole.size(); size += step) {
     const std::string cut = whole.substr(0, size);
@@ -103,11 +103,11 @@ TEST(Gguf, AnyFlippedByteOfTheHeaderIsSurvived) {
   for (std::size_t at = 0; at < header; ++at) {
     std::string bytes = whole;
     bytes[at] = static_cast<char>(bytes[at] ^ (1 << (at % 8)));
-    (void)load_all(bytes);  // no crash, under the sanitizers too; many flips leave a valid file
+    (void)load_all(bytes);  // it must not crash, even under sanitizers; many changed bits leave a valid file
   }
 }
 
-// Keeps what is logged while it lives.
+// Keeps what is logged while this object lives.
 class Logged {
  public:
   Logged() : before_(spdlog::default_logger()) {
@@ -234,7 +234,7 @@ TEST(ModelConfig, RefusesWhatWouldComputeSomethingElse) {
   EXPECT_EQ(says([](auto& f) { f.tensor("something.new", {8}); }), "ok");
 }
 
-// Blocks that draft tokens are counted as blocks, and their tensors are there.
+// Blocks that draft tokens are counted as blocks, and their tensors exist.
 TEST(ModelConfig, LeavesOutBlocksThatDraft) {
   GgufBuilder file = small_llama();
   file.drop("llama.block_count");
@@ -297,8 +297,8 @@ TEST(ModelConfig, ReadsBiasesScalingAndWindow) {
   EXPECT_EQ(rope.frequencies[0], 0.25) << "positions are divided by the linear factor";
 }
 
-// Pairs that turn more than 32 times within the original context stay, those that turn less than once
-// are slowed down by the factor; base 10,000, 16 entries, 64 positions: pair 0 turns 10 times.
+// Pairs that turn more than 32 times within the original context keep their frequency; those that turn less than once
+// are slowed down by the factor. With base 10,000, 16 entries and 64 positions, pair 0 turns 10 times.
 TEST(ModelConfig, StretchesByYarn) {
   GgufBuilder file = small_llama();
   file.text("llama.rope.scaling.type", "yarn").f32("llama.rope.scaling.factor", 8.0F);

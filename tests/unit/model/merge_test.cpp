@@ -1,5 +1,4 @@
-// Merging against its definition, read aloud: look at all neighbours, merge the best, again and
-// again.
+// Merging compared with its plain definition: look at all neighbours, merge the best pair, and repeat.
 #include "worker/model/merge.hpp"
 
 #include <functional>
@@ -20,7 +19,7 @@ namespace {
 using testing::GgufBuilder;
 using testing::open_bytes;
 using Parts = std::vector<std::string>;
-// Rank of a pair of texts; lower merges first.
+// Returns the rank of a pair of texts; lower ranks merge first.
 using Rank = std::function<std::optional<std::int64_t>(const std::string&, const std::string&)>;
 
 Parts merge_slowly(Parts parts, const Rank& rank) {
@@ -39,13 +38,12 @@ Parts merge_slowly(Parts parts, const Rank& rank) {
   }
 }
 
-// Every length is tried where the heap works (short) and where the buckets do (long).
+// Returns a short length, for which the heap works, or a long one, for which the buckets work.
 std::size_t word_length(std::mt19937& random, int round) {
   return round % 24 == 0 ? 500 + random() % 1200 : 1 + random() % 40;
 }
 
-// Pairs in random order, grown from one another, so that a merge often makes a pair of a lower
-// rank.
+// Returns pairs in random order, made from one another, so that a merge often makes a pair of a lower rank.
 std::vector<std::pair<std::string, std::string>> random_pairs(const Parts& letters,
                                                               std::size_t count,
                                                               std::mt19937& random) {
@@ -161,7 +159,7 @@ TEST(Merge, OfScoredVocabulariesIsTheDefinition) {
       const std::string& letter = parts.emplace_back(letters[random() % alphabet]);
       text += letter == "\xE2\x96\x81" && random() % 8 != 0 ? " " : letter;
     }
-    // Higher scores first: the order of distinct floats, turned around.
+    // Higher scores merge first, so the order of distinct floats is reversed.
     std::map<float, std::int64_t, std::greater<>> order;
     for (const auto& [token, score] : known)
       order[score] = 0;
@@ -194,7 +192,7 @@ TEST(Merge, LooksAtEachPairAFewTimesAtMost) {
       if (id != scratch.chain.id(right) || id > 5) return std::nullopt;
       return MergeRule{id, id + 1};
     });
-    // n at first, two for each merge, and one for each that was queued.
+    // At most n at first, two for each merge, and one for each merge that was queued.
     EXPECT_LE(looks, 6ULL * n);
     EXPECT_EQ(scratch.chain.next(0), 64U);
   }

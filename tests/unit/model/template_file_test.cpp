@@ -35,7 +35,7 @@ class TemplateFile : public ::testing::Test {
 
   const std::string path_ =
       ::testing::TempDir() + "template_" + std::to_string(::getpid()) + ".jinja";
-  std::string bytes_;  // that the file is read from
+  std::string bytes_;  // the file is read from these bytes
   std::unique_ptr<GgufFile> file_;
 };
 

@@ -45,7 +45,7 @@ class TokenizerFixture : public ::testing::TestWithParam<const char*> {
     ASSERT_TRUE(file.ok()) << file.error().message();
     auto tokenizer = Tokenizer::from_gguf(**file);
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
-    tokenizer_ = *std::move(tokenizer);  // and the file goes: the tokenizer keeps nothing of it
+    tokenizer_ = *std::move(tokenizer);  // the file is destroyed, because the tokenizer keeps nothing of it
   }
   std::filesystem::path path_;
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -91,7 +91,7 @@ TEST_P(TokenizerFixture, AnyBytesComeBack) {
 }
 
 TEST_P(TokenizerFixture, LongTextTokenizesAsItsWords) {
-  // Past the size where the word cache works, the same sentence must give the same ids each time.
+  // Beyond the size for which the word cache is used, the same sentence must give the same ids each time.
   const std::string line = " The quick brown fox, 1234 jumps\n";
   const auto once = tokenizer_->encode(line + "x", false, false);
   std::string text;
@@ -247,8 +247,8 @@ TEST(PreTokenizer, CutsByExpressions) {
 }
 
 TEST(PreTokenizer, CutsAsEachMakerDoes) {
-  // DeepSeek's first: each expression cuts what the earlier ones made, so the one of punctuation, whose range from ':'
-  // to '~' has the letters in it, cuts words with accents.
+  // DeepSeek's first vocabulary: each expression cuts the pieces of the earlier ones. The range of the punctuation's
+  // expression, from ':' to '~', contains the letters, so it cuts words with accents.
   EXPECT_THAT(words("deepseek-llm", "It's 12 word (\u4e2d\u6587)\n\n  x  "),
               ElementsAre("It", "'", "s", " ", "1", "2", " word", " (", "\u4e2d\u6587", ")", "\n",
                           "\n", " ", " x", "  "));
@@ -277,7 +277,7 @@ TEST(PreTokenizer, CutsAsEachMakerDoes) {
   EXPECT_TRUE(find_pre_tokenizer("falcon-h1")->adds_bos);
 }
 
-// A text of one kind of character makes an expression look far, but not again and again.
+// For a text of one kind of character an expression looks far ahead, but must not do so again and again.
 TEST(PreTokenizer, CutsLongRuns) {
   for (const char* rule : {"qwen35", "gpt-4o", "tekken", "deepseek-v3", "deepseek-llm", "falcon",
                            "bloom", "viking", "kimi-k2", "youtu", "seed-coder"}) {
@@ -368,7 +368,7 @@ TEST(PreTokenizer, RefusesByNameWhatAFilesOwnStepsAskFor) {
   EXPECT_FALSE(pre_tokenizer_of_json("").ok());
 }
 
-// The name is unknown, but the file says what it stands for.
+// The name is unknown, but the file has the expressions.
 TEST(PreTokenizer, AnUnknownNameNeedsTheFilesOwnExpressions) {
   for (const bool given : {false, true}) {
     testing::GgufBuilder file;
@@ -418,11 +418,11 @@ TEST(Tokenizer, GemmasMergeCharactersOfLines) {
   const auto ids = [&t](std::string_view text) { return t.encode(text, false, false); };
   const TokenId byte0 = 12;
   EXPECT_THAT(ids("a ab"), ElementsAre(3, 7));
-  // The merge of the lower rank first: "b" goes to what follows it.
+  // The merge with the lower rank comes first: "b" joins what follows it.
   EXPECT_THAT(ids(" ab\u00e9"), ElementsAre(6, 11));
   EXPECT_THAT(ids("a\n\nb"), ElementsAre(3, 9, 4));
   EXPECT_THAT(ids("\n\n\n"), ElementsAre(9, 8));
-  // Bytes stand for a character without a token, and for a merge that makes none.
+  // A character without a token becomes bytes, and so does a merge that makes no token.
   EXPECT_THAT(ids("z"), ElementsAre(byte0 + 'z'));
   EXPECT_THAT(ids("\u4e2d"), ElementsAre(byte0 + 0xE4, byte0 + 0xB8, byte0 + 0xAD));
   EXPECT_EQ(t.decode(ids("a  ab\n\u4e2d\xff b")), "a  ab\n\u4e2d\xff b");
@@ -441,15 +441,15 @@ TEST(Utf8Assembler, HoldsAnEmojiUntilItsFourthByte) {
 TEST(Utf8Assembler, ReleasesWhatCannotBecomeACharacter) {
   const std::string bad = "\xEF\xBF\xBD";
   Utf8Assembler assembler;
-  EXPECT_EQ(assembler.push("\x80"), bad);  // no character starts so
-  EXPECT_EQ(assembler.push("\xC0"), bad);  // overlong, proven at once
+  EXPECT_EQ(assembler.push("\x80"), bad);  // no character starts with this byte
+  EXPECT_EQ(assembler.push("\xC0"), bad);  // overlong, which is known at once
   EXPECT_EQ(assembler.push("\xE0"), "");
-  EXPECT_EQ(assembler.push("\x80"), bad + bad);  // overlong, proven by the second byte
+  EXPECT_EQ(assembler.push("\x80"), bad + bad);  // overlong, which the second byte shows
   EXPECT_EQ(assembler.push("\xED\xA0\x80"), bad + bad + bad);  // a surrogate
   EXPECT_EQ(assembler.push("\xF4\x90"), bad + bad);            // past U+10FFFF
   EXPECT_EQ(assembler.push("\xE2\x82"
                            "a"),
-            bad + "a");  // a cut-off character is one
+            bad + "a");  // a character that was cut off counts as one
   EXPECT_EQ(assembler.push("\xF0\x9F"), "");
   EXPECT_EQ(assembler.finish(), bad);
   EXPECT_EQ(assembler.finish(), "");

@@ -1,4 +1,4 @@
-// What coding agents and their protocols ask for besides text: the tools that they may call, and the answer's form.
+// What coding agents and their protocols ask for besides text: tools that may be called, and the form of the answer.
 #include <memory>
 #include <string>
 #include <tuple>
@@ -44,7 +44,7 @@ TEST(AllowedTools, ListsThoseThatMayBeCalled) {
   chat = parse_chat(body.dump());
   ASSERT_EQ(error_of(chat), nullptr);
   EXPECT_EQ(std::get<0>(chat).parameters.tool_choice, ipc::ToolChoice::kRequired);
-  // The Responses API puts the choice's members flat, with its servers' own tools beside them.
+  // In the Responses API the choice's members are not nested, and the server's own tools are in the same list.
   const auto response = parse_responses(
       R"({"input":"x","tools":[{"type":"function","name":"f"},{"type":"function","name":"g"},{"type":"web_search"}],
           "tool_choice":{"type":"allowed_tools","mode":"required","tools":[{"type":"web_search"},{"type":"function","name":"f"}]}})");
@@ -112,7 +112,7 @@ json chat_of(const Parsed<GenerationRequest>& parsed) {
   return json::parse(std::get<ipc::ChatPrompt>(std::get<0>(parsed).prompts.at(0)).json);
 }
 
-// Codex's history may come from another provider, and name tools that are left out here.
+// Codex's history may come from another provider, and may name tools that are left out here.
 TEST(Responses, TakesCallsOfToolsThatItLeavesOut) {
   const json chat = chat_of(parse_responses(
       R"({"input":[{"role":"user","content":"x"},
@@ -161,7 +161,7 @@ TEST(Ollama, ThinksAsHardAsTemplatesKnow) {
   EXPECT_EQ(chat_of(std::get<OllamaRequest>(request).wanted).at("reasoning_effort"), "high");
 }
 
-// No agent's tools may make its whole request fail.
+// No tool of an agent may make its whole request fail.
 TEST(LargeTools, AreTakenInEveryProtocol) {
   json properties = json::object();
   for (int i = 0; i < 1000; ++i)
@@ -233,7 +233,7 @@ TEST(MessagesAnswer, NamesTheStopStringThatEndedIt) {
   }
 }
 
-// Every server has its own words for reasoning.
+// Each server has its own fields for reasoning.
 TEST(Reasoning, IsAskedForInManyWords) {
   const auto read = [](const std::string& members) {
     return parse_chat(R"({"messages":[{"role":"user","content":"x"}],)" + members + "}");
@@ -316,7 +316,7 @@ TEST(Verbosity, IsRefusedWhereItWouldChangeTheAnswer) {
   EXPECT_EQ(error_of(parse_responses(R"({"input":"x","text":{"verbosity":"medium"}})")), nullptr);
 }
 
-// The type of an error in Anthropic's API stands in the error's own row.
+// The type of an error in Anthropic's API is in the error's own row.
 TEST(MessagesErrors, HaveTheTypesOfTheirRows) {
   const std::pair<ErrorKind, const char*> rows[] = {
       {kBadRequest, "invalid_request_error"},
@@ -336,7 +336,7 @@ TEST(MessagesErrors, HaveTheTypesOfTheirRows) {
   }
 }
 
-// A path without a route has the form of the routes that it looks like.
+// The error of a path without a route has the form of the most similar routes.
 TEST(Refusals, HaveTheFormOfTheNearestRoute) {
   const ApiError error = api_error(kUnknownUrl, "why");
   const auto body = [&](const char* path) { return json::parse(refusal_for(path, error).body); };

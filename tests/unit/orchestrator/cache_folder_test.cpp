@@ -1,5 +1,5 @@
-// Deleting what a worker that lied may have put into its folder: however deep, whoever may look into
-// it, wherever its links lead.
+// Deletes what a worker that broke a rule may have put into its folder: however deep it is, whoever may read it, and
+// wherever its links lead.
 #include "orchestrator/supervisor/cache_folder.hpp"
 
 #include <fcntl.h>
@@ -31,7 +31,7 @@ class Removal : public testing::Test {
     fs::create_directory(folder_);
   }
   ~Removal() override {
-    // The sweeping thread may be there, too.
+    // The thread that deletes may be working there, too.
     for (int i = 0; i < 100 && !CacheFolder::remove_all(root_.string()); ++i) {
     }
   }
@@ -54,22 +54,22 @@ TEST_F(Removal, FollowsNoLink) {
   EXPECT_TRUE(CacheFolder::remove_all(folder_.string()));
   EXPECT_FALSE(fs::exists(folder_));
   EXPECT_TRUE(fs::exists(kept / "file"));
-  // Nor where the folder itself is one.
+  // The same if the folder itself is a link.
   fs::create_directory_symlink(kept, folder_);
   EXPECT_TRUE(CacheFolder::remove_all(folder_.string()));
   EXPECT_FALSE(fs::is_symlink(folder_));
   EXPECT_TRUE(fs::exists(kept / "file"));
 }
 
-// A name of each would be longer than any path may be, and a descriptor of each more than a process
-// may have.
+// A path of all names would be longer than any path may be, and a descriptor for each folder would be more than a
+// process may have.
 TEST_F(Removal, OfADeepAndWideTree) {
   UniqueFd at(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   for (int depth = 0; depth < 1500; ++depth) {
     ASSERT_EQ(::mkdirat(at.get(), "deeper", 0700), 0);
     if (depth % 500 == 0) {
       ASSERT_EQ(::mkdirat(at.get(), "beside", 0700), 0);
-      ASSERT_EQ(::mkdirat(at.get(), "d1", 0700), 0);  // as it may call one itself
+      ASSERT_EQ(::mkdirat(at.get(), "d1", 0700), 0);  // the removal may use such a name itself
     }
     UniqueFd next(::openat(at.get(), "deeper", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     ASSERT_TRUE(next.valid());
@@ -90,7 +90,7 @@ TEST_F(Removal, OfFoldersThatNobodyMayLookInto) {
   EXPECT_FALSE(fs::exists(folder_));
 }
 
-// To open one for reading would be to wait until somebody writes to it.
+// The open of a pipe for reading would wait until somebody writes to it.
 TEST_F(Removal, WaitsForNoPipe) {
   fs::create_directories(folder_ / "a" / "b");
   for (const fs::path& pipe :
@@ -98,13 +98,13 @@ TEST_F(Removal, WaitsForNoPipe) {
     ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_TRUE(CacheFolder::remove_all(folder_.string()));
   EXPECT_FALSE(fs::exists(folder_));
-  // Nor where the folder itself is one.
+  // The same if the folder itself is a pipe.
   ASSERT_EQ(::mkfifo(folder_.c_str(), 0600), 0);
   EXPECT_TRUE(CacheFolder::remove_all(folder_.string()));
   EXPECT_FALSE(fs::exists(folder_));
 }
 
-// Somebody may fill it as fast as it is emptied.
+// Somebody may fill the folder as fast as it is emptied.
 TEST_F(Removal, EndsAfterSoMany) {
   for (int i = 0; i < 100; ++i) {
     fs::create_directories(folder_ / std::to_string(i) / "x" / "y");
@@ -130,7 +130,7 @@ TEST_F(Removal, OfLongNamesAndOddOnesHarmsNoOther) {
     EXPECT_TRUE(fs::create_directory(path)) << path;
     std::ofstream(path / "file") << "x";
   }
-  // Nobody takes them for what is to be deleted.
+  // These folders must not be taken for folders to be deleted.
   const CacheFolder other(root_.string(), "other-0");
   fs::create_directory(root_ / ".dropped-other-0-0");
   const CacheFolder sweeps(root_.string(), "sweeps-0");
@@ -150,7 +150,7 @@ TEST_F(Removal, OfLongNamesAndOddOnesHarmsNoOther) {
   }
 }
 
-// Each daemon of a user has its own, whatever they call their workers.
+// Each daemon of a user has its own folder, whatever the workers' names are.
 TEST_F(Removal, OfAnotherDaemonsFolderDoesNotHappen) {
   auto first = std::make_unique<CacheFolder>(root_.string(), "worker-0");
   CacheFolder second(root_.string(), "worker-0");
@@ -160,10 +160,10 @@ TEST_F(Removal, OfAnotherDaemonsFolderDoesNotHappen) {
   second.drop("a test");
   EXPECT_TRUE(fs::exists(folder_));
   EXPECT_FALSE(fs::exists(second.path()));
-  // Whose daemon has ended is anybody's.
+  // When a daemon has ended, any other daemon may take its folder.
   first.reset();
   EXPECT_EQ(CacheFolder(root_.string(), "worker-0").path(), folder_.string());
-  // There are so many.
+  // Takes all the names that there are.
   std::vector<CacheFolder> many;
   for (int i = 0; i < 64; ++i)
     many.emplace_back(root_.string(), "worker-0");
@@ -171,7 +171,7 @@ TEST_F(Removal, OfAnotherDaemonsFolderDoesNotHappen) {
   EXPECT_EQ(CacheFolder(root_.string(), "worker-1").path(), (root_ / "worker-1").string());
 }
 
-// Where nothing can be locked or made it is as it was: the worker says what is wrong with the folder.
+// If nothing can be locked or made, there is no lock: the worker reports what is wrong with the folder.
 TEST_F(Removal, OfALockThatIsNoFileIsNotNeeded) {
   fs::create_directory(root_ / "worker-0%lock");
   EXPECT_EQ(CacheFolder(root_.string(), "worker-0").path(), folder_.string());

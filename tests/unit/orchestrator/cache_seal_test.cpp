@@ -174,7 +174,7 @@ TEST_F(Seal, AnOddFolderIsNotLookedThrough) {
   EXPECT_NE(seal_.check().doubt, "");
 }
 
-// Leaves this process so many descriptors, as long as the object lives.
+// Leaves this process only so many descriptors while the object lives.
 class FewDescriptors {
  public:
   explicit FewDescriptors(rlim_t count) {
@@ -190,7 +190,7 @@ class FewDescriptors {
   rlimit before_{};
 };
 
-// Clients may take the last descriptor of a daemon. That says nothing about the folder.
+// Clients may take a daemon's last descriptors. That says nothing about the folder.
 TEST_F(Seal, WithoutDescriptorsNothingIsDeleted) {
   seal();
   int short_of = 0;
@@ -247,7 +247,7 @@ TEST_F(Seal, WithoutDescriptorsTheFolderIsWithheldOnce) {
     EXPECT_EQ(arguments(), "--no-cache");
   }
   write("unknown", "x");
-  folder.seal();  // vouches for nothing that was not checked
+  folder.seal();  // this seals nothing, because the folder was not checked
   EXPECT_EQ(arguments(), "--cache");
   EXPECT_TRUE(there("pipelines.bin"));
   EXPECT_FALSE(there("unknown"));

@@ -1,5 +1,5 @@
-// Control groups of workers: the file operations on a folder that stands for the kernel's, and the limits themselves
-// where this machine lets the test make groups.
+// Workers' control groups: the file operations on a folder that plays the kernel's, and the real limits if this
+// machine lets the test make groups.
 #include "orchestrator/supervisor/control_groups.hpp"
 
 #include <signal.h>
@@ -35,7 +35,7 @@ void write_text(const fs::path& file, const std::string& text) {
   std::ofstream(file) << text;
 }
 
-// As the kernel does, makes a group's files with its folder.
+// Makes a group's folder with its files, as the kernel does.
 bool make_with_files(const std::string& folder) {
   if (::mkdir(folder.c_str(), 0700) != 0) return false;
   for (const char* file : {"cgroup.procs", "memory.max", "memory.oom.group", "pids.max"})
@@ -45,7 +45,7 @@ bool make_with_files(const std::string& folder) {
   return true;
 }
 
-int refusals = 0;  // of the next calls of remove_with_files()
+int refusals = 0;  // how many of the next calls of remove_with_files() are refused
 
 bool remove_with_files(const std::string& folder) {
   if (refusals > 0) {
@@ -147,7 +147,7 @@ TEST_F(ControlGroupsOfFiles, OfAnEarlierDaemonAreRemoved) {
 TEST_F(ControlGroupsOfFiles, AreFoundWhereTheMountBeginsAtTheGroup) {
   mounted_at("/system.slice");
   const Result<DelegatedGroup> found = delegated_group(places());
-  EXPECT_FALSE(found.ok());  // fs/bulkhead.service is not there
+  EXPECT_FALSE(found.ok());  // fs/bulkhead.service does not exist
   fs::rename(group(), folder_ / "fs/bulkhead.service");
   const Result<DelegatedGroup> moved = delegated_group(places());
   ASSERT_TRUE(moved.ok()) << moved.error().message();

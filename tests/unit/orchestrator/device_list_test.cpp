@@ -78,7 +78,7 @@ TEST_F(ListingProgram, ThatFailsOrHangsIsAnErrorThatNamesTheSetting) {
   EXPECT_EQ(error_of("/no/such/program").code(), ErrorCode::kNotFound);
   EXPECT_EQ(error_of(script("exit 3")).code(), ErrorCode::kNotFound);
   EXPECT_EQ(error_of(script("yes")).code(), ErrorCode::kCorrupt);
-  // It has said all and does not end.
+  // The process has printed everything but does not end.
   config::Settings said = settings_with({"all"});
   EXPECT_TRUE(
       resolve_all_devices(said, script("echo 0 cpu usable; exec 1>&-; exec sleep 100")).ok());

@@ -1,4 +1,4 @@
-// The journal on disk: its format, its recovery, and the writer's promises.
+// The journal on disk: its format, its recovery, and what the writer promises.
 #include "orchestrator/journal/disk_journal.hpp"
 
 #include <fcntl.h>
@@ -175,13 +175,13 @@ TEST(JournalFile, BehindDamageTheNextWholeRecordIsFound) {
 }
 
 TEST(JournalFile, WhatAClientWroteIsNeverTakenForARecord) {
-  // A prompt that holds a whole record, as a file without a salt would have it.
+  // The prompt contains a whole record, as a file without a salt would have it.
   std::string forged;
   append_record(forged, {RecordType::kBegun, 10, 99, *encode_begun(begun("forged"))});
   constexpr std::uint32_t kSalt = 0x5A17ED;
   std::string file = journal_header(kSalt);
   append_record(file, {RecordType::kFailed, 10, 5, forged}, kSalt);
-  file[kJournalHeaderBytes + 4] ^= 1;  // its checksum
+  file[kJournalHeaderBytes + 4] ^= 1;  // changes the record's checksum
   std::size_t records = 0;
   ASSERT_TRUE(read_journal(file, [&](const JournalRecord&) { ++records; }).ok());
   EXPECT_EQ(records, 0U);
@@ -257,13 +257,13 @@ TEST(DiskJournal, CutsATornEndAndGoesOn) {
     auto opened = DiskJournal::open(loop, {.path = folder.file()});
     ASSERT_TRUE(opened.ok()) << opened.error().message();
     ASSERT_EQ(opened->requests.size(), 1U);
-    // The same records, under a salt of its own.
+    // The same records, under another salt.
     EXPECT_EQ(content(folder.file()).size(), one_stream().size());
     EXPECT_EQ(opened->journal->new_key(), 6U);
     EXPECT_EQ(opened->journal->figures().torn_bytes, 4U);
     EXPECT_EQ(opened->journal->figures().recovered_requests, 1U);
     opened->journal->append(5, RecordType::kTokens, tokens(3, {1}));
-  }  // what was gathered is written at the end
+  }  // the gathered records are written at the end
   Read got = read(content(folder.file()));
   ASSERT_EQ(got.requests.size(), 1U);
   EXPECT_EQ(got.requests[0].tokens.size(), 3U);

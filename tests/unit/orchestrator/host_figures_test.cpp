@@ -1,4 +1,4 @@
-// The figures of the machine, from folders that look as kernels' do.
+// The machine's figures, read from folders that look like the kernel's.
 #include "orchestrator/metrics/host_figures.hpp"
 
 #include <unistd.h>
@@ -24,7 +24,7 @@ class HostFigures : public testing::Test {
     fs::create_directories(fs::path(root_ + path).parent_path());
     std::ofstream(root_ + path) << text;
   }
-  // "NAME{LABEL,LABEL}": its value; -1 if there is no such figure.
+  // Returns the value of "NAME{LABEL,LABEL}"; -1 if there is no such figure.
   static double value(const std::vector<DaemonFigure>& figures, const std::string& which) {
     for (const DaemonFigure& each : figures) {
       std::string labels = each.label_value;

@@ -1,5 +1,5 @@
-// The journal across builds: a daemon reads what an earlier one wrote under the same version of the format. Records
-// hold messages of ipc, so a change of their fields is a change of the format.
+// The journal across builds: a daemon reads what an earlier one wrote with the same version of the format. Records
+// contain messages of ipc, so a change of a message's fields is a change of the format.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -16,10 +16,10 @@
 namespace bulkhead::orchestrator {
 namespace {
 
-// The layouts of the messages in records, of this version. If one has changed, then either fields were only added at
-// the end of a row, enumerators and alternatives only behind the others, and StoredJournal below is still read as it
-// was: put the new digest here. Or older records are read wrongly now: raise kJournalVersion, put it and the new digest
-// here, and make a new StoredJournal.
+// The layouts of the messages in records, for this version. If one of them has changed, there are two cases. If
+// fields were only added at the end of a row, and enumerators and alternatives only behind the others, and
+// StoredJournal below is still read correctly, put the new digest here. Otherwise older records are read wrongly:
+// raise kJournalVersion, put it and the new digest here, and make a new StoredJournal.
 constexpr std::uint32_t kReviewedVersion = 3;
 struct Reviewed {
   std::string_view message;

@@ -60,7 +60,7 @@ TEST(Journal, PartsMustFollowOneAnother) {
       {{second}, "", false},
       {{call, call}, "", false},
       {{call, second, arguments}, "", false},
-      {{call, content, arguments}, "", false},  // of a call that is over
+      {{call, content, arguments}, "", false},  // of a call that is already complete
       {{content}, "text", false},
       {std::vector(100'000, ipc::AnswerPart{}), "", false},
   };
@@ -98,7 +98,7 @@ TEST(Journal, AcceptanceMustFitTheRequestAndTheContext) {
   EXPECT_FALSE(Journal::accept(entry, std::vector<TokenId>(10), 6, 100).ok());
   EXPECT_FALSE(Journal::accept(entry, std::vector<TokenId>(101), 5, 100).ok());
   EXPECT_TRUE(Journal::accept(entry, std::vector<TokenId>(10), 5, 100).ok());
-  // A successor says the same again, or it is no successor.
+  // A successor must say the same again.
   EXPECT_TRUE(Journal::accept(entry, std::vector<TokenId>(10), 5, 100).ok());
   EXPECT_FALSE(Journal::accept(entry, std::vector<TokenId>(11), 5, 100).ok());
   JournalEntry& other = journal.record(RequestId{2}, ipc::Tokenize{});

@@ -1,4 +1,4 @@
-// Clients' keys and what each may still ask.
+// Clients' keys, and what each may still ask for.
 #include "orchestrator/http/key_limits.hpp"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@ const KeyUse::Clock::time_point kStart{};
 struct Keys {
   explicit Keys(const std::string& limits) { configure(limits); }
   void configure(const std::string& limits) { all.configure({"alice secret " + limits}, now); }
-  // What a request is told to wait; 0: it may begin, and has.
+  // Returns the seconds that a request is told to wait; 0: it may begin, and has begun.
   int wait() {
     KeyUse* const use = all.find("secret");
     auto result = all.begin(*use, now);
@@ -68,7 +68,7 @@ TEST(KeyLimits, WithoutALimitThereIsNone) {
     EXPECT_EQ(keys.wait(), 0);
     keys.tickets.back()->charge(1000);
   }
-  keys.configure("tokens_per_minute=10");  // what was free until now is not held against it
+  keys.configure("tokens_per_minute=10");  // what was used before this limit does not count
   EXPECT_EQ(keys.wait(), 0);
 }
 
@@ -82,7 +82,7 @@ TEST(KeyLimits, RequestsAMinuteComeBackEvenly) {
   keys.now += 3s;
   EXPECT_EQ(keys.wait(), 0);
   EXPECT_EQ(keys.wait(), 10);
-  keys.now += 1h;  // no more than a minute's worth is kept
+  keys.now += 1h;  // the bucket holds no more than one minute's tokens
   for (int i = 0; i < 6; ++i)
     EXPECT_EQ(keys.wait(), 0);
   EXPECT_NE(keys.wait(), 0);
@@ -93,7 +93,7 @@ TEST(KeyLimits, RequestsAMinuteComeBackEvenly) {
 TEST(KeyLimits, TokensMayBeOverdrawnOnce) {
   Keys keys("tokens_per_minute=60");
   EXPECT_EQ(keys.wait(), 0);
-  EXPECT_EQ(keys.wait(), 0);  // nobody knew how long the first would become
+  EXPECT_EQ(keys.wait(), 0);  // nobody knew how long the first answer would become
   keys.tickets[0]->charge(90);
   EXPECT_EQ(keys.wait(), 31);
   keys.now += 31s;
@@ -146,7 +146,7 @@ TEST(KeyLimits, NewSettingsForgetNothingThatWasUsed) {
   for (int i = 0; i < 3; ++i)
     EXPECT_EQ(keys.wait(), 0);
   EXPECT_GT(keys.wait(), 1);
-  keys.all.configure({}, keys.now);  // taken out under its requests
+  keys.all.configure({}, keys.now);  // removed while its requests run
   EXPECT_EQ(keys.all.find("secret"), nullptr);
   keys.tickets[0]->charge(5);
   keys.tickets.clear();

@@ -18,7 +18,7 @@ using nlohmann::json;
 
 struct Malformed {
   const char* body;
-  const char* parameter;  // "" where no field is to blame
+  const char* parameter;  // "" if the error is about no field
 };
 
 void expect_refused(const Parsed<GenerationRequest>& parsed, const Malformed& each) {
@@ -193,7 +193,7 @@ TEST(ParseChat, HowLongItMayReasonHasManyNames) {
   for (const char* name :
        {"reasoning_budget", "thinking_budget", "thinking_token_budget", "thinking_budget_tokens"})
     EXPECT_EQ(budget(",\"" + std::string(name) + "\":512"), 512) << name;
-  // No limit, whatever the setting says.
+  // There is no limit, whatever the setting is.
   EXPECT_EQ(budget(",\"reasoning_budget\":-1"), std::numeric_limits<std::int32_t>::max());
 }
 
@@ -236,7 +236,7 @@ TEST(ParseCompletion, HostileSizesAreRefusedBeforeParsing) {
   for (int i = 0; i < 1100000; ++i)
     wide += ",0";
   EXPECT_EQ(std::get<ApiError>(parse_completion(wide + "]}")).code, "json_too_large");
-  // Brackets in strings nest nothing.
+  // Brackets in strings do not count as nesting.
   EXPECT_TRUE(std::holds_alternative<GenerationRequest>(
       parse_completion("{\"prompt\":\"" + std::string(1000, '[') + "\\\"[\"}")));
 }
@@ -307,7 +307,7 @@ TEST(ParseCompletion, ConstraintsArriveAsTheyWereWritten) {
   using Kind = ipc::ConstraintKind;
   EXPECT_EQ(constraint(R"("response_format":{"type":"json_object"})"),
             (ipc::Constraint{Kind::kJsonObject, "", "response_format"}));
-  // The order of a schema's properties is that of the answer's.
+  // The order of a schema's properties decides their order in the answer.
   const ipc::Constraint schema = {Kind::kJsonSchema, R"({"z":1,"a":[2.5]})", "response_format"};
   EXPECT_EQ(
       constraint(
@@ -351,7 +351,7 @@ TEST(ParseCompletion, OtherServersNamesAreHonouredOrRefusedByName) {
   EXPECT_EQ(read(R"({"prompt":"x","n_predict":7})").max_tokens, 7U);
   EXPECT_EQ(read(R"({"prompt":"x","n_predict":-1})").max_tokens, 0U);
   EXPECT_FLOAT_EQ(read(R"({"prompt":"x","repeat_penalty":1.5})").sampling.repetition_penalty, 1.5F);
-  // What is switched off changes nothing.
+  // A field that switches something off changes nothing.
   EXPECT_EQ(read(R"({"prompt":"x","typical_p":1.0,"mirostat":0,"xtc_probability":0,
                      "dry_multiplier":0.0,"dry_base":1.75,"max_tokens":3})")
                 .max_tokens,
@@ -387,7 +387,7 @@ TEST(ParseChat, ToolsThatMustNotBeUsedAndAnswersWithoutContent) {
   EXPECT_FALSE(json::parse(std::get<ipc::ChatPrompt>(prompt).json).contains("tools"));
 }
 
-// Templates show tools to models: the order of keys and the form of numbers are the client's.
+// Templates show tools to models, so the order of keys and the form of numbers must be the client's.
 TEST(ParseChat, WhatTheTemplateReadsIsAsItWasWritten) {
   const auto parsed = parse_chat(
       R"({ "tools" : [{"type":"function","function":{"name":"f","parameters":{"z":1.0,"a":"}\"]"}}}] ,"temperature":1,
@@ -413,7 +413,7 @@ TEST(ParseChat, ToolsMayHaveManyMembersAndNotAnyNumber) {
   EXPECT_EQ(std::get<ApiError>(with(5000)).parameter, "tools");
 }
 
-// Where members keep their order each is looked up among all before it: a million would take hours.
+// Where members keep their order, each one is compared with all before it: a million members would take hours.
 TEST(ParseChat, ManyMembersBesideASchemaCostNothingAndInItAreRefused) {
   std::string many;
   for (int i = 0; i < 200'000; ++i)

@@ -1,4 +1,4 @@
-// What the kernel says of a worker's process on its way out.
+// What the kernel says about a worker's process that is ending.
 #include "orchestrator/supervisor/process.hpp"
 
 #include <csignal>
@@ -8,10 +8,10 @@
 namespace bulkhead::orchestrator {
 namespace {
 
-// The kernel marks a thread as on its way out before it notes what ended it: who looks in between
-// must not take that for an exit with code 0.
+// The kernel marks a thread as exiting before it notes what ended it. A look between the two must not take that for
+// an exit with code 0.
 TEST(Process, IsToldToHaveStoppedOnlyWithWhatStoppedIt) {
-  constexpr int kKills = 200;  // without care, some look in fifteen falls in between
+  constexpr int kKills = 200;  // without care, about one look in fifteen falls between the two
   for (int i = 0; i < kKills; ++i) {
     auto channel = ipc::make_channel_pair({});
     ASSERT_TRUE(channel.ok());

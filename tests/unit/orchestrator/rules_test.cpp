@@ -96,7 +96,7 @@ TEST(OomKills, AreSeenOnceEach) {
   write(7);
   EXPECT_TRUE(kills.grew());
   std::filesystem::remove(file);
-  EXPECT_FALSE(kills.grew());  // unreadable: no claim
+  EXPECT_FALSE(kills.grew());  // the file can't be read, so nothing is claimed
 }
 
 TEST(OomKills, TheKernelsOwnFilesAreFound) {

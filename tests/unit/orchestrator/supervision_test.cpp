@@ -1,5 +1,5 @@
-// The rules of supervision that need no process: when a worker counts as hung, when a successor is
-// started, when none yet and when no more are, when a request is to blame.
+// The rules of supervision that need no process: when a worker counts as hung, when a successor is started at once,
+// later or not at all, and when a request is to blame.
 #include <fcntl.h>
 
 #include <atomic>
@@ -24,7 +24,7 @@ using Phase = Heartbeat::Phase;
 const Heartbeat::Clock::time_point kStart{1h};
 constexpr std::chrono::milliseconds kTimeout{1000};
 
-// Looks as often as the daemon does, until `end`; what the first hang says, and when.
+// Looks as often as the daemon does, until `end`. Holds what the first hang says, and when.
 struct Looked {
   std::string hang;
   Heartbeat::Clock::duration after{};
@@ -52,7 +52,7 @@ TEST(Heartbeat, ABusyOneLivesAsLongAsItsStepsAreCounted) {
     const auto now = kStart + step * 900ms;
     EXPECT_EQ(look_until(heartbeat, now, now + 900ms, Phase::kBusy, step).hang, "");
   }
-  // With a counter, answers to pings prove nothing.
+  // If there is a step counter, answers to pings prove nothing.
   const auto last = kStart + 8100ms;
   heartbeat.answered(0, last + 900ms);
   const Looked looked = look_until(heartbeat, last + 900ms, last + 2s, Phase::kBusy, 9);
@@ -130,7 +130,7 @@ TEST(Heartbeat, TheDaemonsOwnAbsenceIsNobodysHang) {
     heartbeat.begin(kStart);
     EXPECT_EQ(heartbeat.look(kStart + 25ms, phase, std::nullopt, true, kTimeout).hang, "");
     EXPECT_EQ(heartbeat.look(kStart + 1h, phase, std::nullopt, true, kTimeout).hang, "");
-    // But what is silent after it is hung.
+    // But a worker that is silent after it is hung.
     EXPECT_NE(look_until(heartbeat, kStart + 1h, kStart + 2h, phase, std::nullopt).hang, "");
   }
 }
@@ -228,7 +228,7 @@ TEST(RestartPolicy, KillsFromOutsideHideNoDeathLoopOfItsOwn) {
             (std::vector<std::int64_t>{0, 0, 250, 250, 500, 500, 1000, 1000, 2000, 2000}));
 }
 
-// Its own doing, each time in another way: a loop all the same.
+// The worker dies by its own fault, each time in another way; that is a loop, too.
 TEST(RestartPolicy, DeathsOfManyKindsThatComeSoonKeepNoMachineBusy) {
   std::vector<Death> deaths;
   for (int signal = 1; signal <= 12; ++signal)
@@ -237,7 +237,7 @@ TEST(RestartPolicy, DeathsOfManyKindsThatComeSoonKeepNoMachineBusy) {
                                                           2000, 2000, 2000}));
 }
 
-// Kills in every way, and from outside, each before a token: nobody waits as long as for a loop of one kind.
+// Kills of all kinds, and from outside, each before a token: the waits are shorter than those for a loop of one kind.
 TEST(RestartPolicy, ABadHourCostsTwoSecondsAtATimeAndNoWorker) {
   RestartPolicy policy;
   for (int i = 0; i < 7; ++i) {
@@ -325,8 +325,8 @@ struct NoEvents : ProcessEvents {
   void process_ended(WorkerProcess&, const Death&) override {}
 };
 
-// The daemon's descriptor table is everybody's: a worker whose processes have left too much in it
-// gets no further one that could leave more.
+// All workers share the daemon's descriptor table. If a worker's processes have left too many descriptors in it, the
+// worker gets no further process that could leave more.
 TEST(Successor, WaitsUntilWhatItsPredecessorsSentIsClosed) {
   const auto closer = ipc::PeerCloser::make(close_when_allowed);
   Vault vault(closer);

@@ -63,7 +63,7 @@ TEST(TurnQueue, TakesOnlyWhatMayBeTaken) {
   queue.push(RequestId{3}, "bob");
   EXPECT_EQ(queue.take([](RequestId each) { return each.value == 2; }), RequestId{2});
   EXPECT_FALSE(queue.take([](RequestId each) { return each.value > 3; }));
-  EXPECT_EQ(taken(queue, 100), (Order{3, 1}));  // alice's turn came first
+  EXPECT_EQ(taken(queue, 100), (Order{3, 1}));  // alice's turn was first
 }
 
 TEST(TurnQueue, ForgetsWhatIsErased) {

@@ -1,4 +1,4 @@
-// What the daemon does with a vault's descriptors, without a worker.
+// What the daemon does with a vault's descriptors; these tests need no worker.
 #include "orchestrator/supervisor/vault.hpp"
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 namespace bulkhead::orchestrator {
 namespace {
 
-// Nothing but descriptors goes through it.
+// A channel that carries only descriptors.
 class DescriptorChannel final : public ipc::Channel {
  public:
   void offer(std::uint64_t tag, int count) {
@@ -23,7 +23,7 @@ class DescriptorChannel final : public ipc::Channel {
       packet.fds.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     offered_.push_back(std::move(packet));
   }
-  // After so many packets.
+  // Fails after so many packets.
   void fail_after(int packets, ErrorCode code) {
     left_ = packets;
     failure_ = code;
@@ -67,7 +67,7 @@ class DescriptorChannel final : public ipc::Channel {
 
 constexpr std::uint64_t kEpoch = 77;
 
-// Of 1 directory, 1 file and 58 blocks: two packets.
+// Adds 1 directory, 1 file and 58 blocks, which need two packets.
 void fill(Vault& vault) {
   DescriptorChannel channel;
   channel.offer(kEpoch, 32);

@@ -1,6 +1,6 @@
-// The list of what a worker may call, reviewed: this test fails when the table grows or a check of it
-// changes, so that a call is added in two places, by somebody who has thought about it. And the filter that is made of the table,
-// run over calls here, number by number; hostile_driver_test.cpp makes them in the kernel.
+// Reviews the list of calls that a worker may make: this test fails when the table grows or a check of it changes. So
+// everybody who adds a call must add it in two places, and think about it. The tests also run the filter that is made
+// of the table over calls, number by number; hostile_driver_test.cpp makes these calls in the kernel.
 #include "worker/sandbox/allowed_calls.hpp"
 
 #include <fcntl.h>
@@ -27,8 +27,8 @@
 namespace bulkhead::worker {
 namespace {
 
-// Whatever their arguments are. None of these changes anything outside the process, or a file that
-// Landlock does not decide on.
+// Allowed whatever their arguments are. None of these changes anything outside the process, or a file about which
+// Landlock does not decide.
 const std::set<std::string> kReviewedWhole = {"access",
                                               "brk",
                                               "clock_getres",
@@ -114,7 +114,7 @@ const std::set<std::string> kReviewedWhole = {"access",
                                               "write",
                                               "writev"};
 
-// The rows of the others, in the table's order, as text_of() writes them.
+// The rows of the other calls, in the table's order, as text_of() writes them.
 const std::vector<std::string> kReviewedChecked = {
     "mmap, argument 3 & 0x42000 == 0x0",
     "madvise, argument 2 == 0x4",
@@ -237,7 +237,7 @@ std::string text_of(const ArgumentCheck& check) {
   return "";
 }
 
-// "name, argument 1 & 0xff00 == 0x4600", with each check.
+// Returns "name, argument 1 & 0xff00 == 0x4600", with each check.
 std::string text_of(const AllowedCall& row) {
   std::string text = row.name;
   for (const ArgumentCheck& check : row.checks)
@@ -268,7 +268,7 @@ TEST(AllowedCalls, AreTheReviewedOnes) {
   EXPECT_EQ(checked, kReviewedChecked) << "the table's rows with checks:\n" << rows;
 }
 
-// A wider mask, another value, a check that is gone: each makes another text.
+// A wider mask, another value or a missing check: each of them changes the text.
 TEST(AllowedCalls, ReviewSeesEachPartOfARow) {
   const AllowedCall row{
       16, "ioctl", {{{Must::kEqual, 1, Known::kNumber, 0x4600, 0xff00}}}, "a device"};
@@ -352,7 +352,7 @@ TEST(AllowedCalls, ArgumentsDecide) {
   EXPECT_FALSE(allows(SYS_sendto, {3, 1, 1, 0, 1ULL << 40, 0})) << "to an address";
 }
 
-// The kernel reads 32 bits of an int, whatever is in the others.
+// The kernel reads 32 bits of an int, whatever the other bits are.
 TEST(AllowedCalls, UpperHalvesOfArgumentsHideNothing) {
   EXPECT_FALSE(allows(SYS_fcntl, {9, with_high_bits(F_SETOWN)}));
   EXPECT_FALSE(allows(SYS_kill, {with_high_bits(1), SIGKILL}));

@@ -1,5 +1,5 @@
-// A process in namespaces of its own: what it still finds, and what it does not. Each test enters them in a child, once
-// with the privileges that the test has and once without any.
+// A process in its own namespaces: what it still finds, and what it does not find. Each test enters them in a child,
+// once with the test's privileges and once without any.
 #include "worker/sandbox/namespaces.hpp"
 
 #include <arpa/inet.h>
@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 
 constexpr uid_t kNobodysId = 65534;
 
-// Runs a child and returns what it says; empty means that all is well.
+// Runs a child and returns what it reports; empty if all is well.
 std::string in_child(const std::function<std::string()>& run) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return "no pipe";

@@ -1,5 +1,5 @@
-// What a worker that was taken over may try. Each attempt runs twice, in a child of its own: free,
-// where it must succeed (else the test would prove nothing), and confined, where it must be refused.
+// What a worker that was taken over may try. Each attempt runs twice in a child process: without the sandbox, where
+// it must succeed (otherwise the test would prove nothing), and with it, where it must be refused.
 #include "worker/sandbox/sandbox.hpp"
 
 #include <arpa/inet.h>
@@ -38,7 +38,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// An attempt gives 0, or the errno that it failed with.
+// An attempt returns 0, or the errno of its failure.
 using Attempt = std::function<int()>;
 int failed(bool yes) {
   return yes ? errno : 0;
@@ -80,11 +80,11 @@ class Sandbox : public testing::Test {
       request.paths.writable.push_back(cache().string());
       request.region = region;
       request.namespaces =
-          false;  // Landlock and seccomp alone, as if the kernel refused namespaces
+          false;  // only Landlock and seccomp, as if the kernel refused namespaces
       return enter_sandbox(request).ok() ? attempt() : kNoSandbox;
     });
   }
-  // Confined first: the free attempt leaves traces.
+  // The confined attempt comes first, because the free one leaves traces.
   void expect_refused(const char* what, const Attempt& attempt, int region = -1) const {
     const int error = confined(attempt, region);
     EXPECT_TRUE(error == EPERM || error == EACCES)
@@ -100,7 +100,7 @@ Attempt open_file(const fs::path& path, int flags) {
   return [path, flags] { return failed(UniqueFd(::open(path.c_str(), flags, 0600)).get() < 0); };
 }
 
-// A process that only waits, as the daemon or another worker would be.
+// A process that only waits, like the daemon or another worker.
 class Bystander {
  public:
   Bystander() : pid_(::fork()) {
@@ -146,7 +146,7 @@ TEST_F(Sandbox, WhatAWorkerNeedsIsThere) {
     if (failed(UniqueFd(::open(from.c_str(), O_WRONLY | O_CREAT, 0600)).get() < 0)) return errno;
     return failed(::rename(from.c_str(), to.c_str()) != 0);
   });
-  // Threads, and memory to run (a driver compiles).
+  // Threads, and executable memory, because a driver compiles.
   expect_allowed([] {
     bool ran = false;
     std::thread([&ran] { ran = true; }).join();
@@ -182,7 +182,7 @@ TEST_F(Sandbox, NothingReachesTheNetwork) {
     int pair[2];
     return failed(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0);
   });
-  // A socket that it came by some other way.
+  // A socket that the process got in some other way.
   const UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0)),
       client(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
@@ -207,7 +207,7 @@ TEST_F(Sandbox, NoOtherProgramOrProcess) {
     if (child == 0) ::_exit(0);
     return failed(child < 0);
   });
-  // Free, the program's own exit code is the attempt's 0.
+  // Without the sandbox, the program's own exit code is the attempt's 0.
   expect_refused("another program", [] {
     ::execl("/bin/true", "true", nullptr);
     return errno;
@@ -221,7 +221,7 @@ TEST_F(Sandbox, OtherProcessesAreLeftAlone) {
   expect_refused("a signal", [other] { return failed(::kill(other, SIGCONT) != 0); });
   expect_refused("process_vm_readv", [other] {
     char byte = 0;
-    iovec to{&byte, 1}, from{&byte, 1};  // the same address there: it is a copy of this process
+    iovec to{&byte, 1}, from{&byte, 1};  // the other process is a copy of this one, so it has the same address
     return failed(::process_vm_readv(other, &to, 1, &from, 1, 0) != 1);
   });
   expect_refused("ptrace",

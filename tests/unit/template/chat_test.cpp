@@ -1,4 +1,4 @@
-// Chat requests: marks on user text, what is adapted, what is said where something is lost.
+// Chat requests: how user text is marked, what is adapted, and what is reported if something is lost.
 #include "worker/model/template/chat.hpp"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Every chat template of the fixtures, with every conversation: the exact text, or the refusal.
+// Every chat template of the fixtures with every conversation: the exact text, or the refusal.
 #include "tests/support/fixtures.hpp"
 
 #include <fstream>
@@ -21,8 +21,8 @@ std::string file_text(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A number past 64 bits, or written as 1e+16, would not survive a JSON library: requests are put
-// together from the fixture's own text.
+// A JSON library would change a number past 64 bits, or one that is written as 1e+16. So requests are put together
+// from the fixture's own text.
 std::string member_text(const Json& object, const char* name) {
   return object.at(name).dump();
 }
@@ -105,7 +105,7 @@ TEST_F(TemplateFixtures, RenderAsTold) {
   }
 }
 
-// What was adapted by others comes out the same: adapting twice changes nothing.
+// Messages that other programs have adapted stay the same: a second adaptation changes nothing.
 TEST_F(TemplateFixtures, AdaptedMessagesStayAsTheyAre) {
   const std::tm now = testing::at_noon().now;
   for (const Fixture& fixture : fixtures_) {
@@ -155,9 +155,9 @@ TEST_F(TemplateFixtures, ProbingFindsWhatEachTemplateNeeds) {
     ASSERT_TRUE(chat.ok());
     std::vector<std::string> told =
         fixture.expected["normalisations"].get<std::vector<std::string>>();
-    std::erase(told, "tools_undefined");  // always done
+    std::erase(told, "tools_undefined");  // this is always done
     std::vector<std::string> found = chat.value().abilities().adaptations.names();
-    // Two templates read the first of a system message's parts only; told is what one part needs.
+    // Two templates read only the first part of a system message. The fixture says what one part needs.
     if (chat.value().abilities().content_parts) std::erase(found, "system_parts_joined");
     EXPECT_EQ(found, told);
     const Json& supports = fixture.expected["supports"];
@@ -168,7 +168,7 @@ TEST_F(TemplateFixtures, ProbingFindsWhatEachTemplateNeeds) {
     EXPECT_EQ(can.tools, supports["tools"].get<bool>());
     EXPECT_EQ(can.tool_calls, supports["tool_calls"].get<bool>());
     EXPECT_EQ(can.tool_results, supports["tool_results"].get<bool>());
-    // Told of a message with text beside the calls, where this one shows no calls at all.
+    // The fixture speaks about a message with text beside the calls, but this message shows no calls at all.
     if (!can.adaptations.has(Adaptation::kEmptyContentAsNull)) {
       EXPECT_EQ(can.parallel_calls, supports["parallel_tool_calls"].get<bool>());
     }
@@ -177,7 +177,7 @@ TEST_F(TemplateFixtures, ProbingFindsWhatEachTemplateNeeds) {
   }
 }
 
-// Any change of a byte or a stretch of a template gives a text or an error, in time.
+// Any change to a byte or a part of a template gives a text or an error, in time.
 TEST_F(TemplateFixtures, MutatedTemplatesNeverCrash) {
   std::uint64_t state = 88172645463325252ULL;
   const auto random = [&state](std::size_t below) {

@@ -1,5 +1,5 @@
-// Templates that would take all time, memory or stack: each ends within a second and 64 MiB in an error that says
-// which.
+// Templates that would take all time, memory or stack: each ends within a second and 64 MiB, with an error that names
+// the limit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// What templates compute, as Python's jinja2 computes it. jinja_cases.json was made with jinja2 3.1, set
-// up as transformers does: [template, text], or [template] alone where Python raises.
+// What templates compute must be what Python's jinja2 computes. jinja_cases.json was made with jinja2 3.1, set up as
+// in transformers: [template, text], or only [template] if Python raises an error.
 #include <fstream>
 #include <new>
 
@@ -14,7 +14,7 @@ namespace {
 TEST(Jinja, ComputesAsPythonDoes) {
   std::ifstream file(BULKHEAD_SOURCE_DIR "/tests/unit/template/jinja_cases.json");
   const auto all = nlohmann::ordered_json::parse(file);
-  // The library would make a float of 2**70.
+  // The library would turn 2**70 into a float.
   std::string variables = all["variables"].dump();
   const std::string rounded = all["variables"]["big"].dump();
   variables.replace(variables.find(rounded), rounded.size(), "1180591620717411303424");
@@ -40,7 +40,7 @@ TEST(Jinja, ChangesListsOnlyWhereAllowed) {
   EXPECT_NE(made.error().message().find("'l.append'"), std::string::npos) << made.error().message();
 }
 
-// The request is not at fault, so it must not be refused as if its template were.
+// The request is not at fault, so it must not be refused as if its template were wrong.
 TEST(Jinja, LetsAWantOfMemoryEndTheProcess) {
   const Template parsed = Template::parse("{{ x }}").value();
   EXPECT_THROW(

@@ -1,4 +1,4 @@
-// The bulkhead program as a user runs it, in what needs no daemon.
+// Runs the bulkhead program as a user does, for the subcommands that need no daemon.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,7 +49,7 @@ class Cli : public testing::Test {
     text << stream.rdbuf();
     return text.str();
   }
-  // A shell command line; `in` is its stdin.
+  // Runs a shell command line; `in` is its stdin.
   Outcome run(const std::string& command, const std::string& in = "") const {
     const std::string stdin_file = write("stdin", in);
     const int status = std::system(
@@ -92,7 +92,7 @@ TEST_F(Cli, AWrongCommandLineIsCode2) {
   EXPECT_EQ(run(kTool + " chat --nope").err,
             "bulkhead: The following argument was not expected: --nope\n"
             "See `bulkhead chat --help`.\n");
-  // What stands behind a value that may come several times is no further one.
+  // A word behind a value that may occur several times is not a further value.
   EXPECT_EQ(run(kTool + " check --set log.level=info more").err,
             "bulkhead: The following argument was not expected: more\n"
             "See `bulkhead check --help`.\n");
@@ -135,7 +135,7 @@ TEST_F(Cli, InspectDescribesAMadeModel) {
   EXPECT_THAT(inspect.out, HasSubstr("qwen2"));
   EXPECT_THAT(inspect.out, HasSubstr("blk.1.ffn_down.weight"));
   EXPECT_THAT(inspect.out, HasSubstr("Device memory"));
-  // Devices differ in how many sequences a step has.
+  // The number of sequences in a step depends on the device.
   EXPECT_THAT(inspect.out, AllOf(HasSubstr("engine.max_batch 256)"),
                                  HasSubstr("engine.max_batch: 0 becomes 256 on a GPU of "),
                                  HasSubstr("a CPU device gets 16. With 16:\n  working memory ")));
@@ -174,20 +174,20 @@ TEST_F(Cli, TokenizePrintsIdsOnOneLine) {
   EXPECT_EQ(std::count(plain.out.begin(), plain.out.end(), ' '), 2);
   EXPECT_EQ(run(kTool + " tokenize --model " + model, "").out, "\n");
 
-  // A special token's text is that token, unless it is asked to be plain text.
+  // The text of a special token is that token, unless plain text is asked for.
   const Outcome special = run(kTool + " tokenize --model " + model, "<|im_end|>");
   EXPECT_EQ(std::count(special.out.begin(), special.out.end(), ' '), 0) << special.out;
   const Outcome text = run(kTool + " tokenize --no-special --model " + model, "<|im_end|>");
   EXPECT_GT(std::count(text.out.begin(), text.out.end(), ' '), 3) << text.out;
 
-  // The text that each stands for; of a special one its name.
+  // The text of each token; for a special token, its name.
   const Outcome pieces = run(kTool + " tokenize --pieces --model " + model, "a\nb<|im_end|>");
   EXPECT_EQ(std::count(pieces.out.begin(), pieces.out.end(), '\n'), 4) << pieces.out;
   EXPECT_THAT(pieces.out, HasSubstr(" \"a\"\n"));
   EXPECT_THAT(pieces.out, HasSubstr(" \"\\n\"\n"));
   EXPECT_THAT(pieces.out, HasSubstr(" \"<|im_end|>\"\n"));
 
-  // Any bytes.
+  // The text may have any bytes.
   std::string bytes;
   for (int i = 0; i < 256; ++i)
     bytes += static_cast<char>(i);
@@ -227,7 +227,7 @@ TEST_F(Cli, BenchNamesWhatThereIs) {
   EXPECT_THAT(unknown.err, HasSubstr("there is no benchmark 'no-such-benchmark'"));
 }
 
-// Whoever measures from outside knows no more of them than `bench-NAME --json FILE`.
+// Programs that run the benchmarks from outside know only `bench-NAME --json FILE`.
 TEST_F(Cli, EveryBenchmarkNeedsNoOption) {
   for (const char* name : {"ipc-latency", "serving-overhead", "decode", "roofline", "recovery"}) {
     const std::string program = std::string(BULKHEAD_BIN_DIR) + "/bench-" + name;
@@ -259,7 +259,7 @@ TEST_F(Cli, MakeModelNamesMistakes) {
   EXPECT_FALSE(std::filesystem::exists(path("x.partial")));
 }
 
-// What a file or a command line says goes to a terminal as text.
+// Text of a file or a command line must not control the terminal.
 TEST_F(Cli, PrintsNoEscapeSequences) {
   constexpr const char* kClear = "\x1b[2J";
   std::string bytes = read(made_model("tiny-qwen2", "Q4_K_M"));
@@ -282,7 +282,7 @@ TEST_F(Cli, PrintsNoEscapeSequences) {
   EXPECT_THAT(inspect.out, Not(HasSubstr(kClear)));
 }
 
-// For scripts: the same facts, and the same exit codes.
+// For scripts there are the same facts and the same exit codes.
 TEST_F(Cli, InspectCheckAndDoctorSpeakJson) {
   const Outcome inspected = run(kTool + " inspect builtin --tensors --json");
   EXPECT_EQ(inspected.code, 0) << inspected.err;

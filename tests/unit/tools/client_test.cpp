@@ -20,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A server of one canned answer for each connection, in order; remembers what was asked.
+// A server with one prepared answer for each connection, in order. It remembers the requests.
 class CannedServer {
  public:
   explicit CannedServer(std::vector<std::vector<std::string>> answers)
@@ -67,7 +67,7 @@ class CannedServer {
       for (const std::string& piece : pieces) {
         if (::send(client.get(), piece.data(), piece.size(), MSG_NOSIGNAL) < 0) break;
         std::this_thread::sleep_for(
-            std::chrono::milliseconds(5));  // so that pieces arrive as pieces
+            std::chrono::milliseconds(5));  // so that the pieces arrive separately
       }
     }
   }
@@ -220,7 +220,7 @@ TEST(Ready, ADrainedWorkerIsNotWaitedFor) {
   expect_ready(server);
 }
 
-// One model of several can't be loaded: the others serve.
+// If one of several models can't be loaded, the others serve.
 TEST(Ready, AFailedWorkerIsNotWaitedForAndNoEndOfTheServer) {
   CannedServer server({{whole_answer(
       "503 Service Unavailable",

@@ -1,4 +1,4 @@
-// What a load test asks for, and what it makes of its records.
+// What a load test requests, and how it computes its figures.
 #include "tools/cli/load_figures.hpp"
 
 #include <gmock/gmock.h>

@@ -60,7 +60,7 @@ float half(std::uint16_t bits) {
   return sign * std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
 }
 
-// By what each type's file says of its blocks; tests/unit/forward compares that with the formats' definition.
+// Uses what each type's file says about its blocks; tests/unit/forward compares that with the formats' definition.
 template <typename Type>
 std::vector<float> weights_of(const std::vector<std::byte>& bytes) {
   namespace k = gpu::kernels;
@@ -105,7 +105,7 @@ std::vector<float> weights_of(TensorType type, const std::vector<std::byte>& byt
 
 class EachType : public testing::TestWithParam<std::string> {};
 
-// Every computable type has mean 0 and the wanted deviation, so that activations stay sane.
+// Every type that can be computed has mean 0 and the wanted deviation, so that activations stay in range.
 TEST(Weights, HaveTheWantedSpread) {
   for (const gpu::kernels::TensorRow& row : gpu::kernels::kTensorRows) {
     const auto type = static_cast<TensorType>(row.id);
@@ -136,7 +136,7 @@ TEST(Weights, HalfIsRoundedToNearest) {
   EXPECT_EQ(gpu::kernels::types::to_half(std::ldexp(1.0F, -24)), 1);
   EXPECT_EQ(gpu::kernels::types::to_half(std::ldexp(1.0F, -14)), 0x0400);
   EXPECT_EQ(gpu::kernels::types::to_half(1.0F + std::ldexp(1.0F, -11)),
-            0x3c00);  // a tie goes to even
+            0x3c00);  // a value half way is rounded to even
   EXPECT_EQ(gpu::kernels::types::to_half(1.0F + 3 * std::ldexp(1.0F, -11)), 0x3c02);
 }
 
@@ -187,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(MakeModel, EachType, testing::ValuesIn(file_types()), p
 TEST(MakeModel, SameSeedSameFileWhateverTheThreads) {
   const Folder folder;
   Shape shape = *preset("tiny-llama");
-  shape.vocabulary = 40000;  // several chunks
+  shape.vocabulary = 40000;  // enough for several chunks
   ASSERT_TRUE(make(shape, "F16", folder.file("a"), 5, 1).ok());
   ASSERT_TRUE(make(shape, "F16", folder.file("b"), 5, 4).ok());
   ASSERT_TRUE(make(shape, "F16", folder.file("c"), 6, 4).ok());
@@ -208,10 +208,10 @@ TEST(MakeModel, MadeVocabularyEncodesAnyTextAndBack) {
   const std::string text = "bada tolu kasire, \xc3\xa4\xe6\x97\xa5 42!\n";
   const auto ids = (*tokenizer)->encode(text, false, false);
   EXPECT_EQ((*tokenizer)->decode(ids), text);
-  EXPECT_LT(ids.size(), text.size());  // its merges are used
+  EXPECT_LT(ids.size(), text.size());  // the merges are used
 }
 
-// llama.cpp's mixes, for the shapes where its choices are known from real files.
+// Compares with llama.cpp's mixtures for shapes whose choices are known from real files.
 TEST(Mixes, MoreBitsWhereLlamaCppPutsThem) {
   const Plan plan = *plan_tensors(*preset("qwen2.5-7b"), "Q4_K_M");
   std::vector<int> v_layers, down_layers;

@@ -12,7 +12,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// Every way to cut the text in two gives the same events.
+// Cuts the text in two in every possible way; the events must be the same.
 std::vector<std::string> events_of(const std::string& text) {
   std::vector<std::string> whole;
   for (std::size_t cut = 0; cut <= text.size(); ++cut) {

@@ -1,4 +1,4 @@
-// From two looks at a daemon to what `bulkhead top` shows.
+// Turns two looks at a daemon into what `bulkhead top` shows.
 #include "tools/cli/top_view.hpp"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ TEST(TopView, RatesAreThoseBetweenTheLooks) {
       frame_of(look(10, {worker("a", 100)}), look(12, {worker("a", 150), worker("b", 900)}));
   ASSERT_EQ(frame.workers.size(), 2U);
   EXPECT_EQ(frame.workers[0].tokens_per_second, 25);
-  EXPECT_EQ(frame.workers[1].tokens_per_second, 0);  // came in between: nobody knows when
+  EXPECT_EQ(frame.workers[1].tokens_per_second, 0);  // this worker appeared in between, and nobody knows when
   EXPECT_EQ(frame.tokens_per_second, 25);
   EXPECT_EQ(frame.workers[0].kv_share, 0.25);
   // A counter that shrank says nothing.
@@ -81,7 +81,7 @@ TEST(TopView, TellsHowWellTheDeviceIsUsedBetweenTheLooks) {
               HasSubstr("memory pool hits 95 %; transfers beside computing 75 %; command ring reuse "
                         "80 %; message ring 320 bytes deep\n"));
   EXPECT_EQ(to_json(frame)["ring_depth_bytes"], 320);
-  // Nothing happened between the looks; nothing ever did.
+  // Nothing happened between the looks; then nothing ever happened.
   frame = frame_of(look(1, {}, figures(190, 3, 40)), look(2, {}, figures(190, 3, 40)));
   EXPECT_THAT(to_text(frame, {}), HasSubstr("memory pool hits 95 %; "));
   frame = frame_of(look(1, {}, figures(190, 3, 40)), none);
@@ -119,7 +119,7 @@ TEST(TopView, FitsItsScreenAndSpeaksToNoTerminal) {
   EXPECT_THAT(part, HasSubstr("worker-28"));
   EXPECT_THAT(part, HasSubstr("15 more workers"));
   EXPECT_THAT(part, testing::EndsWith("keys\n"));
-  layout.height = 2;  // too small for any
+  layout.height = 2;  // too small for any worker
   EXPECT_THAT(to_text(frame, layout), Not(HasSubstr("worker-1")));
   EXPECT_EQ(first_columns("\xc3\xa4\xc3\xb6\xc3\xbc", 2), "\xc3\xa4\xc3\xb6");
 }

@@ -1,4 +1,4 @@
-// The directory of a vault, as it was written and as whatever a dying or a mad process leaves of it.
+// The directory of a vault, as it was written and as a dying process, or one out of control, leaves it.
 #include "worker/vault/directory.hpp"
 
 #include <fcntl.h>
@@ -38,7 +38,7 @@ Checksum content_of(std::uint32_t page) {
   return {page * 7, page ^ 5, 3, page};
 }
 
-// A directory, and its bytes as another process would reach them.
+// A directory, and its bytes as another process can reach them.
 struct Shared {
   std::unique_ptr<Directory> directory;
   UniqueFd fd;
@@ -107,7 +107,7 @@ TEST(Directory, APageThatLeftTakesItsFollowersAlong) {
   shared.enter(3, 2);
   shared.directory->leave(2);
   EXPECT_EQ(shared.believed(), std::vector<std::uint32_t>{1});
-  shared.enter(2, 1);  // and comes back with it
+  shared.enter(2, 1);  // the page that follows it comes back, too
   EXPECT_EQ(shared.believed().size(), 3U);
 }
 
@@ -140,7 +140,7 @@ TEST(Directory, TellsWhichSlotsHoldStatesBehindWhichPages) {
   EXPECT_EQ(slots(), Slots{});
   directory->enter_state(0, 7, {1, 2, 3, 4});
   directory->enter_state(2, 9, {5, 6, 7, 8});
-  directory->enter_state(3, 9, {});  // there is no slot 3
+  directory->enter_state(3, 9, {});  // slot 3 does not exist
   EXPECT_EQ(slots(), (Slots{{0, 7}, {2, 9}}));
   directory->leave_state(0);
   EXPECT_EQ(slots(), (Slots{{2, 9}}));
@@ -150,7 +150,7 @@ TEST(Directory, TellsWhichSlotsHoldStatesBehindWhichPages) {
   const auto size = static_cast<std::size_t>(::lseek(fd.get(), 0, SEEK_END));
   void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   ASSERT_NE(memory, MAP_FAILED);
-  // The entry names another page than was entered, or has another sum of the slot.
+  // The entry names another page than was entered, or has another checksum of the slot.
   for (const std::size_t from_end : {7, 1}) {
     std::uint32_t& word = static_cast<std::uint32_t*>(memory)[size / 4 - from_end];
     word ^= 1;
@@ -168,11 +168,11 @@ TEST(Directory, TellsWhichSlotsHoldStatesBehindWhichPages) {
 
 TEST(Directory, CirclesAndChainsWithoutABeginningAreNotBelieved) {
   const Shared shared;
-  shared.enter(5, 5);  // itself
+  shared.enter(5, 5);  // the page follows itself
   shared.enter(1, 2);
   shared.enter(2, 3);
   shared.enter(3, 1);
-  shared.enter(8, 20);  // a page that is not there
+  shared.enter(8, 20);  // the page before it does not exist
   shared.enter(9, kPages + 3);
   shared.enter(4, kRoot);
   EXPECT_EQ(shared.believed(), std::vector<std::uint32_t>{4});
@@ -186,8 +186,8 @@ TEST(Directory, AWriterThatStopsAnywhereLeavesNoFalsePage) {
   shared.directory->enter(3, kRoot, std::array<std::uint32_t, kPageTokens>{9, 9, 9, 9},
                           content_of(3));
   const std::vector<std::byte> after = shared.copy();
-  // The stores that took the entry from one state to the other, all combinations of four-byte words:
-  // what is believed is one of the two.
+  // The stores that change the entry from one state to the other, in all combinations of four-byte words: a reader
+  // must accept only one of the two states.
   const std::size_t offset = static_cast<std::size_t>(shared.entry(3).data() - shared.bytes.data());
   constexpr std::size_t kWords = (32 + kPageTokens * 4) / 4;
   for (std::uint32_t mix = 0; mix < 1U << kWords; ++mix) {
@@ -210,7 +210,7 @@ TEST(Directory, EveryChangedByteOfTheDescriptionIsSeen) {
   const std::size_t end = shared.bytes.size() - shared.entry(0).size() * kPages;
   const std::size_t summed = 128 + description().identity.size() + 3 * 8 + 2 * 16;
   for (std::size_t at = 0; at < end; ++at) {
-    // The epoch, and what nobody reads.
+    // The epoch, and bytes that nobody reads.
     if ((at >= 72 && at < 128) || at >= summed) continue;
     for (const int bit : {0, 3, 7}) {
       shared.bytes[at] ^= static_cast<std::byte>(1 << bit);
@@ -289,7 +289,7 @@ TEST(Directory, BoundsAreKept) {
   d.checksums.pop_back();
   EXPECT_FALSE(Directory::create(d).ok());
   const Shared shared;
-  shared.enter(kPages, kRoot);  // out of range: nothing happens
+  shared.enter(kPages, kRoot);  // out of range, so nothing happens
   shared.directory->leave(kPages + 100);
   EXPECT_TRUE(shared.believed().empty());
 }
