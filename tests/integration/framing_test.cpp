@@ -26,9 +26,10 @@ std::string chunks(const std::string& body) {
   return post(kChunked, body);
 }
 
-std::vector<std::string> refused() {
-  std::vector<std::string> all;
-  // Transfer-Encoding fields that are not exactly one "chunked".
+using Requests = std::vector<std::string>;
+
+void add_refused_encodings(Requests& all) {
+  // Transfer-Encoding that is not "chunked", once.
   for (const char* value : {"chunked, chunked",
                             "identity",
                             "gzip, chunked",
@@ -68,7 +69,10 @@ std::vector<std::string> refused() {
   all.push_back(post("Content-Length: 0\r\n" + kChunked, kWhole));
   all.push_back(post(kChunked + "Content-Length: 0\r\n", kWhole));
   all.push_back(post("content-length: 4\r\ntransfer-encoding: chunked\r\n", kWhole));
-  // Content-Length fields that are not exactly one plain number.
+}
+
+void add_refused_fields(Requests& all) {
+  // Content-Length that is not one plain number, once.
   for (const char* value :
        {"29, 29", "29,29", "+29", "-29", "0x1d", "29.0", "2 9", "29 bytes", "\"29\"", "", "1e2",
         "29;", "٢٩", "029abc", "99999999999999999999", "18446744073709551645", "29\x0b",
@@ -86,7 +90,10 @@ std::vector<std::string> refused() {
         "Content-Length\x01: 29", "Transfer-Encoding : chunked", "Transfer-Encoding\x0b: chunked",
         "X: 1\r\n Transfer-Encoding: chunked", "X: 1\r\n\tfolded", "(X): 1", "X@: 1", "\x80: 1"})
     all.push_back(post(std::string(line) + "\r\n", kBody));
-  // Bad ends of lines.
+}
+
+void add_refused_lines(Requests& all) {
+  // Ends of lines.
   all.push_back("GET /v1/models HTTP/1.1\n" + kHost + "\r\n");
   all.push_back("GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\n\r\n");
   all.push_back("GET /v1/models HTTP/1.1\r\n" + kHost + "\n");
@@ -109,7 +116,9 @@ std::vector<std::string> refused() {
         "GET /v1/models HTTP/1.10", "G(T /v1/models HTTP/1.1", "GET /v1/models\x01 HTTP/1.1", "",
         "GET", "PRI * HTTP/2.0"})
     all.push_back(std::string(line) + "\r\n" + kHost + "\r\n");
-  // Bad chunks.
+}
+
+void add_refused_chunks(Requests& all) {
   for (const char* body :
        {"zz\r\n", "\r\n", " 1d\r\n", "0x1d\r\n", "+1d\r\n", "-1d\r\n", "1d \r\n", "1 d\r\n", "1d\n",
         "1d\r", "ffffffffffffffff\r\n", "10000000000000001d\r\n", ";x\r\n", "1d;a\nb\r\n",
@@ -125,6 +134,14 @@ std::vector<std::string> refused() {
   all.push_back(chunks("1d\r\n" + kBody + "\r\n0\r\n X: 1\r\n\r\n"));
   all.push_back(chunks("1d\r\n" + kBody + "\r\n0\r\nX: a\nb\r\n\r\n"));
   all.push_back(chunks("1d;" + std::string(20000, 'e') + "\r\n" + kBody + "\r\n0\r\n\r\n"));
+}
+
+Requests refused() {
+  Requests all;
+  add_refused_encodings(all);
+  add_refused_fields(all);
+  add_refused_lines(all);
+  add_refused_chunks(all);
   return all;
 }
 

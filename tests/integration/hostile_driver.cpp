@@ -34,6 +34,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -118,108 +119,129 @@ long opened(const std::string& path, int flags, int mode = 0600) {
   return fd;
 }
 
-int try_acts() {
+// What the acts need. It is made within loaded(), which may run before this file's own objects are made: those here are
+// constants, or filled by the compiler.
+struct Surroundings {
+  Surroundings() { CPU_SET(0, &cpus); }
+
   const std::string file = variable("BULKHEAD_DRIVER_FILE"),
                     model = variable("BULKHEAD_DRIVER_MODEL"),
                     cache = variable("BULKHEAD_DRIVER_CACHE"), own = cache + "/own",
                     daemon = "/proc/" + std::to_string(::getppid());
   const int mine = ::open(own.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (mine < 0) say("no file in the cache folder: " + std::string(std::strerror(errno)));
   const int readable = ::open(model.c_str(), O_RDONLY | O_CLOEXEC);
-  if (readable < 0) say("the model can't be read: " + std::string(std::strerror(errno)));
   const pid_t parent = ::getppid();
-  const char* const f = file.c_str();
-  const auto call = [](long number, auto... with) { return ::syscall(number, with...); };
-  static const timespec now[2] = {{1, 0}, {1, 0}};
-  static const sock_filter allow_all[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-  static const sock_fprog filter = {1, const_cast<sock_filter*>(allow_all)};
-  static rlimit limits = {64, 64};
-  static char memory[4096];
-  static cpu_set_t cpus;
-  CPU_SET(0, &cpus);
+  cpu_set_t cpus{};
 
   // If the worker has a /proc of its own, the daemon's folder is not in it.
-  const auto of_daemon = [&](const char* name, int flags) {
+  long of_daemon(const char* name, int flags) const {
     const long result = opened(daemon + name, flags);
     if (result < 0 && errno == ENOENT) errno = EACCES;
     return result;
-  };
+  }
+};
 
-  const Act acts[] = {
-      // Modes, owners and times of files, including its own.
-      {"chmod", [&] { return ::chmod(f, 0666); }},
-      {"chmod of its own", [&] { return ::chmod(own.c_str(), 0666); }},
-      {"fchmod", [&] { return ::fchmod(readable, 0666); }},
-      {"fchmod setuid", [&] { return ::fchmod(mine, 04755); }},
-      {"fchmodat2", [&] { return call(452, AT_FDCWD, f, 0666, 0); }},
-      {"chown", [&] { return ::chown(f, 0, 0); }},
-      {"lchown", [&] { return ::lchown(f, 0, 0); }},
-      {"fchown", [&] { return ::fchown(mine, 0, 0); }},
-      {"utimensat", [&] { return ::utimensat(AT_FDCWD, f, now, 0); }},
-      {"futimens", [&] { return ::futimens(mine, now); }},
-      {"setxattr", [&] { return ::setxattr(f, "user.x", "x", 1, 0); }},
-      {"fsetxattr", [&] { return ::fsetxattr(mine, "user.x", "x", 1, 0); }},
-      {"setxattrat", [&] { return call(463, AT_FDCWD, f, 0, "user.x", memory, 32L); }},
-      {"fremovexattr", [&] { return ::fremovexattr(mine, "user.x"); }},
+constexpr auto call = [](long number, auto... with) { return ::syscall(number, with...); };
+const timespec now[2] = {{1, 0}, {1, 0}};
+const sock_filter allow_all[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+const sock_fprog filter = {1, const_cast<sock_filter*>(allow_all)};
+rlimit limits = {64, 64};
+char memory[4096];
+
+// Modes, owners and times of files, its own among them.
+std::vector<Act> acts_on_modes(const Surroundings& s) {
+  return {
+      {"chmod", [&] { return ::chmod(s.file.c_str(), 0666); }},
+      {"chmod of its own", [&] { return ::chmod(s.own.c_str(), 0666); }},
+      {"fchmod", [&] { return ::fchmod(s.readable, 0666); }},
+      {"fchmod setuid", [&] { return ::fchmod(s.mine, 04755); }},
+      {"fchmodat2", [&] { return call(452, AT_FDCWD, s.file.c_str(), 0666, 0); }},
+      {"chown", [&] { return ::chown(s.file.c_str(), 0, 0); }},
+      {"lchown", [&] { return ::lchown(s.file.c_str(), 0, 0); }},
+      {"fchown", [&] { return ::fchown(s.mine, 0, 0); }},
+      {"utimensat", [&] { return ::utimensat(AT_FDCWD, s.file.c_str(), now, 0); }},
+      {"futimens", [&] { return ::futimens(s.mine, now); }},
+      {"setxattr", [&] { return ::setxattr(s.file.c_str(), "user.x", "x", 1, 0); }},
+      {"fsetxattr", [&] { return ::fsetxattr(s.mine, "user.x", "x", 1, 0); }},
+      {"setxattrat", [&] { return call(463, AT_FDCWD, s.file.c_str(), 0, "user.x", memory, 32L); }},
+      {"fremovexattr", [&] { return ::fremovexattr(s.mine, "user.x"); }},
       {"a program with the setuid bit",
-       [&] { return opened(cache + "/setuid", O_WRONLY | O_CREAT, 04755); }},
-      {"a folder with the setgid bit", [&] { return ::mkdir((cache + "/setgid").c_str(), 02777); }},
-      {"FS_IOC_SETFLAGS", [&] { return ::ioctl(mine, 0x40086602UL, memory); }},
-      // Other users' files.
-      {"reading a file", [&] { return opened(file, O_RDONLY); }},
-      {"writing a file", [&] { return opened(file, O_WRONLY); }},
-      {"writing the model", [&] { return opened(model, O_WRONLY); }},
-      {"truncating the model", [&] { return ::truncate(model.c_str(), 0); }},
-      {"removing a file", [&] { return ::unlink(f); }},
-      {"renaming a file", [&] { return ::rename(f, (cache + "/taken").c_str()); }},
-      {"a hard link", [&] { return ::link(f, (cache + "/link").c_str()); }},
-      {"a symbolic link", [&] { return ::symlink(f, (cache + "/symlink").c_str()); }},
-      {"a device node", [&] { return ::mknod((cache + "/node").c_str(), S_IFCHR | 0600, 0x103); }},
-      {"a pipe", [&] { return ::mkfifo((cache + "/pipe").c_str(), 0600); }},
+       [&] { return opened(s.cache + "/setuid", O_WRONLY | O_CREAT, 04755); }},
+      {"a folder with the setgid bit",
+       [&] { return ::mkdir((s.cache + "/setgid").c_str(), 02777); }},
+      {"FS_IOC_SETFLAGS", [&] { return ::ioctl(s.mine, 0x40086602UL, memory); }},
+  };
+}
+
+// Files of others.
+std::vector<Act> acts_on_files(const Surroundings& s) {
+  return {
+      {"reading a file", [&] { return opened(s.file, O_RDONLY); }},
+      {"writing a file", [&] { return opened(s.file, O_WRONLY); }},
+      {"writing the model", [&] { return opened(s.model, O_WRONLY); }},
+      {"truncating the model", [&] { return ::truncate(s.model.c_str(), 0); }},
+      {"removing a file", [&] { return ::unlink(s.file.c_str()); }},
+      {"renaming a file", [&] { return ::rename(s.file.c_str(), (s.cache + "/taken").c_str()); }},
+      {"a hard link", [&] { return ::link(s.file.c_str(), (s.cache + "/link").c_str()); }},
+      {"a symbolic link",
+       [&] { return ::symlink(s.file.c_str(), (s.cache + "/symlink").c_str()); }},
+      {"a device node",
+       [&] { return ::mknod((s.cache + "/node").c_str(), S_IFCHR | 0600, 0x103); }},
+      {"a pipe", [&] { return ::mkfifo((s.cache + "/pipe").c_str(), 0600); }},
       {"a file in /tmp",
        [&] { return opened("/tmp/bulkhead-hostile-driver", O_WRONLY | O_CREAT); }},
       {"/etc/passwd", [&] { return opened("/etc/passwd", O_RDONLY); }},
-      {"a lease on the model", [&] { return ::fcntl(readable, F_SETLEASE, F_RDLCK); }},
-      {"notices of a folder", [&] { return ::fcntl(readable, F_NOTIFY, 1); }},
+      {"a lease on the model", [&] { return ::fcntl(s.readable, F_SETLEASE, F_RDLCK); }},
+      {"notices of a folder", [&] { return ::fcntl(s.readable, F_NOTIFY, 1); }},
       {"inotify", [&] { return call(SYS_inotify_init1, 0); }},
       {"fanotify", [&] { return call(SYS_fanotify_init, 0, 0); }},
       {"a lock on the model",
        [&] {
          struct flock lock {};
          lock.l_type = F_RDLCK;
-         return ::fcntl(readable, F_SETLK, &lock);
+         return ::fcntl(s.readable, F_SETLK, &lock);
        }},
-      // The daemon, and other processes.
+  };
+}
+
+// The daemon, and other processes.
+std::vector<Act> acts_on_processes(const Surroundings& s) {
+  return {
       {"outliving the daemon", [&] { return ::prctl(PR_SET_PDEATHSIG, 0); }},
       {"a core file", [&] { return ::prctl(PR_SET_DUMPABLE, 1); }},
       {"a debugger of its choice", [&] { return ::prctl(PR_SET_PTRACER, -1L); }},
-      {"reading the daemon's command line", [&] { return of_daemon("/cmdline", O_RDONLY); }},
-      {"reading the daemon's environment", [&] { return of_daemon("/environ", O_RDONLY); }},
-      {"reading the daemon's memory", [&] { return of_daemon("/mem", O_RDONLY); }},
+      {"reading the daemon's command line", [&] { return s.of_daemon("/cmdline", O_RDONLY); }},
+      {"reading the daemon's environment", [&] { return s.of_daemon("/environ", O_RDONLY); }},
+      {"reading the daemon's memory", [&] { return s.of_daemon("/mem", O_RDONLY); }},
       {"listing the daemon's descriptors",
-       [&] { return of_daemon("/fd", O_RDONLY | O_DIRECTORY); }},
+       [&] { return s.of_daemon("/fd", O_RDONLY | O_DIRECTORY); }},
       {"being the OOM killer's last choice",
        [&] { return opened("/proc/self/oom_score_adj", O_WRONLY); }},
       {"listing processes", [&] { return opened("/proc", O_RDONLY | O_DIRECTORY); }},
       {"process_vm_readv",
        [&] {
          iovec to{memory, 1}, from{memory, 1};
-         return static_cast<long>(::process_vm_readv(parent, &to, 1, &from, 1, 0));
+         return static_cast<long>(::process_vm_readv(s.parent, &to, 1, &from, 1, 0));
        }},
-      {"ptrace", [&] { return ::ptrace(PTRACE_SEIZE, parent, nullptr, nullptr); }},
+      {"ptrace", [&] { return ::ptrace(PTRACE_SEIZE, s.parent, nullptr, nullptr); }},
       {"being traced", [&] { return ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr); }},
-      {"a signal to the daemon", [&] { return ::kill(parent, 0); }},
+      {"a signal to the daemon", [&] { return ::kill(s.parent, 0); }},
       {"a signal to its group", [&] { return ::kill(0, 0); }},
       {"a signal to everybody", [&] { return ::kill(-1, 0); }},
-      {"tgkill", [&] { return call(SYS_tgkill, parent, parent, 0); }},
-      {"pidfd_open", [&] { return call(SYS_pidfd_open, parent, 0); }},
-      {"signals by a descriptor", [&] { return ::fcntl(mine, F_SETOWN, parent); }},
+      {"tgkill", [&] { return call(SYS_tgkill, s.parent, s.parent, 0); }},
+      {"pidfd_open", [&] { return call(SYS_pidfd_open, s.parent, 0); }},
+      {"signals by a descriptor", [&] { return ::fcntl(s.mine, F_SETOWN, s.parent); }},
       {"O_ASYNC", [&] { return ::fcntl(2, F_SETFL, O_ASYNC); }},
-      {"the daemon's CPUs", [&] { return ::sched_setaffinity(parent, sizeof cpus, &cpus); }},
+      {"the daemon's CPUs", [&] { return ::sched_setaffinity(s.parent, sizeof s.cpus, &s.cpus); }},
       {"the daemon's priority", [&] { return ::setpriority(PRIO_PROCESS, 1, 19); }},
-      {"the daemon's limits", [&] { return ::prlimit(parent, RLIMIT_NOFILE, nullptr, &limits); }},
+      {"the daemon's limits", [&] { return ::prlimit(s.parent, RLIMIT_NOFILE, nullptr, &limits); }},
       {"its own limits", [&] { return ::setrlimit(RLIMIT_NOFILE, &limits); }},
-      // Programs, processes and namespaces.
+  };
+}
+
+// Programs, processes, namespaces.
+std::vector<Act> acts_of_programs(const Surroundings&) {
+  return {
       {"fork", [&] { return call(SYS_clone, SIGCHLD, 0, 0, 0, 0); }},
       {"clone3", [&] { return call(SYS_clone3, memory, 88); }},
       {"a thread in a namespace of its own",
@@ -242,7 +264,12 @@ int try_acts() {
          __user_cap_data_struct sets[2] = {};
          return call(SYS_capset, &header, sets);
        }},
-      // Ways out of the machine.
+  };
+}
+
+// Ways out.
+std::vector<Act> ways_out(const Surroundings&) {
+  return {
       {"a TCP socket", [&] { return ::socket(AF_INET, SOCK_STREAM, 0); }},
       {"a Unix socket", [&] { return ::socket(AF_UNIX, SOCK_STREAM, 0); }},
       {"a netlink socket", [&] { return ::socket(AF_NETLINK, SOCK_RAW, 0); }},
@@ -263,13 +290,32 @@ int try_acts() {
        }},
       {"pinned memory", [&] { return ::mlock(memory, sizeof memory); }},
   };
+}
+
+int try_all(const Surroundings& s) {
   int through = 0;
-  for (const Act& act : acts) {
-    errno = 0;
-    if (is_refusal(act.run())) continue;
-    ++through;
-    say(std::string("went through: ") + act.name + ": " + std::strerror(errno));
+  std::size_t tried = 0;
+  for (const auto acts_on :
+       {acts_on_modes, acts_on_files, acts_on_processes, acts_of_programs, ways_out}) {
+    for (const Act& act : acts_on(s)) {
+      ++tried;
+      errno = 0;
+      if (is_refusal(act.run())) continue;
+      ++through;
+      say(std::string("went through: ") + act.name + ": " + std::strerror(errno));
+    }
   }
+  say("tried " + std::to_string(tried) + " acts");
+  return through;
+}
+
+int try_acts() {
+  const Surroundings surroundings;
+  if (surroundings.mine < 0)
+    say("no file in the cache folder: " + std::string(std::strerror(errno)));
+  if (surroundings.readable < 0)
+    say("the model can't be read: " + std::string(std::strerror(errno)));
+  int through = try_all(surroundings);
 #if defined(__x86_64__)
   if (!variable("BULKHEAD_DRIVER_I386").empty()) {
     for (const long number : {20L, 2L, 11L, 15L}) {  // getpid, fork, execve, chmod
@@ -280,7 +326,6 @@ int try_acts() {
     }
   }
 #endif
-  say("tried " + std::to_string(std::size(acts)) + " acts");
   return through;
 }
 

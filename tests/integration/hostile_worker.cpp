@@ -30,6 +30,7 @@
 #include "ipc/messages.hpp"
 #include "ipc/region.hpp"
 #include "tests/support/descriptor_packet.hpp"
+#include "tests/support/lingering_socket.hpp"
 
 namespace {
 
@@ -246,42 +247,30 @@ class Worker {
 
   // A socket whose last close waits ten minutes for a reader.
   void lingering() {
-    const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-    const int sender = ::socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    auto* name = reinterpret_cast<sockaddr*>(&address);
-    if (::bind(listener, name, size) != 0 || ::getsockname(listener, name, &size) != 0 ||
-        ::listen(listener, 1) != 0 || ::connect(sender, name, size) != 0) {
-      std::exit(8);
-    }
-    const std::string bytes(1 << 20, 'x');
-    while (::send(sender, bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
-    }
-    const linger long_time{1, 600};
-    ::setsockopt(sender, SOL_SOCKET, SO_LINGER, &long_time, sizeof long_time);
-    const int reader = ::accept(listener, nullptr, nullptr);
-    // The reader of this socket is in a process that nobody else knows.
+    const std::optional<test::LingeringSocket> socket = test::make_lingering(600);
+    if (!socket) std::exit(8);
+    // Its reader lives on in a process that nobody knows.
     if (::fork() == 0) {
       for (int fd = 0; fd < 64; ++fd) {
-        if (fd != reader) ::close(fd);
+        if (fd != socket->reader.get()) ::close(fd);
       }
       ::prctl(PR_SET_PDEATHSIG, 0);
       ::sleep(30);
       ::_exit(0);
     }
+    const int sender = socket->sender.get();
     descriptors(8, std::span(&sender, 1));
-    ::close(sender);
   }
 
   void tell(const std::string& name, RequestId request) {
-    const RequestId nobody{424242};
-    ipc::SequenceTokens tokens;
-    tokens.request = request;
-    tokens.tokens = {1000};
-    tokens.text = "x";
+    if (!tell_frames(name) && !tell_tokens(name, request) && !tell_messages(name, request) &&
+        !use_socket(name) && name != "long_prompt")
+      std::exit(10);  // an order that nobody knows: the test would prove nothing
+    wait_for_the_end();
+  }
+
+  // Each returns false if it knows no order of that name.
+  bool tell_frames(const std::string& name) {
     if (name == "late_vault") {
       send(ipc::VaultOffer{1, 0, 1});
     } else if (name == "garbage") {
@@ -295,7 +284,21 @@ class Worker {
     } else if (name == "index" && raw_.region != nullptr) {
       raw_.header().to_daemon.head.fetch_add(1ULL << 40);
       doorbell();
-    } else if (name == "unknown_tokens") {
+    } else if (name == "large_record") {
+      large_record();
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  bool tell_tokens(const std::string& name, RequestId request) {
+    const RequestId nobody{424242};
+    ipc::SequenceTokens tokens;
+    tokens.request = request;
+    tokens.tokens = {1000};
+    tokens.text = "x";
+    if (name == "unknown_tokens") {
       tokens.request = nobody;
       send(ipc::TokenBatch{1, {tokens}});
     } else if (name == "million_finished") {
@@ -320,7 +323,14 @@ class Worker {
       tokens.tokens.clear();
       tokens.text.clear();
       flood([&](std::uint64_t i) { return ipc::TokenBatch{i, {tokens}}; });
-    } else if (name == "pongs") {
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  bool tell_messages(const std::string& name, RequestId request) {
+    if (name == "pongs") {
       flood([](std::uint64_t i) { return ipc::Pong{i}; });
     } else if (name == "stats") {
       flood([](std::uint64_t i) { return ipc::Stats{i, 1, 1, 1, 1, {{"steps_total", 1.0}}}; });
@@ -335,43 +345,17 @@ class Worker {
       send(ipc::Hello{});
     } else if (name == "early_failed") {
       send(ipc::Failed{request, ipc::FailureCode::kInternal, std::string(8 << 20, 'm'), ""});
-    } else if (name == "large_record") {
-      // Pieces of 20 MiB in all, more than a proper channel sends.
-      if (raw_.region == nullptr) {
-        const std::string piece(8192, 'p');
-        const std::uint32_t words[2] = {8192, 2};
-        while (::send(raw_.stream, words, 8, MSG_NOSIGNAL) > 0 &&
-               ::send(raw_.stream, piece.data(), piece.size(), MSG_NOSIGNAL) > 0) {
-        }
-      } else {
-        // Notes for which sleep the channel has rung, so that this rings only for the others.
-        auto& asleep = raw_.header().to_daemon.consumer_sleep;
-        do {
-          rung_ = asleep.load();
-          send(ipc::Stats{});
-        } while (rung_ != asleep.load());
-        for (std::uint64_t head = raw_.header().to_daemon.head.load();;) {
-          auto& ring = raw_.header().to_daemon;
-          if (raw_.ring_bytes - (head - ring.tail.load()) < 4096 + 8) {
-            ::usleep(50);
-            continue;
-          }
-          const std::uint64_t offset = head & (raw_.ring_bytes - 1);
-          const std::uint64_t rest = raw_.ring_bytes - offset;
-          const auto length = static_cast<std::uint32_t>(std::min<std::uint64_t>(4096, rest) - 8);
-          const std::uint32_t words[2] = {length == 0 ? 0 : length, 2};
-          if (length == 0) {  // only room for a header: padding
-            const std::uint32_t padding[2] = {0, 4};
-            std::memcpy(raw_.up() + offset, padding, 8);
-          } else {
-            std::memcpy(raw_.up() + offset, words, 8);
-          }
-          head += 8 + length;
-          ring.head.store(head);
-          doorbell_once();
-        }
-      }
-    } else if (name == "descriptors") {
+    } else if (name == "last_words") {
+      send(ipc::Fatal{"device lost\nand " + std::string(8 << 20, 'f')});
+      std::exit(4);
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  bool use_socket(const std::string& name) {
+    if (name == "descriptors") {
       int fds[60];
       std::fill(std::begin(fds), std::end(fds), ::open("/dev/null", O_RDONLY | O_CLOEXEC));
       for (int i = 0; i < 2000; ++i)
@@ -393,13 +377,48 @@ class Worker {
       lingering();
     } else if (name == "shutdown") {
       ::shutdown(raw_.socket, SHUT_WR);
-    } else if (name == "last_words") {
-      send(ipc::Fatal{"device lost\nand " + std::string(8 << 20, 'f')});
-      std::exit(4);
-    } else if (name != "long_prompt") {
-      std::exit(10);  // nobody knows this order, so the test would prove nothing
+    } else {
+      return false;
     }
-    wait_for_the_end();
+    return true;
+  }
+
+  // 20 MiB of pieces, which no honest channel lets through.
+  void large_record() {
+    if (raw_.region == nullptr) {
+      const std::string piece(8192, 'p');
+      const std::uint32_t words[2] = {8192, 2};
+      while (::send(raw_.stream, words, 8, MSG_NOSIGNAL) > 0 &&
+             ::send(raw_.stream, piece.data(), piece.size(), MSG_NOSIGNAL) > 0) {
+      }
+    } else {
+      // Which sleep the channel has rung for, so that this rings for the others only.
+      auto& asleep = raw_.header().to_daemon.consumer_sleep;
+      do {
+        rung_ = asleep.load();
+        send(ipc::Stats{});
+      } while (rung_ != asleep.load());
+      for (std::uint64_t head = raw_.header().to_daemon.head.load();;) {
+        auto& ring = raw_.header().to_daemon;
+        if (raw_.ring_bytes - (head - ring.tail.load()) < 4096 + 8) {
+          ::usleep(50);
+          continue;
+        }
+        const std::uint64_t offset = head & (raw_.ring_bytes - 1);
+        const std::uint64_t rest = raw_.ring_bytes - offset;
+        const auto length = static_cast<std::uint32_t>(std::min<std::uint64_t>(4096, rest) - 8);
+        const std::uint32_t words[2] = {length == 0 ? 0 : length, 2};
+        if (length == 0) {  // a header's room only: padding
+          const std::uint32_t padding[2] = {0, 4};
+          std::memcpy(raw_.up() + offset, padding, 8);
+        } else {
+          std::memcpy(raw_.up() + offset, words, 8);
+        }
+        head += 8 + length;
+        ring.head.store(head);
+        doorbell_once();
+      }
+    }
   }
   void doorbell_once() {
     auto& ring = raw_.header().to_daemon;

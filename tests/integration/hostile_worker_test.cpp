@@ -112,6 +112,56 @@ const Lie kLies[] = {
     {"last_words", "device lost and fff"},
 };
 
+// A stream on one of the workers, which a thread reads for as long as it lasts.
+class Neighbour {
+ public:
+  explicit Neighbour(const Serving& serving) : client_(serving.port) {
+    client_.send(
+        "POST", "/v1/completions",
+        json({{"prompt", "slow"}, {"max_tokens", 99999}, {"seed", 9}, {"stream", true}}).dump());
+    EXPECT_EQ(client_.receive_head().status, 200);
+    EXPECT_TRUE(client_.receive_chunk().has_value());
+  }
+  ~Neighbour() { stop_reading(); }
+
+  void start_reading() {
+    reader_ = std::thread([this] {
+      while (const auto chunk = client_.receive_chunk()) {
+        if (chunk->empty()) break;
+        streamed_ += *chunk;
+        received_ += chunk->size();
+      }
+    });
+  }
+  void stop_reading() {
+    if (!reader_.joinable()) return;
+    ::shutdown(client_.fd(), SHUT_RDWR);
+    reader_.join();
+  }
+  bool goes_on() const {
+    const std::size_t so_far = received_;
+    return Serving::eventually([&] { return received_ > so_far; });
+  }
+  // What it got, behind stop_reading(), is an exact beginning of its answer.
+  void expect_true_beginning() const {
+    std::string text;
+    std::size_t at = 0;
+    for (std::size_t end; (end = streamed_.find("\n\n", at)) != std::string::npos; at = end + 2) {
+      const json chunk = json::parse(streamed_.substr(at + 6, end - at - 6));
+      text += chunk["choices"][0]["text"].get<std::string>();
+    }
+    EXPECT_GT(text.size(), 100U);
+    const std::string whole = expected_text(9, 99999);
+    EXPECT_NE(whole.find(text), std::string::npos) << text.substr(0, 200);
+  }
+
+ private:
+  HttpClient client_;
+  std::atomic<std::size_t> received_ = 0;
+  std::string streamed_;
+  std::thread reader_;
+};
+
 class HostileWorkerOver : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Transport, HostileWorkerOver, testing::Values("shm", "stdio"),
                          [](const auto& test) { return std::string(test.param); });
@@ -133,38 +183,15 @@ TEST_P(HostileWorkerOver, EndsItselfOnly) {
   }));
   const pid_t daemon = serving.daemon->pid();
 
-  // A neighbour streams from one of the workers during all of this.
-  HttpClient neighbour(serving.port);
-  neighbour.send(
-      "POST", "/v1/completions",
-      json({{"prompt", "slow"}, {"max_tokens", 99999}, {"seed", 9}, {"stream", true}}).dump());
-  ASSERT_EQ(neighbour.receive_head().status, 200);
-  ASSERT_TRUE(neighbour.receive_chunk().has_value());
+  // On one of them, for as long as all of this takes.
+  Neighbour neighbour(serving);
   const std::size_t kept = serving.worker(0)["outstanding_requests"] == 1 ? 0 : 1;
   const std::size_t other = 1 - kept;
   const int kept_pid = serving.worker(kept)["pid"];
   ASSERT_EQ(serving.complete({{"prompt", "warm"}, {"max_tokens", 30}, {"seed", 3}}).status, 200);
   const std::size_t memory = resident_kib(daemon), descriptors = descriptors_of(daemon);
 
-  // Reads for as long as the stream lasts.
-  std::atomic<std::size_t> received = 0;
-  std::string streamed;
-  std::thread reader([&] {
-    while (const auto chunk = neighbour.receive_chunk()) {
-      if (chunk->empty()) break;
-      streamed += *chunk;
-      received += chunk->size();
-    }
-  });
-  const auto stop_reading = [&] {
-    if (!reader.joinable()) return;
-    ::shutdown(neighbour.fd(), SHUT_RDWR);
-    reader.join();
-  };
-  struct AtEnd {
-    std::function<void()> what;
-    ~AtEnd() { what(); }
-  } at_end{stop_reading};
+  neighbour.start_reading();
 
   for (const Lie& lie : kLies) {
     SCOPED_TRACE(lie.name);
@@ -188,8 +215,7 @@ TEST_P(HostileWorkerOver, EndsItselfOnly) {
     EXPECT_LT(cause.size(), 5000U);
     // A token shows that the successor works, so its next start is not delayed.
     ASSERT_EQ(serving.complete({{"prompt", "warm"}, {"max_tokens", 3}, {"seed", 3}}).status, 200);
-    const std::size_t so_far = received;
-    ASSERT_TRUE(Serving::eventually([&] { return received > so_far; })) << "the neighbour stands";
+    ASSERT_TRUE(neighbour.goes_on()) << "the neighbour stands";
     ASSERT_EQ(serving.worker(kept)["pid"], kept_pid) << serving.worker(kept)["last_death"];
     EXPECT_LT(resident_kib(daemon), memory + kMostGrowthKib);
     EXPECT_TRUE(Serving::eventually([&] {
@@ -197,17 +223,8 @@ TEST_P(HostileWorkerOver, EndsItselfOnly) {
     })) << descriptors_of(daemon);
   }
 
-  stop_reading();
-  // What the neighbour got is an exact beginning of its answer.
-  std::string text;
-  std::size_t at = 0;
-  for (std::size_t end; (end = streamed.find("\n\n", at)) != std::string::npos; at = end + 2) {
-    const json chunk = json::parse(streamed.substr(at + 6, end - at - 6));
-    text += chunk["choices"][0]["text"].get<std::string>();
-  }
-  EXPECT_GT(text.size(), 100U);
-  const std::string whole = expected_text(9, 99999);
-  EXPECT_NE(whole.find(text), std::string::npos) << text.substr(0, 200);
+  neighbour.stop_reading();
+  neighbour.expect_true_beginning();
   EXPECT_EQ(send_signal(daemon, 0), 0);
   EXPECT_LT(serving.daemon->log().size(), std::size_t{1} << 20) << "what it logs is bounded, too";
 }

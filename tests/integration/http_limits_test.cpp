@@ -16,88 +16,104 @@ void expect_error_shape(const HttpReply& reply, const std::string& what) {
   EXPECT_TRUE(body["error"].contains("code")) << what;
 }
 
-TEST(BadInput, EveryMalformedRequestIsA4xxInTheErrorsShape) {
-  Serving serving = serve({"server.any_model_name=off"});
-  struct Case {
-    std::string bytes;
-    int status;
-  };
-  std::string host = "Host: 127.0.0.1\r\n";
-  auto post = [&](const std::string& body, const std::string& path = "/v1/completions") {
-    return "POST " + path + " HTTP/1.1\r\n" + host +
-           "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
-  };
-  std::vector<Case> cases = {
-      // HTTP
+struct Malformed {
+  std::string bytes;
+  int status;
+};
+const std::string kHostLine = "Host: 127.0.0.1\r\n";
+
+std::string posted(const std::string& body, const std::string& path = "/v1/completions") {
+  return "POST " + path + " HTTP/1.1\r\n" + kHostLine +
+         "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+std::vector<Malformed> malformed_http() {
+  return {
       {"GARBAGE\r\n\r\n", 400},
       {"GET /health HTTP/1.1\r\n\r\n", 400},
-      {"GET /health HTTP/9.9\r\n" + host + "\r\n", 400},
-      {"GET  /health  HTTP/1.1\r\n" + host + "\r\n", 400},
-      {"GET /health HTTP/1.1\r\n" + host + host + "\r\n", 400},
-      {"GET /health HTTP/1.1\r\n" + host + "no colon here\r\n\r\n", 400},
-      {"GET /health HTTP/1.1\r\n" + host + "Bad Name: x\r\n\r\n", 400},
-      {std::string("GET /health HTTP/1.1\r\n") + host + "X: a\0b\r\n\r\n"s, 400},
-      {"GET /%zz HTTP/1.1\r\n" + host + "\r\n", 400},
-      {"GET /nothing HTTP/1.1\r\n" + host + "\r\n", 404},
-      {"POST /health HTTP/1.1\r\n" + host + "Content-Length: 0\r\n\r\n", 405},
-      {"GET /v1/completions HTTP/1.1\r\n" + host + "\r\n", 405},
-      {"DELETE /v1/models HTTP/1.1\r\n" + host + "\r\n", 405},
-      {"PROPFIND /v1/models HTTP/1.1\r\n" + host + "\r\n", 405},
-      {"POST /v1/completions HTTP/1.1\r\n" + host + "Content-Length: -5\r\n\r\n", 400},
-      {"POST /v1/completions HTTP/1.1\r\n" + host + "Content-Length: many\r\n\r\n", 400},
-      {"POST /v1/completions HTTP/1.1\r\n" + host +
+      {"GET /health HTTP/9.9\r\n" + kHostLine + "\r\n", 400},
+      {"GET  /health  HTTP/1.1\r\n" + kHostLine + "\r\n", 400},
+      {"GET /health HTTP/1.1\r\n" + kHostLine + kHostLine + "\r\n", 400},
+      {"GET /health HTTP/1.1\r\n" + kHostLine + "no colon here\r\n\r\n", 400},
+      {"GET /health HTTP/1.1\r\n" + kHostLine + "Bad Name: x\r\n\r\n", 400},
+      {std::string("GET /health HTTP/1.1\r\n") + kHostLine + "X: a\0b\r\n\r\n"s, 400},
+      {"GET /%zz HTTP/1.1\r\n" + kHostLine + "\r\n", 400},
+      {"GET /nothing HTTP/1.1\r\n" + kHostLine + "\r\n", 404},
+      {"POST /health HTTP/1.1\r\n" + kHostLine + "Content-Length: 0\r\n\r\n", 405},
+      {"GET /v1/completions HTTP/1.1\r\n" + kHostLine + "\r\n", 405},
+      {"DELETE /v1/models HTTP/1.1\r\n" + kHostLine + "\r\n", 405},
+      {"PROPFIND /v1/models HTTP/1.1\r\n" + kHostLine + "\r\n", 405},
+      {"POST /v1/completions HTTP/1.1\r\n" + kHostLine + "Content-Length: -5\r\n\r\n", 400},
+      {"POST /v1/completions HTTP/1.1\r\n" + kHostLine + "Content-Length: many\r\n\r\n", 400},
+      {"POST /v1/completions HTTP/1.1\r\n" + kHostLine +
            "Content-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
        400},
-      {"POST /v1/completions HTTP/1.1\r\n" + host + "Content-Length: 99999999999\r\n\r\n{}", 413},
-      {"POST /v1/completions HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+      {"POST /v1/completions HTTP/1.1\r\n" + kHostLine + "Content-Length: 99999999999\r\n\r\n{}",
+       413},
+      {"POST /v1/completions HTTP/1.1\r\n" + kHostLine + "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
        400},
-      {"POST /v1/completions HTTP/1.1\r\n" + host + "Expect: magic\r\nContent-Length: 2\r\n\r\n",
+      {"POST /v1/completions HTTP/1.1\r\n" + kHostLine +
+           "Expect: magic\r\nContent-Length: 2\r\n\r\n",
        417},
-      {"GET /" + std::string(20000, 'a') + " HTTP/1.1\r\n" + host + "\r\n", 431},
-      {"GET /health HTTP/1.1\r\n" + host + "X: " + std::string(20000, 'a') + "\r\n\r\n", 431},
-      // JSON
-      {post(""), 400},
-      {post("{"), 400},
-      {post("nonsense"), 400},
-      {post("[]"), 400},
-      {post("{\"prompt\":\"x\"} trailing"), 400},
-      {post("{\"prompt\":\"\xff\xfe\"}"), 400},
-      {post(R"({"prompt":"\ud800"})"), 400},
-      {post(R"({"prompt":"x","temperature":1e999})"), 400},
-      {post(std::string(100000, '[')), 400},
-      {post("{\"a\":" + std::string(5000, '{')), 400},
-      // Fields
-      {post("{}"), 400},
-      {post(R"({"prompt":5})"), 400},
-      {post(R"({"prompt":[]})"), 400},
-      {post(R"({"prompt":[1,"a"]})"), 400},
-      {post(R"({"prompt":[-1]})"), 400},
-      {post(R"({"prompt":"x","max_tokens":0})"), 400},
-      {post(R"({"prompt":"x","max_tokens":"many"})"), 400},
-      {post(R"({"prompt":"x","temperature":-1})"), 400},
-      {post(R"({"prompt":"x","top_p":2})"), 400},
-      {post(R"({"prompt":"x","n":129})"), 400},
-      {post(R"({"prompt":"x","stop":[""]})"), 400},
-      {post(R"({"prompt":"x","stream":"yes"})"), 400},
-      {post(R"({"prompt":"x","logit_bias":{"a":1}})"), 400},
-      {post(R"({"messages":[]})", "/v1/chat/completions"), 400},
-      {post(R"({"messages":[{"role":"wizard","content":"x"}]})", "/v1/chat/completions"), 400},
-      {post(R"({"messages":[{"role":"user"}]})", "/v1/chat/completions"), 400},
-      {post(R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function"}]})",
-            "/v1/chat/completions"),
-       400},
-      {post(R"({"tokens":"x"})", "/detokenize"), 400},
-      {post(R"({"prompt":"x","model":"other"})"), 404},
-      {post("{}", "/v1/workers/nobody/restart"), 404},
+      {"GET /" + std::string(20000, 'a') + " HTTP/1.1\r\n" + kHostLine + "\r\n", 431},
+      {"GET /health HTTP/1.1\r\n" + kHostLine + "X: " + std::string(20000, 'a') + "\r\n\r\n", 431},
   };
-  EXPECT_GE(cases.size(), 40U);
-  for (const Case& each : cases) {
-    HttpClient client(serving.port);
-    client.send_raw(each.bytes);
-    HttpReply reply = client.receive();
-    std::string what = each.bytes.substr(0, 150);
-    EXPECT_EQ(reply.status, each.status) << what << "\n" << reply.body;
-    expect_error_shape(reply, what);
+}
+
+std::vector<Malformed> malformed_json() {
+  return {
+      {posted(""), 400},
+      {posted("{"), 400},
+      {posted("nonsense"), 400},
+      {posted("[]"), 400},
+      {posted("{\"prompt\":\"x\"} trailing"), 400},
+      {posted("{\"prompt\":\"\xff\xfe\"}"), 400},
+      {posted(R"({"prompt":"\ud800"})"), 400},
+      {posted(R"({"prompt":"x","temperature":1e999})"), 400},
+      {posted(std::string(100000, '[')), 400},
+      {posted("{\"a\":" + std::string(5000, '{')), 400},
+  };
+}
+
+std::vector<Malformed> malformed_fields() {
+  return {
+      {posted("{}"), 400},
+      {posted(R"({"prompt":5})"), 400},
+      {posted(R"({"prompt":[]})"), 400},
+      {posted(R"({"prompt":[1,"a"]})"), 400},
+      {posted(R"({"prompt":[-1]})"), 400},
+      {posted(R"({"prompt":"x","max_tokens":0})"), 400},
+      {posted(R"({"prompt":"x","max_tokens":"many"})"), 400},
+      {posted(R"({"prompt":"x","temperature":-1})"), 400},
+      {posted(R"({"prompt":"x","top_p":2})"), 400},
+      {posted(R"({"prompt":"x","n":129})"), 400},
+      {posted(R"({"prompt":"x","stop":[""]})"), 400},
+      {posted(R"({"prompt":"x","stream":"yes"})"), 400},
+      {posted(R"({"prompt":"x","logit_bias":{"a":1}})"), 400},
+      {posted(R"({"messages":[]})", "/v1/chat/completions"), 400},
+      {posted(R"({"messages":[{"role":"wizard","content":"x"}]})", "/v1/chat/completions"), 400},
+      {posted(R"({"messages":[{"role":"user"}]})", "/v1/chat/completions"), 400},
+      {posted(R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function"}]})",
+              "/v1/chat/completions"),
+       400},
+      {posted(R"({"tokens":"x"})", "/detokenize"), 400},
+      {posted(R"({"prompt":"x","model":"other"})"), 404},
+      {posted("{}", "/v1/workers/nobody/restart"), 404},
+  };
+}
+
+TEST(BadInput, EveryMalformedRequestIsA4xxInTheErrorsShape) {
+  Serving serving = serve({"server.any_model_name=off"});
+  for (const auto& cases : {malformed_http(), malformed_json(), malformed_fields()}) {
+    EXPECT_GE(cases.size(), 10U);
+    for (const Malformed& each : cases) {
+      HttpClient client(serving.port);
+      client.send_raw(each.bytes);
+      HttpReply reply = client.receive();
+      std::string what = each.bytes.substr(0, 150);
+      EXPECT_EQ(reply.status, each.status) << what << "\n" << reply.body;
+      expect_error_shape(reply, what);
+    }
   }
   EXPECT_EQ(serving.get("/health").status, 200);
   EXPECT_EQ(serving.worker()["restarts"], 0);

@@ -313,83 +313,94 @@ Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
   rows_.reserve(step.columns.size());
   hidden_.clear();
   hidden_.reserve(step.columns.size());
-  std::uint64_t carried = 0;
-  std::uint32_t run_begin = 0;
+  Run run;
   for (std::uint32_t index = 0; index < step.columns.size(); ++index) {
-    const engine::Column& column = step.columns[index];
-    const auto slot = [&](std::uint32_t position) -> Slot& {
-      return slot_in(step.tables[column.sequence], position);
-    };
-    const bool by_host = column.chosen_by == engine::kByHost;
-    const engine::TokenId token = by_host ? column.token : before[column.chosen_by];
-    std::uint64_t past = column.position == 0 ? 0 : slot(column.position - 1).past;
-    if (limits_.states > 0) {
-      const engine::StateUse& use = step.states[column.sequence];
-      if (index == 0 || step.columns[index - 1].sequence != column.sequence) {
-        run_begin = index;
-        carried = column.position == 0 ? 0 : states_[use.from];
-      }
-      past = carried;
-      carried = states_[use.to] = fold(past, token, column.position);
-      if (index - run_begin + 1 == use.saved_after) states_[use.saved] = carried;
-    }
-    std::uint64_t seen = 0;
-    if (limits_.window > 0) {
-      const auto& windows = step.windows[column.sequence];
-      seen = seen_through_window(windows, column.position);
-      past ^= seen;
-      slot_in(windows, column.position) = {token,
-                                           through_window(fold(past, token, column.position))};
-    }
-    slot(column.position) = {token, fold(past, token, column.position)};
-    if (column.output == engine::Output::kNone) continue;
-    std::uint64_t hash = 0;
-    std::vector<engine::TokenId> history;
-    for (std::uint32_t position = 0; position <= column.position; ++position) {
-      hash = mix(hash ^ slot(position).past);
-      history.push_back(slot(position).token);
-    }
-    hash ^= seen;
-    std::vector<float>& row = rows_.emplace_back(row_of(hash, limits_.vocabulary));
-    if (script) {
-      if (const auto forced = script(history)) row[*forced] = 20;
-    }
-    if (poisoned_outputs > 0) {
-      std::fill(row.begin(), row.end(), std::numeric_limits<float>::quiet_NaN());
-      --poisoned_outputs;
-    }
-    const auto best =
-        static_cast<engine::TokenId>(std::max_element(row.begin(), row.end()) - row.begin());
-    double sum = 0;
-    for (const float logit : row)
-      sum += std::exp(static_cast<double>(logit) - row[best]);
-    engine::ColumnOutput& output = outputs_.emplace_back();
-    output.column = index;
-    output.best = best;
-    if (column.output == engine::Output::kSampled) {
-      const engine::Choice& choice = step.choices[index];
-      ipc::Sampling sampling;
-      sampling.temperature = choice.temperature;
-      sampling.top_k = choice.top_k;
-      sampling.top_p = choice.top_p;
-      sampling.min_p = choice.min_p;
-      sampling.seed = choice.seed;
-      const auto drawn = sampler_.sample(row, sampling, {}, column.position + 1 - choice.first);
-      if (drawn.ok()) output.best = *drawn;
-    }
-    chosen_.push_back(output.best);
-    output.best_logprob = static_cast<float>(-std::log(sum));
-    if (column.output == engine::Output::kLogits) output.logits = row;
-    if (column.output == engine::Output::kHidden)
-      output.hidden = hidden_.emplace_back(row_of(mix(hash), limits_.embedding));
-    if (column.logprobs >= 0) {
-      const auto made =
-          sampler_.logprobs(row, output.best, static_cast<std::uint32_t>(column.logprobs));
-      output.logprob = made.chosen;
-      output.top = tops_.emplace_back(made.best.begin(), made.best.end());
-    }
+    const std::uint64_t seen = compute(step, index, before, run);
+    if (step.columns[index].output != engine::Output::kNone) make_output(step, index, seen);
   }
   return std::span<const engine::ColumnOutput>(outputs_);
+}
+
+std::uint64_t FakeExecutor::compute(const Pending& step, std::uint32_t index,
+                                    const std::vector<engine::TokenId>& before, Run& run) {
+  const engine::Column& column = step.columns[index];
+  const auto& table = step.tables[column.sequence];
+  const bool by_host = column.chosen_by == engine::kByHost;
+  const engine::TokenId token = by_host ? column.token : before[column.chosen_by];
+  std::uint64_t past = column.position == 0 ? 0 : slot_in(table, column.position - 1).past;
+  if (limits_.states > 0) {
+    const engine::StateUse& use = step.states[column.sequence];
+    if (index == 0 || step.columns[index - 1].sequence != column.sequence) {
+      run.begin = index;
+      run.carried = column.position == 0 ? 0 : states_[use.from];
+    }
+    past = run.carried;
+    run.carried = states_[use.to] = fold(past, token, column.position);
+    if (index - run.begin + 1 == use.saved_after) states_[use.saved] = run.carried;
+  }
+  std::uint64_t seen = 0;
+  if (limits_.window > 0) {
+    const auto& windows = step.windows[column.sequence];
+    seen = seen_through_window(windows, column.position);
+    past ^= seen;
+    slot_in(windows, column.position) = {token, through_window(fold(past, token, column.position))};
+  }
+  slot_in(table, column.position) = {token, fold(past, token, column.position)};
+  return seen;
+}
+
+void FakeExecutor::make_output(const Pending& step, std::uint32_t index, std::uint64_t seen) {
+  const engine::Column& column = step.columns[index];
+  std::uint64_t hash = 0;
+  std::vector<engine::TokenId> history;
+  for (std::uint32_t position = 0; position <= column.position; ++position) {
+    const Slot& slot = slot_in(step.tables[column.sequence], position);
+    hash = mix(hash ^ slot.past);
+    history.push_back(slot.token);
+  }
+  hash ^= seen;
+  std::vector<float>& row = rows_.emplace_back(row_of(hash, limits_.vocabulary));
+  if (script) {
+    if (const auto forced = script(history)) row[*forced] = 20;
+  }
+  if (poisoned_outputs > 0) {
+    std::fill(row.begin(), row.end(), std::numeric_limits<float>::quiet_NaN());
+    --poisoned_outputs;
+  }
+  const auto best =
+      static_cast<engine::TokenId>(std::max_element(row.begin(), row.end()) - row.begin());
+  double sum = 0;
+  for (const float logit : row)
+    sum += std::exp(static_cast<double>(logit) - row[best]);
+  engine::ColumnOutput& output = outputs_.emplace_back();
+  output.column = index;
+  output.best = best;
+  if (column.output == engine::Output::kSampled)
+    output.best = drawn(row, step.choices[index], column.position).value_or(best);
+  chosen_.push_back(output.best);
+  output.best_logprob = static_cast<float>(-std::log(sum));
+  if (column.output == engine::Output::kLogits) output.logits = row;
+  if (column.output == engine::Output::kHidden)
+    output.hidden = hidden_.emplace_back(row_of(mix(hash), limits_.embedding));
+  if (column.logprobs >= 0) {
+    const auto made =
+        sampler_.logprobs(row, output.best, static_cast<std::uint32_t>(column.logprobs));
+    output.logprob = made.chosen;
+    output.top = tops_.emplace_back(made.best.begin(), made.best.end());
+  }
+}
+
+std::optional<engine::TokenId> FakeExecutor::drawn(const std::vector<float>& row,
+                                                   const engine::Choice& choice,
+                                                   std::uint32_t position) {
+  ipc::Sampling sampling;
+  sampling.temperature = choice.temperature;
+  sampling.top_k = choice.top_k;
+  sampling.top_p = choice.top_p;
+  sampling.min_p = choice.min_p;
+  sampling.seed = choice.seed;
+  const auto token = sampler_.sample(row, sampling, {}, position + 1 - choice.first);
+  return token.ok() ? std::optional(*token) : std::nullopt;
 }
 
 }  // namespace bulkhead::test

@@ -101,6 +101,19 @@ class FakeExecutor : public engine::Executor {
   // A page to which a step in flight writes may be in another step's tables only if it belongs to the same sequence.
   Status check_against(const Pending& earlier, const engine::Step& step) const;
 
+  // What the columns of one sequence carry from one to the next.
+  struct Run {
+    std::uint64_t carried = 0;
+    std::uint32_t begin = 0;
+  };
+  // Writes the column to its pages and states, and returns what it sees of windowed layers. `before`: the tokens that
+  // the step before chose.
+  std::uint64_t compute(const Pending& step, std::uint32_t index,
+                        const std::vector<engine::TokenId>& before, Run& run);
+  void make_output(const Pending& step, std::uint32_t index, std::uint64_t seen);
+  std::optional<engine::TokenId> drawn(const std::vector<float>& row, const engine::Choice& choice,
+                                       std::uint32_t position);
+
   engine::PageSum sum_of(engine::PageIndex page) const;
   Slot& slot_in(const std::vector<engine::PageIndex>& table, std::uint32_t position);
   // Hashes what a column at `position` sees of its sequence's windowed layers, without what the column itself writes.

@@ -251,33 +251,109 @@ TEST_F(LatentAttention, AgreesWithDoubleHoweverItIsShared) {
   }
 }
 
-TEST_F(LatentAttention, HeadsWithMatricesOfTheirOwnKeepTheirBits) {
+// Matrices of heads: slices of a tensor, each with inputs of its own.
+struct HeadMatrices {
+  model::TensorType type;
+  std::uint32_t slices, rows, width;
+  std::vector<std::byte> data{};
+  std::vector<model::TensorInfo> tensors{};
+  std::vector<float> x{};  // [pair of a column and a slice][width]
+
+  std::size_t row_bytes() const { return data.size() / (std::size_t{slices} * rows); }
+  std::vector<const model::TensorInfo*> views() {
+    tensors.resize(slices);
+    std::vector<const model::TensorInfo*> all;
+    for (std::uint32_t s = 0; s < slices; ++s) {
+      tensors[s].type = type;
+      tensors[s].ne = {width, rows, 1, 1};
+      tensors[s].dimensions = 2;
+      tensors[s].data = std::span(data).subspan(s * rows * row_bytes(), rows * row_bytes());
+      all.push_back(&tensors[s]);
+    }
+    return all;
+  }
+  // Writes the inputs as products of the mapping read them.
+  void fill(std::byte* to, const k::Mapping& mapping, std::uint32_t pairs) const {
+    const std::uint32_t stride = k::input_stride(mapping, width);
+    for (std::uint32_t pair = 0; pair < pairs; ++pair) {
+      for (std::uint32_t i = 0; i < k::input_padded(mapping, width); ++i) {
+        const float value = i < width ? x[pair * width + i] : 0.0F;
+        if (mapping.units) {
+          const std::uint16_t bits = k::types::to_half(value);
+          std::memcpy(to + ((pair / 8 * (stride / 32) + i / 32) * 256 + pair % 8 * 32 + i % 32) * 2,
+                      &bits, 2);
+        } else {
+          std::memcpy(to + (pair * stride + input_place(mapping, i)) * 4, &value, 4);
+        }
+      }
+    }
+  }
+  // `error`: of the terms' magnitudes.
+  void expect_near(const std::vector<float>& made, double error) const {
+    for (std::uint32_t at = 0; at < made.size(); ++at) {
+      const std::uint32_t pair = at / rows, slice = pair % slices;
+      const auto row = reference::dequantize(
+          type, std::span(data).subspan((slice * rows + at % rows) * row_bytes(), row_bytes()),
+          width);
+      double sum = 0, magnitude = 0;
+      for (std::uint32_t i = 0; i < width; ++i) {
+        const double term = row[i] * static_cast<double>(x[pair * width + i]);
+        sum += term;
+        magnitude += std::abs(term);
+      }
+      ASSERT_NEAR(made[at], sum, error * magnitude + 1e-6) << "pair " << pair;
+    }
+  }
+};
+
+class HeadProducts : public LatentAttention {
+ protected:
+  std::vector<float> multiply(const HeadMatrices& each, const k::Mapping& mapping,
+                              const PackedMatrix& packed, const gpu::Buffer& memory,
+                              std::uint32_t count) {
+    const std::uint32_t stride = k::input_stride(mapping, each.width);
+    const std::uint32_t pairs = count * each.slices;
+    const gpu::Buffer in = empty((pairs + 7) / 8 * 8 * stride * 4);
+    each.fill(in.mapped().data(), mapping, pairs);
+    k::MatvecShape shape;
+    shape.type = packed.type();
+    shape.rows = each.rows;
+    shape.groups = packed.layout().groups;
+    shape.together = each.slices;
+    k::SliceProduct product = k::slice_product(mapping, shape, each.slices, count);
+    if (mapping.units) emulate_experts(product.variant, shape);
+    const gpu::Buffer out = empty(std::size_t{pairs} * each.rows * 4), counts = parameters(count);
+    k::ExpertPush push{};
+    push.product.quants = memory.address() + packed.layout().quants;
+    push.product.high = memory.address() + packed.layout().high;
+    push.product.scales = memory.address() + packed.layout().scales;
+    push.product.supers = memory.address() + packed.layout().supers;
+    push.product.x = in.address();
+    push.product.out_address = out.address();
+    push.product.parameters = counts.address();
+    push.product.rows = push.product.written_rows = push.product.out_stride = each.rows;
+    push.product.groups = shape.groups;
+    push.product.x_stride = stride;
+    run(product.variant.spec, push, product.workgroups,
+        (each.rows + product.variant.rows_per_workgroup - 1) / product.variant.rows_per_workgroup);
+    return read<float>(out, std::size_t{pairs} * each.rows);
+  }
+};
+
+TEST_F(HeadProducts, OfMatricesOfTheirOwnKeepTheirBits) {
   using model::TensorType;
-  struct Matrix {
-    TensorType type;
-    std::uint32_t slices, rows, width;
-  };
   std::vector<NamedMapping> mappings = test_mappings(device());
   k::Mapping units = k::lanes_mapping(device().info());
   units.units = true;
   mappings.push_back({"units, emulated", units});
-  for (const Matrix& each :
-       {Matrix{TensorType::kF16, 4, 96, 48}, Matrix{TensorType::kQ8_0, 5, 52, 96},
-        Matrix{TensorType::kQ5_0, 3, 64, 64}}) {
-    const auto data = reference::random_rows(each.type, std::size_t{each.slices} * each.rows,
-                                             each.width, random_);
-    const std::size_t row_bytes = data.size() / (std::size_t{each.slices} * each.rows);
-    std::vector<model::TensorInfo> tensors(each.slices);
-    std::vector<const model::TensorInfo*> views;
-    for (std::uint32_t s = 0; s < each.slices; ++s) {
-      tensors[s].type = each.type;
-      tensors[s].ne = {each.width, each.rows, 1, 1};
-      tensors[s].dimensions = 2;
-      tensors[s].data = std::span(data).subspan(s * each.rows * row_bytes, each.rows * row_bytes);
-      views.push_back(&tensors[s]);
-    }
-    std::vector<float> x = random_floats(std::size_t{33} * each.slices * each.width);
-    for (float& value : x)
+  for (HeadMatrices each :
+       {HeadMatrices{TensorType::kF16, 4, 96, 48}, HeadMatrices{TensorType::kQ8_0, 5, 52, 96},
+        HeadMatrices{TensorType::kQ5_0, 3, 64, 64}}) {
+    each.data = reference::random_rows(each.type, std::size_t{each.slices} * each.rows, each.width,
+                                       random_);
+    const std::vector<const model::TensorInfo*> views = each.views();
+    each.x = random_floats(std::size_t{33} * each.slices * each.width);
+    for (float& value : each.x)
       value = std::round(value * 64) / 64;  // halves hold it
     for (const auto& [name, mapping] : mappings) {
       const PackedMatrix packed(views, {}, mapping.units ? Packing::kUnits : Packing::kPlanes,
@@ -288,65 +364,12 @@ TEST_F(LatentAttention, HeadsWithMatricesOfTheirOwnKeepTheirBits) {
       for (const std::uint32_t count : {33U, 16U, 3U, 1U}) {
         SCOPED_TRACE(testing::Message() << name << ' ' << model::traits(each.type)->name << ", "
                                         << count << " columns");
-        const std::uint32_t stride = k::input_stride(mapping, each.width);
-        const std::uint32_t pairs = count * each.slices;
-        const gpu::Buffer in = empty((pairs + 7) / 8 * 8 * stride * 4);
-        for (std::uint32_t pair = 0; pair < pairs; ++pair) {
-          for (std::uint32_t i = 0; i < k::input_padded(mapping, each.width); ++i) {
-            const float value = i < each.width ? x[pair * each.width + i] : 0.0F;
-            std::byte* const to = in.mapped().data();
-            if (mapping.units) {
-              const std::uint16_t bits = k::types::to_half(value);
-              std::memcpy(
-                  to + ((pair / 8 * (stride / 32) + i / 32) * 256 + pair % 8 * 32 + i % 32) * 2,
-                  &bits, 2);
-            } else {
-              std::memcpy(to + (pair * stride + input_place(mapping, i)) * 4, &value, 4);
-            }
-          }
+        const std::vector<float> made = multiply(each, mapping, packed, memory, count);
+        if (first.empty()) {
+          first = made;
+          ASSERT_NO_FATAL_FAILURE(each.expect_near(made, mapping.units ? 0x1p-11 : 1e-6));
         }
-        k::MatvecShape shape;
-        shape.type = packed.type();
-        shape.rows = each.rows;
-        shape.groups = packed.layout().groups;
-        shape.together = each.slices;
-        k::SliceProduct product = k::slice_product(mapping, shape, each.slices, count);
-        if (mapping.units) emulate_experts(product.variant, shape);
-        const gpu::Buffer out = empty(std::size_t{pairs} * each.rows * 4),
-                          counts = parameters(count);
-        k::ExpertPush push{};
-        push.product.quants = memory.address() + packed.layout().quants;
-        push.product.high = memory.address() + packed.layout().high;
-        push.product.scales = memory.address() + packed.layout().scales;
-        push.product.supers = memory.address() + packed.layout().supers;
-        push.product.x = in.address();
-        push.product.out_address = out.address();
-        push.product.parameters = counts.address();
-        push.product.rows = push.product.written_rows = push.product.out_stride = each.rows;
-        push.product.groups = shape.groups;
-        push.product.x_stride = stride;
-        run(product.variant.spec, push, product.workgroups,
-            (each.rows + product.variant.rows_per_workgroup - 1) /
-                product.variant.rows_per_workgroup);
-        const auto made = read<float>(out, std::size_t{pairs} * each.rows);
-        if (first.empty()) first = made;
         ASSERT_EQ(std::memcmp(made.data(), first.data(), made.size() * 4), 0);
-        if (count != 33) continue;
-        const double error = mapping.units ? 0x1p-11 : 1e-6;  // of the terms' magnitudes
-        for (std::uint32_t at = 0; at < made.size(); ++at) {
-          const std::uint32_t pair = at / each.rows, slice = pair % each.slices;
-          const auto row = reference::dequantize(
-              each.type,
-              std::span(data).subspan((slice * each.rows + at % each.rows) * row_bytes, row_bytes),
-              each.width);
-          double sum = 0, magnitude = 0;
-          for (std::uint32_t i = 0; i < each.width; ++i) {
-            const double term = row[i] * static_cast<double>(x[pair * each.width + i]);
-            sum += term;
-            magnitude += std::abs(term);
-          }
-          ASSERT_NEAR(made[at], sum, error * magnitude + 1e-6) << "pair " << pair;
-        }
       }
     }
   }

@@ -76,6 +76,22 @@ TEST(StepShapes, AShortRingKeepsTheNarrowerOnes) {
             (std::vector<std::uint32_t>{1, 2, 4, 8, 16, 32, 64, 128, 2048}));
 }
 
+struct LoadedSequence {
+  std::vector<TokenId> tokens;
+  std::uint32_t prompt = 0, done = 0;
+  std::vector<Row> rows;
+
+  // Begins now and then, with a prompt of random length and tokens.
+  bool begin(std::mt19937& random) {
+    if (!tokens.empty()) return true;
+    if (random() % 4 != 0) return false;
+    prompt = 1 + random() % 45;
+    for (std::uint32_t i = 0; i < prompt; ++i)
+      tokens.push_back(3 + random() % 256);
+    return true;
+  }
+};
+
 // Prompts arrive at random; each step takes as much of them as it has room for, and the answers are
 // decoded beside each other.
 TEST_F(FailingDevice, AMixedLoadRecordsNothingAnew) {
@@ -93,15 +109,10 @@ TEST_F(FailingDevice, AMixedLoadRecordsNothingAnew) {
       pages.push_back(slot * pages_each + i);
     return pages;
   };
-  struct Sequence {
-    std::vector<TokenId> tokens;
-    std::uint32_t prompt = 0, done = 0;
-    std::vector<Row> rows;
-  };
   const double recordings = counter(executor, "ring_recordings");
   const double allocations = counter(executor, "device_allocations");
   std::mt19937 random(3);
-  std::vector<Sequence> running, finished;
+  std::vector<LoadedSequence> running, finished;
   std::vector<std::vector<PageIndex>> pages;
   for (std::uint32_t slot = 0; slot < 6; ++slot) {
     pages.push_back(pages_of(slot));
@@ -110,16 +121,11 @@ TEST_F(FailingDevice, AMixedLoadRecordsNothingAnew) {
   int steps = 0;
   for (; finished.size() < 12; ++steps) {
     std::vector<Column> columns;
-    std::vector<Sequence*> asked;
+    std::vector<LoadedSequence*> asked;
     std::uint32_t room = std::min(40U, executor.limits().max_columns - 6);
     for (std::uint32_t slot = 0; slot < 6; ++slot) {
-      Sequence& sequence = running[slot];
-      if (sequence.tokens.empty()) {
-        if (random() % 4 != 0) continue;
-        sequence.prompt = 1 + random() % 45;
-        for (std::uint32_t i = 0; i < sequence.prompt; ++i)
-          sequence.tokens.push_back(3 + random() % 256);
-      }
+      LoadedSequence& sequence = running[slot];
+      if (!sequence.begin(random)) continue;
       const auto left = static_cast<std::uint32_t>(sequence.tokens.size()) - sequence.done;
       const std::uint32_t count = left == 1 ? 1 : std::min(left, room);
       if (left > 1) room -= count;
@@ -138,7 +144,7 @@ TEST_F(FailingDevice, AMixedLoadRecordsNothingAnew) {
       asked[i]->rows.push_back((*rows)[i]);
       asked[i]->tokens.push_back((*rows)[i].best);
       if (asked[i]->rows.size() < 8) continue;
-      finished.push_back(std::exchange(*asked[i], Sequence{}));
+      finished.push_back(std::exchange(*asked[i], LoadedSequence{}));
     }
   }
   EXPECT_GT(steps, 20);
@@ -146,7 +152,7 @@ TEST_F(FailingDevice, AMixedLoadRecordsNothingAnew) {
   EXPECT_EQ(counter(executor, "device_allocations"), allocations);
 
   // Each sequence gives the same bits when it is computed alone, token by token.
-  for (const Sequence& sequence : finished) {
+  for (const LoadedSequence& sequence : finished) {
     std::vector<Row> alone;
     for (std::uint32_t i = 0; i + 1 < sequence.tokens.size(); ++i) {
       const bool asks = i + 1 >= sequence.prompt;

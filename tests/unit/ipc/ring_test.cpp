@@ -1,38 +1,17 @@
 #include "ipc/ring.hpp"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <memory>
-#include <random>
-#include <thread>
+#include <cstdint>
+#include <cstring>
+#include <ostream>
+#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "tests/unit/ipc/ring_in_memory.hpp"
+
 namespace bulkhead::ipc {
 namespace {
-
-// Both ends of one ring in one process; `control` and `data` stand for the shared memory.
-struct Ring {
-  explicit Ring(std::uint64_t size)
-      : bytes(size), data(static_cast<std::byte*>(std::aligned_alloc(64, size)), &std::free) {}
-  RingProducer producer() { return RingProducer(*control, data.get(), bytes); }
-  RingConsumer consumer() { return RingConsumer(*control, data.get(), bytes); }
-  void header(std::uint64_t at, std::uint32_t length, FrameKind kind) {
-    const FrameHeader header{length, kind};
-    std::memcpy(data.get() + at, &header, sizeof header);
-  }
-
-  std::uint64_t bytes;
-  std::unique_ptr<RingControl> control = std::make_unique<RingControl>();
-  std::unique_ptr<std::byte[], decltype(&std::free)> data;
-};
 
 void fill(std::span<std::byte> payload, std::uint64_t seed) {
   for (std::size_t i = 0; i < payload.size(); ++i) {
@@ -305,183 +284,6 @@ TEST(Ring, LengthIsReadOnce) {
 }
 
 // ---- two threads ----
-
-// Plays the socketpair between processes: one rings it without blocking, and the other sleeps on it.
-class Bell {
- public:
-  Bell() {
-    if (::pipe2(ends_, O_CLOEXEC | O_NONBLOCK) != 0) std::abort();
-  }
-  ~Bell() {
-    ::close(ends_[0]);
-    ::close(ends_[1]);
-  }
-  void ring() { (void)!::write(ends_[1], "!", 1); }
-  // Returns false if nobody rang within a minute, or somebody rang more often than `allowed`.
-  bool sleep(std::uint64_t allowed) {
-    pollfd wait{ends_[0], POLLIN, 0};
-    if (::poll(&wait, 1, 60000) != 1) return false;
-    return count(allowed);
-  }
-  bool count(std::uint64_t allowed) {
-    char bytes[64];
-    for (ssize_t got; (got = ::read(ends_[0], bytes, sizeof bytes)) > 0;)
-      rung_ += static_cast<std::uint64_t>(got);
-    return rung_ <= allowed;
-  }
-
- private:
-  int ends_[2] = {-1, -1};
-  std::uint64_t rung_ = 0;
-};
-
-// Writes eight bytes at a time; otherwise most of the test's time would go into the pattern.
-void fill_words(std::span<std::byte> payload, std::uint64_t seed) {
-  std::size_t i = 0;
-  for (; i + 8 <= payload.size(); i += 8) {
-    const std::uint64_t word = seed * 0x9E3779B97F4A7C15U + i;
-    std::memcpy(payload.data() + i, &word, 8);
-  }
-  for (; i < payload.size(); ++i)
-    payload[i] = static_cast<std::byte>(seed * 31 + i);
-}
-bool matches_words(std::span<const std::byte> payload, std::uint64_t seed) {
-  std::size_t i = 0;
-  for (; i + 8 <= payload.size(); i += 8) {
-    std::uint64_t word;
-    std::memcpy(&word, payload.data() + i, 8);
-    if (word != seed * 0x9E3779B97F4A7C15U + i) return false;
-  }
-  for (; i < payload.size(); ++i) {
-    if (payload[i] != static_cast<std::byte>(seed * 31 + i)) return false;
-  }
-  return true;
-}
-
-// Waits in place: first with some pauses, for a peer on another core, then by giving the core to a peer on this one.
-class Backoff {
- public:
-  void wait() {
-    if (++turns_ % 64 == 0) return std::this_thread::yield();
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
-
- private:
-  unsigned turns_ = 0;
-};
-
-// Records of random sizes, over wraps, stalls and sleeps of both ends. One end works in place and one in private
-// memory, as worker and daemon do. If a wake-up is lost, the test ends after a minute.
-//   BULKHEAD_RING_RECORDS   how many records (default 300000; 100 million for a long ThreadSanitizer run)
-//   BULKHEAD_RING_SEED      decides the sizes and pauses (default 7)
-TEST(Ring, TwoThreadsRandomSizesWrapsAndStalls) {
-  const auto setting = [](const char* name, std::uint64_t otherwise) {
-    const char* text = std::getenv(name);
-    return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
-  };
-  const std::uint64_t records = setting("BULKHEAD_RING_RECORDS", 300000);
-  const auto seed = static_cast<std::uint_fast32_t>(setting("BULKHEAD_RING_SEED", 7));
-  constexpr std::uint64_t kTold = 10'000'000;  // prints a line after each so many records
-  Ring ring(4096);
-  Bell consumers_bell, producers_bell;
-  std::atomic<bool> stop = false;
-  std::uint64_t waits = 0, sleeps = 0, wraps_in_bytes = 0;
-  const char* writers_failure = nullptr;
-
-  std::thread writer([&] {
-    auto producer = ring.producer();
-    std::minstd_rand random(seed);
-    Backoff backoff;
-    for (std::uint64_t i = 0; i < records; ++i) {
-      const std::uint64_t draw = random();
-      const std::uint64_t size =
-          1 + (draw >> 8) % (draw % 64 == 0 ? max_payload(ring.bytes) : std::uint64_t{96});
-      std::byte* place;
-      int tries = 0;
-      while ((place = producer.reserve(size)) == nullptr) {
-        if (stop || producer.fault() != RingFault::kNone) return;
-        if (++tries < 256 || draw % 4 != 0) {
-          backoff.wait();
-          continue;
-        }
-        if (!producer.announce_wait(size)) {
-          ++waits;
-          if (!producers_bell.sleep(producer.waits_announced())) {
-            writers_failure = "the producer's wake-up was lost, or it was rung too often";
-            stop = true;
-            return;
-          }
-        }
-        producer.withdraw_wait();
-        if (!producers_bell.count(producer.waits_announced())) {
-          writers_failure = "the producer was rung twice for one wait";
-        }
-      }
-      fill_words({place, size}, i);
-      producer.commit(size, FrameKind::kWhole);
-      wraps_in_bytes += frame_bytes(size);
-      if (producer.must_ring()) consumers_bell.ring();
-      if (draw % 4096 == 1) std::this_thread::yield();
-      if (draw % 8192 == 2) std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-  });
-
-  auto consumer = ring.consumer();
-  std::minstd_rand random(seed + 2);
-  std::vector<std::byte> inbox(max_payload(ring.bytes));
-  Backoff backoff;
-  const char* failure = nullptr;
-  const auto begun = std::chrono::steady_clock::now();
-  for (std::uint64_t i = 0; i < records && failure == nullptr; ++i) {
-    const std::uint64_t draw = random();
-    FrameHeader frame;
-    int tries = 0;
-    while (!consumer.next(frame) && failure == nullptr) {
-      if (consumer.fault() != RingFault::kNone) {
-        failure = to_string(consumer.fault());
-      } else if (stop) {
-        failure = "the producer gave up";
-      } else if (++tries < 256 || draw % 4 != 0) {
-        backoff.wait();
-      } else {
-        if (!consumer.announce_sleep()) {
-          ++sleeps;
-          if (!consumers_bell.sleep(consumer.sleeps_announced()))
-            failure = "the consumer's wake-up was lost, or it was rung too often";
-        }
-        consumer.withdraw_sleep();
-        if (!consumers_bell.count(consumer.sleeps_announced()))
-          failure = "the consumer was rung twice for one sleep";
-      }
-    }
-    if (failure != nullptr) break;
-    consumer.take(inbox.data());
-    consumer.release();
-    if (consumer.must_ring()) producers_bell.ring();
-    if (!matches_words({inbox.data(), frame.length}, i)) failure = "a record is not what was sent";
-    if (draw % 4096 == 1) std::this_thread::yield();
-    if (draw % 8192 == 2) std::this_thread::sleep_for(std::chrono::microseconds(50));
-    if ((i + 1) % kTold == 0) {
-      std::printf("%llu M records, %.0f s\n", static_cast<unsigned long long>((i + 1) / 1'000'000),
-                  std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
-      std::fflush(stdout);
-    }
-  }
-  stop = true;
-  producers_bell.ring();  // the producer may sleep after a failure
-  writer.join();
-  if (failure != nullptr || writers_failure != nullptr) {
-    FAIL() << (failure != nullptr ? failure : writers_failure) << "; seed " << seed;
-  }
-  FrameHeader frame;
-  EXPECT_FALSE(consumer.next(frame));
-  std::printf("%llu records, %llu turns of the ring, %llu waits for room and %llu sleeps asleep\n",
-              static_cast<unsigned long long>(records),
-              static_cast<unsigned long long>(wraps_in_bytes / ring.bytes),
-              static_cast<unsigned long long>(waits), static_cast<unsigned long long>(sleeps));
-}
 
 }  // namespace
 }  // namespace bulkhead::ipc

@@ -37,7 +37,7 @@ void expect_refused(const Parsed<GenerationRequest>& parsed, const Malformed& ea
   }
 }
 
-TEST(ParseCompletion, MalformedRequestsNameTheirField) {
+TEST(ParseCompletion, MalformedBodiesAndPromptsNameTheirField) {
   const Malformed cases[] = {
       {"", ""},
       {" ", ""},
@@ -69,6 +69,14 @@ TEST(ParseCompletion, MalformedRequestsNameTheirField) {
       {"{\"prompt\":[\"a\",1]}", "prompt"},
       {"{\"prompt\":[\"a\",{}]}", "prompt"},
       {"{\"prompt\":[null]}", "prompt"},
+  };
+  static_assert(std::size(cases) >= 30);
+  for (const Malformed& each : cases)
+    expect_refused(parse_completion(each.body), each);
+}
+
+TEST(ParseCompletion, MalformedFieldsAreNamed) {
+  const Malformed cases[] = {
       {"{\"prompt\":\"x\",\"model\":5}", "model"},
       {"{\"prompt\":\"x\",\"stream\":1}", "stream"},
       {"{\"prompt\":\"x\",\"stream_options\":true}", "stream_options"},
@@ -129,7 +137,7 @@ TEST(ParseCompletion, MalformedRequestsNameTheirField) {
       {R"({"prompt":"x","guided_choice":"a"})", "guided_choice"},
       {"{\"prompt\":\"x\",\"response_format\":\"json\"}", "response_format"},
   };
-  static_assert(std::size(cases) >= 40);
+  static_assert(std::size(cases) >= 50);
   for (const Malformed& each : cases)
     expect_refused(parse_completion(each.body), each);
 }
