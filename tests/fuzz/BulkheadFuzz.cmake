@@ -3,7 +3,7 @@
 # A program around LLVMFuzzerTestOneInput, from one source for two uses:
 #   clang   the libFuzzer program NAME (tests/fuzz/run builds and runs these, by hand and for long)
 #   GCC     the same entry point under driver.cpp, and a CTest test "fuzz.NAME" that runs corpus/NAME
-#           and RUNS deterministic mutations of it (default 20000), a twentieth of them under a sanitizer
+#           and RUNS deterministic mutations of it (default 20000), an eighth of them under a sanitizer
 function(bulkhead_fuzz name)
   cmake_parse_arguments(arg "" "RUNS;MAX_BYTES" "SOURCES;LINK" ${ARGN})
   if(NOT arg_RUNS)
@@ -13,7 +13,7 @@ function(bulkhead_fuzz name)
     set(arg_MAX_BYTES 4096)
   endif()
   if(BULKHEAD_SANITIZE)
-    math(EXPR arg_RUNS "${arg_RUNS} / 20")
+    math(EXPR arg_RUNS "${arg_RUNS} / 8")
   endif()
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE bulkhead_options ${arg_LINK})

@@ -2,8 +2,9 @@
 //
 //   NAME [--runs=N] [--seed=S] [--max-bytes=B] [--only=K] CORPUS...
 //
-// Mutation K depends only on the corpus, S and K: a failure names K, and --only=K runs it again. Nothing guides the
-// mutations, as libFuzzer would; they only keep bugs that were found from coming back.
+// Mutation K depends on the corpus, S and K alone: a failure names K, and --only=K runs it again. The variable
+// BULKHEAD_FUZZ_TIMES=T makes T times as many mutations.
+// Nothing guides the mutations (that is libFuzzer's art); they keep found bugs found.
 #include <unistd.h>
 
 #include <algorithm>
@@ -141,6 +142,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "fuzz driver: the corpus is empty; give a file or a directory\n");
     return 2;
   }
+  if (const char* const times = std::getenv("BULKHEAD_FUZZ_TIMES"); times != nullptr)
+    runs *= std::max<std::uint64_t>(1, std::strtoull(times, nullptr, 10));
   std::signal(SIGALRM, on_signal);
   for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
     if (__sanitizer_set_death_callback == nullptr) std::signal(number, on_signal);
