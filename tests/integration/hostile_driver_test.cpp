@@ -145,7 +145,7 @@ TEST_F(HostileDriver, IsWatchedWhereTheSandboxOnlyLogs) {
   // Without the harmful acts, because these would succeed.
   Daemon::Options options;
   options.arguments = {"--set", "models.0.path=builtin", "--set", "isolation.sandbox=log"};
-  options.computing_worker = "builtin-0";
+  options.computing_workers = {"builtin-0"};
   Daemon daemon(BULKHEADD, options);
   ASSERT_NE(daemon.wait_until_listening(), 0) << daemon.log();
   EXPECT_TRUE(daemon.says("isolation.sandbox is log")) << daemon.log();
@@ -164,7 +164,7 @@ TEST(Protections, OfAWorkerAreToldAsTheyAre) {
     Daemon::Options options;
     options.arguments = {"--set", "models.0.path=builtin", "--set",
                          "isolation.namespaces="s + namespaces};
-    options.computing_worker = "builtin-0";
+    options.computing_workers = {"builtin-0"};
     Daemon daemon(BULKHEADD, options);
     ASSERT_NE(daemon.wait_until_listening(), 0) << daemon.log();
     const json worker = worker_of(daemon);
@@ -217,7 +217,7 @@ TEST(Protections, AreToldByTheDoctorAsTheyAre) {
 
   Daemon::Options options;
   options.arguments = {"--set", "models.0.path=builtin"};
-  options.computing_worker = "builtin-0";
+  options.computing_workers = {"builtin-0"};
   Daemon daemon(BULKHEADD, options);
   ASSERT_NE(daemon.wait_until_listening(), 0) << daemon.log();
   const json protections = worker_of(daemon)["protections"];

@@ -21,8 +21,10 @@ TEST(LoadedModels, AreLoadedWhileAnotherStreamsAndComeBackFromTheVault) {
   const auto file = fixtures() / "models" / "tiny-qwen2-Q8_0.gguf";
   if (!std::filesystem::exists(file)) GTEST_SKIP() << "no fixtures";
   const Serving serving = serve_model(
-      "", {"models.0.path=builtin", "models.0.name=builtin", "models.1.name=tiny",
-           "models.1.path=" + file.string(), "models.1.load=first_use", "engine.kv_cache_mb=32"});
+      "",
+      {"models.0.path=builtin", "models.0.name=builtin", "models.1.name=tiny",
+       "models.1.path=" + file.string(), "models.1.load=first_use", "engine.kv_cache_mb=32"},
+      {}, {}, {"tiny-0"});
   const json request = {{"model", "builtin"}, {"prompt", "Once upon a time"}, {"max_tokens", 60},
                         {"seed", 7},          {"temperature", 0.8},           {"stream", true}};
   const Answer alone = complete(serving, request);

@@ -10,14 +10,17 @@
 
 namespace bulkhead::test {
 
+// `others`: workers besides the model's first one, which tests' kernels are lent to as well.
 inline Serving serve_model(const std::string& model, const std::vector<std::string>& settings = {},
                            std::map<std::string, std::string> environment = {},
-                           std::vector<std::string> arguments = {}) {
+                           std::vector<std::string> arguments = {},
+                           std::vector<std::string> others = {}) {
   Daemon::Options options;
   options.environment = std::move(environment);
   options.arguments = std::move(arguments);
-  options.computing_worker =
-      (model.empty() ? "builtin" : std::filesystem::path(model).stem().string()) + "-0";
+  options.computing_workers = std::move(others);
+  options.computing_workers.push_back(
+      (model.empty() ? "builtin" : std::filesystem::path(model).stem().string()) + "-0");
   if (!model.empty()) options.arguments.insert(options.arguments.end(), {"--model", model});
   for (const std::string& setting : settings)
     options.arguments.insert(options.arguments.end(), {"--set", setting});

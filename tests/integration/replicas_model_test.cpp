@@ -25,7 +25,7 @@ std::string text_over_a_kill(const Serving& serving, json ask, pid_t pid) {
 }
 
 TEST(Replicas, OfOneDeviceGiveTheSameTokens) {
-  const Serving serving = serve_model("", {"models.0.devices=[0, 0]"});
+  const Serving serving = serve_model("", {"models.0.devices=[0, 0]"}, {}, {}, {"builtin-1"});
   ASSERT_EQ(workers(serving).size(), 2U);
   const std::string text = complete(serving, kAsk).text;
   pid_in(serving, "builtin-1", "ready");
@@ -35,7 +35,7 @@ TEST(Replicas, OfOneDeviceGiveTheSameTokens) {
 }
 
 TEST(Replicas, GoOnWithTheStreamsOfOneThatIsKilled) {
-  const Serving serving = serve_model("", {"models.0.devices=[0, 0]"});
+  const Serving serving = serve_model("", {"models.0.devices=[0, 0]"}, {}, {}, {"builtin-1"});
   json ask = kAsk;
   ask["max_tokens"] = 100;
   const std::string text = complete(serving, ask).text;

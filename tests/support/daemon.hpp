@@ -35,10 +35,10 @@ class Daemon {
     // Added to the test's environment. Without an XDG_CACHE_HOME the tests' shared one is used, so that kernels which
     // one daemon compiles serve the next.
     std::map<std::string, std::string> environment;
-    // The name of a worker that computes: its cache folder begins with kernels from other tests.
-    std::string computing_worker = {};
+    // The names of workers that compute: their cache folders begin with other tests' kernels.
+    std::vector<std::string> computing_workers = {};
     int listener = -1;  // a socket that the daemon gets as from a service manager
-    int log_fd = -1;  // its stderr, instead of the file that log() reads
+    int log_fd = -1;    // its stderr, instead of the file that log() reads
   };
 
   Daemon(const std::string& program, const Options& options) {
@@ -53,12 +53,14 @@ class Daemon {
     for (std::string& word : words)
       argv.push_back(word.data());
     argv.push_back(nullptr);
-    if (!options.computing_worker.empty()) {
-      const auto home = options.environment.find("XDG_CACHE_HOME");
-      worker_cache_ = home == options.environment.end() ? kCacheHome : home->second;
-      worker_cache_ = worker_cache_ / "bulkhead" / options.computing_worker;
-      lend_kernels(worker_cache_);
-      seal_kernels(options.computing_worker);
+    const auto home = options.environment.find("XDG_CACHE_HOME");
+    const std::filesystem::path caches =
+        std::filesystem::path(home == options.environment.end() ? kCacheHome : home->second) /
+        "bulkhead";
+    for (const std::string& worker : options.computing_workers) {
+      worker_caches_.push_back(caches / worker);
+      lend_kernels(worker_caches_.back());
+      seal_kernels(caches, worker);
     }
     pid_ = ::fork();
     if (pid_ < 0) std::abort();
@@ -91,7 +93,8 @@ class Daemon {
       ::waitpid(pid_, &status, 0);
     }
     ::unlink(log_file_.c_str());
-    if (!worker_cache_.empty()) keep_kernels(worker_cache_);
+    for (const std::filesystem::path& each : worker_caches_)
+      keep_kernels(each);
   }
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
@@ -151,13 +154,13 @@ class Daemon {
   }
 
  private:
-  // Seals the kernels that the test lends to the worker. The daemon would delete unsealed ones, and the worker would
-  // compile them again.
-  void seal_kernels(const std::string& worker) const {
+  // Seals the kernels that the test lends the worker. The daemon would delete unsealed ones, and the
+  // worker would compile them again.
+  static void seal_kernels(const std::filesystem::path& caches, const std::string& worker) {
     timespec later{};
     ::clock_gettime(CLOCK_REALTIME, &later);
     ++later.tv_sec;
-    (void)orchestrator::CacheSeal(worker_cache_.parent_path().string(), worker).make(later);
+    (void)orchestrator::CacheSeal(caches.string(), worker).make(later);
   }
 
   static constexpr const char* kCacheHome = BULKHEAD_BIN_DIR "/../tests/cache";
@@ -165,7 +168,7 @@ class Daemon {
   pid_t pid_ = -1;
   UniqueFd stdout_;
   std::string output_, log_file_;
-  std::filesystem::path worker_cache_;
+  std::vector<std::filesystem::path> worker_caches_;
   std::uint16_t port_ = 0;
   bool ended_ = false;
 };
