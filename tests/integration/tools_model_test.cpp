@@ -76,7 +76,7 @@ std::unique_ptr<Serving> ToolsOfAModel::serving_;
 
 TEST_F(ToolsOfAModel, RequiredAndNamedAreValidCalls) {
   int named = 0, required = 0;
-  for (int seed = 0; seed < 3; ++seed) {
+  for (int seed = 0; seed < 2; ++seed) {
     for (const json& wanted : {json("required"), kWeather}) {
       const json choice = choice_of(asks(wanted, seed));
       const json& message = choice.at("message");
@@ -97,7 +97,7 @@ TEST_F(ToolsOfAModel, RequiredAndNamedAreValidCalls) {
       }
     }
   }
-  EXPECT_EQ(named, 3);
+  EXPECT_EQ(named, 2);
   EXPECT_GT(required, 0);
 }
 
@@ -197,10 +197,8 @@ json put_together(const std::vector<json>& deltas) {
 TEST_F(ToolsOfAModel, AStreamedCallSurvivesItsWorkerWithTheSameBytes) {
   json request = asks(kWeather, 3);
   json& schema = request["tools"][0]["function"]["parameters"];
-  schema["properties"]["log"] = {{"type", "array"},
-                                 {"minItems", 12},
-                                 {"maxItems", 14},
-                                 {"items", {{"enum", {"sun", "rain"}}}}};
+  schema["properties"]["log"] = {
+      {"type", "array"}, {"minItems", 6}, {"maxItems", 8}, {"items", {{"enum", {"sun", "rain"}}}}};
   schema["required"].push_back("log");
   request["max_tokens"] = 300;
   request["stream"] = true;

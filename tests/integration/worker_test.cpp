@@ -1,4 +1,5 @@
-// The worker program from the daemon's point of view: a real process, a real channel, real models.
+// The worker program as the daemon sees it: a real process, a real channel, real models.
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -7,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -90,6 +92,10 @@ TEST_P(FixtureModel, GreedyTokensAndLogprobsAreTheExpectedOnes) {
   for (const auto& test : expected["cases"]) {
     const auto steps = static_cast<std::uint32_t>(test["greedy"].size());
     worker.send(greedy(++id, test["prompt"], steps));  // the device chooses
+    // The second request finds a long prompt in the cache. FamilyPrefix shows that this changes no bit.
+    if (test["prompt_tokens"].size() > 64) {
+      ASSERT_TRUE(worker.receive_until([&] { return worker.answer(id).ended(); }));
+    }
     ipc::Submit with_logprobs = greedy(++id, test["prompt"], steps);
     with_logprobs.logprobs = 5;  // the host chooses
     worker.send(with_logprobs);
@@ -120,11 +126,8 @@ TEST_P(FixtureModel, GreedyTokensAndLogprobsAreTheExpectedOnes) {
         ASSERT_EQ(logprob.top.size(), 5U);
         EXPECT_EQ(logprob.top[0].token, answer.tokens[i]);
         std::string hex;
-        for (const char byte : logprob.bytes) {
-          constexpr char kHex[] = "0123456789abcdef";
-          hex += kHex[static_cast<unsigned char>(byte) >> 4];
-          hex += kHex[static_cast<unsigned char>(byte) & 15];
-        }
+        for (const char byte : logprob.bytes)
+          hex += fmt::format("{:02x}", static_cast<unsigned char>(byte));
         EXPECT_EQ(hex, steps[i]["bytes"].get<std::string>());
       }
       if (!tie) {
@@ -224,10 +227,10 @@ TEST(Worker, CachedPrefixesChangeNoBit) {
       submit.accepted_tokens.push_back(400 + i);
     asked.push_back(submit);
   };
-  const std::vector<TokenId> system = story(1, 101);
+  const std::vector<TokenId> system = story(1, 69);
   for (const std::uint32_t question : {2U, 3U, 2U}) {
     std::vector<TokenId> prompt = system;
-    for (const TokenId token : story(question, 20 * question))
+    for (const TokenId token : story(question, 10 * question))
       prompt.push_back(token);
     ask(prompt, 0, 0);
     ask(prompt, 0.9F, 0);
@@ -265,37 +268,45 @@ TEST(Worker, CachedPrefixesChangeNoBit) {
     EXPECT_EQ(without.finished->cached_tokens, 0U);
     cached += with.finished->cached_tokens;
   }
-  EXPECT_GT(cached, 8 * 96U - 1);
+  EXPECT_GT(cached, 8 * 64U - 1);
 }
 
+// Each successor is the next one to be killed.
 TEST(KilledWorker, SuccessorGoesOnWithTheSameTokens) {
   NEEDS_MODEL("tiny-qwen3-Q4_K_M");
-  for (const float temperature : {0.0F, 0.9F}) {
-    ipc::Submit submit = greedy(1, "The quick brown fox", 30);
-    submit.sampling.temperature = temperature;
+  const auto start = [settings = config::IpcSettings()] {
+    return std::make_unique<WorkerProcess>(kProgram, serving("tiny-qwen3-Q4_K_M"), settings);
+  };
+  const auto request = [](std::uint64_t id, bool sampled) {
+    ipc::Submit submit = greedy(id, "The quick brown fox", 30);
+    submit.sampling.temperature = sampled ? 0.9F : 0;
     submit.sampling.seed = 3;
-    WorkerProcess whole(kProgram, serving("tiny-qwen3-Q4_K_M"), {});
-    ASSERT_TRUE(whole.wait_ready());
-    whole.send(submit);
-    ASSERT_TRUE(whole.receive_until([&] { return whole.answer(1).ended(); }));
-
-    WorkerProcess first(kProgram, serving("tiny-qwen3-Q4_K_M"), {});
-    ASSERT_TRUE(first.wait_ready());
-    first.send(submit);
-    ASSERT_TRUE(first.receive_until([&] { return first.answer(1).tokens.size() >= 8; }));
-    send_signal(first.pid(), SIGKILL);
-    EXPECT_EQ(first.wait_exit(), -SIGKILL);
-    if (first.answer(1).ended()) continue;  // it ended before the signal
-
-    submit.accepted_tokens = first.answer(1).tokens;
-    WorkerProcess second(kProgram, serving("tiny-qwen3-Q4_K_M"), {});
-    ASSERT_TRUE(second.wait_ready());
-    second.send(submit);
-    ASSERT_TRUE(second.receive_until([&] { return second.answer(1).ended(); }));
-    std::vector<TokenId> tokens = first.answer(1).tokens;
-    tokens.insert(tokens.end(), second.answer(1).tokens.begin(), second.answer(1).tokens.end());
-    EXPECT_EQ(tokens, whole.answer(1).tokens);
-    EXPECT_EQ(first.answer(1).text + second.answer(1).text, whole.answer(1).text);
+    return submit;
+  };
+  auto worker = start();
+  ASSERT_TRUE(worker->wait_ready());
+  worker->send(request(1, false));
+  worker->send(request(2, true));
+  ASSERT_TRUE(worker->receive_until(
+      [&] { return worker->answer(1).ended() && worker->answer(2).ended(); }));
+  const WorkerAnswer wholes[] = {worker->answer(1), worker->answer(2)};
+  for (const std::uint64_t id : {3U, 4U}) {
+    ipc::Submit submit = request(id, id == 4);
+    worker->send(submit);
+    ASSERT_TRUE(worker->receive_until([&] { return worker->answer(id).tokens.size() >= 8; }));
+    send_signal(worker->pid(), SIGKILL);
+    EXPECT_EQ(worker->wait_exit(), -SIGKILL);
+    WorkerAnswer all = worker->answer(id);
+    worker = start();
+    ASSERT_TRUE(worker->wait_ready());
+    if (all.ended()) continue;  // it was faster than the signal
+    submit.accepted_tokens = all.tokens;
+    worker->send(submit);
+    const WorkerAnswer& rest = worker->answer(id);
+    ASSERT_TRUE(worker->receive_until([&] { return rest.ended(); }));
+    all.tokens.insert(all.tokens.end(), rest.tokens.begin(), rest.tokens.end());
+    EXPECT_EQ(all.tokens, wholes[id - 3].tokens);
+    EXPECT_EQ(all.text + rest.text, wholes[id - 3].text);
   }
 }
 
@@ -434,8 +445,8 @@ TEST(Worker, ADraftModelChangesNoToken) {
       arguments.insert(arguments.end(), {"--draft", model_path("tiny-llama-Q4_0").string()});
     WorkerProcess worker(kProgram, arguments, over(kTransports[0]));
     ASSERT_TRUE(worker.wait_ready()) << worker.why_not_ready();
-    worker.send(greedy(1, "Once upon a time there was a", 60));
-    ipc::Submit sampled = greedy(2, "Once upon a time there was a", 60);
+    worker.send(greedy(1, "Once upon a time there was a", 30));
+    ipc::Submit sampled = greedy(2, "Once upon a time there was a", 30);
     sampled.sampling.temperature = 1;
     sampled.sampling.seed = 11;
     worker.send(sampled);
@@ -455,7 +466,7 @@ TEST(Worker, ADraftModelChangesNoToken) {
   }
   for (const std::size_t i : {0U, 1U}) {
     ASSERT_TRUE(answers[i].finished.has_value() && answers[i + 2].finished.has_value());
-    EXPECT_EQ(answers[i].tokens.size(), 60U);
+    EXPECT_EQ(answers[i].tokens.size(), 30U);
     EXPECT_EQ(answers[i].tokens, answers[i + 2].tokens);
     EXPECT_EQ(answers[i].text, answers[i + 2].text);
   }

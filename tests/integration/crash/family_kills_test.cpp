@@ -26,9 +26,9 @@ TEST_P(FamilyKills, StreamsAreWhole) {
   const Serving serving = serve_model(model_.string(), {"engine.speculation=off"});
   // Of three pages and more, beyond the windows; a token a piece.
   std::string prompt;
-  for (int i = 0; i < 40; ++i)
+  for (int i = 0; i < 28; ++i)
     prompt += "word " + std::to_string(i) + ", ";
-  constexpr int kTokens = 20;
+  constexpr int kTokens = 16;
   std::vector<json> requests;
   std::vector<Heard> undisturbed;
   for (const bool sampled : {false, true}) {

@@ -26,7 +26,7 @@ TEST_P(VaultTransports, SuccessorTakesOverWeightsAndPages) {
   start("");
   EXPECT_EQ(vault()["state"], "kept") << vault();
   EXPECT_TRUE(vault()["held"]);
-  for (int i = 1; i <= 3; ++i) {
+  for (int i = 1; i <= 2; ++i) {
     kill_in_stream();
     EXPECT_EQ(way(), "imported");
     const json figures = vault();
@@ -45,7 +45,7 @@ TEST_P(VaultTransports, SuccessorTakesOverWeightsAndPages) {
 }
 
 TEST_F(Vault, ModelFileDeletedAfterTheStart) {
-  for (const char* const fixture : {"tiny-llama-Q4_K_M.gguf", "tiny-qwen2-Q8_0.gguf"}) {
+  for (const char* const fixture : {"tiny-llama-Q4_0.gguf", "tiny-qwen2-Q8_0.gguf"}) {
     SCOPED_TRACE(fixture);
     const std::string model = copy_of(fixture);
     if (model.empty()) GTEST_SKIP() << "no fixtures at " << fixtures();
@@ -87,14 +87,14 @@ TEST_F(Vault, SixteenStreamsGoOnWithTheirPages) {
   std::vector<Heard> undisturbed;
   for (int i = 0; i < 16; ++i) {
     requests.push_back(
-        request_of(i % 2 == 1, 40, "Tale " + std::to_string(i) + ": there was a very long", i));
+        request_of(i % 2 == 1, 28, "Tale " + std::to_string(i) + ": there was a very long", i));
     undisturbed.push_back(stream(serving_.port, requests.back()).heard);
   }
   const pid_t victim = serving_worker(serving_);
   std::vector<std::future<Timed>> running;
   for (int i = 0; i < 16; ++i) {
     running.push_back(std::async(std::launch::async, [&, i] {
-      return stream(serving_.port, requests[static_cast<std::size_t>(i)], i == 3 ? 24 : -1,
+      return stream(serving_.port, requests[static_cast<std::size_t>(i)], i == 3 ? 14 : -1,
                     [&] { send_signal(victim, SIGKILL); });
     }));
   }
@@ -273,7 +273,7 @@ TEST_F(Vault, OfAModelThatIsReplacedOrTakenOutGoesWithIt) {
   };
   write("");
   serving_ = serve_model("", {std::string("ipc.transport=") + transport()}, {},
-                         {"--config", (folder_ / "config.yaml").string()});
+                         {"--config", (folder_ / "config.yaml").string()}, {"stays-0", "other-0"});
   const pid_t daemon = serving_.daemon->pid();
   const auto workers = [&] { return json::parse(serving_.get("/v1/workers").body); };
   const auto reload = [&](const std::string& other, const std::function<bool()>& done) {
@@ -319,9 +319,9 @@ TEST_F(Vault, OfAModelThatIsReplacedOrTakenOutGoesWithIt) {
 
 TEST_F(Vault, EachDamageOfTheDirectoryMeansAColdStart) {
   start("");
-  // Changes the magic, the version, the number of blocks, the checksum, the identity, and the place of a checksum.
+  // The magic and a checksum's place. Directory.EveryChangedByteOfTheDescriptionIsSeen has all others.
   int drops = 0;
-  for (const std::size_t at : {0u, 8u, 60u, 64u, 140u}) {
+  for (const std::size_t at : {0u, 140u}) {
     SCOPED_TRACE("byte " + std::to_string(at));
     kill_in_stream([&] {
       const HeldMemory directory(serving_.daemon->pid(), "bulkhead vault");

@@ -1,5 +1,5 @@
-"""check.py [--answers N] BIN: starts BIN/bulkheadd on the built-in model, asks for N answers at temperature 1.5 to each
-schema of the fixtures, and validates them with Python's jsonschema.
+"""check.py [--answers N] [--tokens T] BIN: starts BIN/bulkheadd on the built-in model, asks for N answers of at most T
+tokens at temperature 1.5 to each schema of the fixtures, and validates them with Python's jsonschema.
 
 An answer must be JSON and valid, or say that max_tokens cut it. A schema may be refused, if the error names a keyword
 of it. Exit code 77 (skipped) where jsonschema or the fixtures are missing.
@@ -35,8 +35,8 @@ def start(folder):
     sys.exit("bulkheadd ended before it was ready:\n" + "".join(log))
 
 
-def ask(url, schema, answers, seed):
-    body = {"prompt": "Once upon a time", "n": answers, "temperature": 1.5, "max_tokens": 160, "seed": seed,
+def ask(url, schema, answers, tokens, seed):
+    body = {"prompt": "Once upon a time", "n": answers, "temperature": 1.5, "max_tokens": tokens, "seed": seed,
             "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}}
     request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     try:
@@ -52,11 +52,11 @@ def keywords(schema):
     return set().union(*map(keywords, schema)) if isinstance(schema, list) else set()
 
 
-def check(name, fixture, url, answers, seen):
+def check(name, fixture, url, answers, tokens, seen):
     import jsonschema
 
     schema = fixture["schema"]
-    status, body = ask(url, schema, answers, sum(map(ord, name)))
+    status, body = ask(url, schema, answers, tokens, sum(map(ord, name)))
     if status == 400 and any(f'"{word}"' in body["error"]["message"] for word in keywords(schema)):
         seen["refused"] += 1
         return []
@@ -79,6 +79,7 @@ def check(name, fixture, url, answers, seen):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--answers", type=int, default=20)
+    arguments.add_argument("--tokens", type=int, default=160)
     arguments.add_argument("folder")
     options = arguments.parse_args()
     try:
@@ -95,7 +96,7 @@ def main():
     faults = []
     try:
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            for found in pool.map(lambda file: check(file.stem, json.loads(file.read_text()), url, options.answers, seen), files):
+            for found in pool.map(lambda file: check(file.stem, json.loads(file.read_text()), url, options.answers, options.tokens, seen), files):
                 faults += found
     finally:
         daemon.send_signal(signal.SIGTERM)
