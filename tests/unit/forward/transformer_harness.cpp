@@ -13,6 +13,24 @@
 namespace bulkhead::forward {
 namespace {
 
+// Returns the device for the first stage. Opens it once more for each other stage, and keeps that for the next test,
+// with the kernels that it has compiled.
+std::vector<gpu::Device*> stage_devices(gpu::Device& device, std::size_t stages) {
+  static std::vector<std::unique_ptr<gpu::Device>> opened;
+  while (opened.size() + 1 < stages) {
+    gpu::DeviceOptions again;
+    again.selector = std::to_string(device.info().index);
+    auto one = gpu::Device::open(again);
+    EXPECT_TRUE(one.ok()) << one.error().message();
+    if (!one.ok()) break;
+    opened.push_back(*std::move(one));
+  }
+  std::vector<gpu::Device*> devices{&device};
+  for (std::size_t i = 0; i + 1 < stages && i < opened.size(); ++i)
+    devices.push_back(opened[i].get());
+  return devices;
+}
+
 std::filesystem::path fixtures() {
   const char* const folder = std::getenv("BULKHEAD_FIXTURES");
   return std::filesystem::path(folder != nullptr ? folder
@@ -66,15 +84,7 @@ Loaded TransformerTest::load(const std::string& name, const Options& options) {
   made.gpu.blit_queue.staging_buffer_size_mb = 4;
   options.gpu(made.gpu);
   std::vector<gpu::Device*> devices;
-  for (std::size_t i = 0; options.stages > 1 && i < options.stages; ++i) {
-    gpu::DeviceOptions again;
-    again.selector = std::to_string(device().info().index);
-    auto opened = gpu::Device::open(again);
-    EXPECT_TRUE(opened.ok()) << opened.error().message();
-    if (!opened.ok()) return loaded;
-    loaded.devices.push_back(*std::move(opened));
-    devices.push_back(loaded.devices.back().get());
-  }
+  if (options.stages > 1) devices = stage_devices(device(), options.stages);
   auto executor = devices.empty() ? make_transformer(device(), *loaded.file, *graph, made)
                                   : make_split_transformer(devices, *loaded.file, *graph, made);
   EXPECT_TRUE(executor.ok()) << executor.error().message();

@@ -34,6 +34,9 @@ std::string or_builtin(const std::string& name);
 // The model's continuations by a float64 evaluation.
 nlohmann::json expected(const std::string& name);
 
+// Columns of a step where a test's prompt may come in pieces: a CPU compiles GPUs' kernels for each width of a step.
+inline constexpr std::uint32_t kNarrow = 8;
+
 struct Options {
   std::uint32_t chunk = 64;
   std::uint32_t max_batch = 4;
@@ -48,7 +51,6 @@ struct Options {
 
 struct Loaded {
   std::unique_ptr<model::GgufFile> file;
-  std::vector<std::unique_ptr<gpu::Device>> devices;  // of stages
   std::unique_ptr<Executor> executor;
 };
 
