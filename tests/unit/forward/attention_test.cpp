@@ -1,7 +1,8 @@
-// Rotation, KV pages and attention against float64: several columns of sequences whose pages are
-// scattered, lengths around the borders of pages, blocks and splits, grouped heads, every page
-// type; and that all ways of sharing the work agree to the last bit.
+// Rotation, KV pages and attention against float64: several columns of sequences whose pages are scattered, lengths
+// around the borders of pages, blocks and splits, grouped heads, every page type; and that all ways of sharing the work
+// agree to the last bit. Where every_way() is false, the first cases go all ways, and each other goes one way, in turn.
 #include <cmath>
+#include <optional>
 #include <random>
 
 #include "gpu/kernels/constants.hpp"
@@ -41,13 +42,18 @@ class Attention : public KernelTest {
     return {from.begin(), from.end()};
   }
 
-  void check(const char* name, const k::Mapping& mapping, const Case& each);
+  // Which way the case goes; none: all.
+  using Turn = std::optional<std::size_t>;
+  void check(const char* name, const k::Mapping& mapping, const Case& each, Turn turn);
 
   struct Trial;
+  struct Way;
   void rotate_and_store(Trial& t);
-  void attend(Trial& t);
-  void attend_in_splits(Trial& t);
-  void attend_in_all_ways(Trial& t);
+  void make_room(Trial& t);
+  void attend_by_rows(Trial& t, bool in_splits);
+  std::vector<Way> ways_of(const Trial& t, Turn turn);
+  void attend(Trial& t, const Way& way);
+  void expect_same_bits(const Trial& t, const char* what, std::uint32_t until = k::kNoPosition);
   void find_exact_pages(Trial& t);
   void compare_with_exact(const Trial& t);
   // One count for each head of a column, all zero.
@@ -216,8 +222,8 @@ void Attention::rotate_and_store(Trial& t) {
   run(k::rope_kv(t.mapping, t.shape, rules), rope, t.columns + 2, each.heads + 2 * each.kv_heads);
 }
 
-// Every head by one subgroup, to `whole`.
-void Attention::attend(Trial& t) {
+// For attention's results, which are NaN until then, and what else it reads and writes.
+void Attention::make_room(Trial& t) {
   t.whole = empty(t.results() * 4);
   t.combined = empty(t.results() * 4);
   t.partials =
@@ -241,13 +247,14 @@ void Attention::attend(Trial& t) {
     in_powers_of_two.push_back(static_cast<float>(sink * 1.4426950408889634));
   t.device_sinks = buffer(std::span<const float>(in_powers_of_two));
   if (t.each.sinks) t.push.sinks = t.device_sinks.address();
+}
+
+// A CPU's ways: whole columns, and splits, which a second kernel puts together in `combined`.
+void Attention::attend_by_rows(Trial& t, bool in_splits) {
   const auto one =
       k::attention(t.mapping, t.shape, {}, k::AttentionMode::kWhole, t.columns, t.context);
   run(one.spec, t.push, one.x, one.y, one.z);
-}
-
-// A CPU's other way: splits, which a second kernel puts together in `combined`.
-void Attention::attend_in_splits(Trial& t) {
+  if (!in_splits) return;
   t.push.out_address = t.partials.address();
   const auto two =
       k::attention(t.mapping, t.shape, {}, k::AttentionMode::kPartial, t.columns, t.context);
@@ -256,65 +263,83 @@ void Attention::attend_in_splits(Trial& t) {
       k::AttentionCombinePush{t.partials.address(), t.counts.address(), t.combined.address(),
                               t.stride, t.push.padded_width, t.push.sinks},
       t.columns, t.each.heads);
+  expect_same_bits(t, "in splits");
 }
 
-// A GPU's, each to `combined`: to the last bit what is in `whole`.
-void Attention::attend_in_all_ways(Trial& t) {
-  t.push.out_address = t.combined.address();
-  const gpu::Buffer arrivals = empty(2 * k::kChainCountBytes);
-  const auto wanted = read<float>(t.whole, t.results());
-  struct Way {
-    const char* what;
-    k::AttentionMode mode;
-    bool in_rounds, chained;
-    std::uint32_t columns;  // that it is made for
-    std::uint32_t until = k::kNoPosition;
-  };
-  const Way ways[] = {
-      {"spread, of columns up to a position", k::AttentionMode::kSpread, false, false, 512, 17},
+// A GPU's.
+struct Attention::Way {
+  const char* what;
+  k::AttentionMode mode;
+  bool in_rounds, chained;
+  std::uint32_t columns;  // that it is made for
+  std::uint32_t until = k::kNoPosition;
+};
+
+// Returns those that the case goes, of those that it can go: all, or the one whose turn it is.
+std::vector<Attention::Way> Attention::ways_of(const Trial& t, Turn turn) {
+  const Way all[] = {
+      {"whole", k::AttentionMode::kWhole, false, false, t.columns},
       {"spread over some workgroups", k::AttentionMode::kSpread, false, false, 1},
-      {"spread over one", k::AttentionMode::kSpread, false, false, 512},
       {"a workgroup of subgroups", k::AttentionMode::kTogether, false, false, 16},
+      {"spread over one", k::AttentionMode::kSpread, false, false, 512},
+      {"spread, of columns up to a position", k::AttentionMode::kSpread, false, false, 512, 17},
       {"in rounds, none of them spread", k::AttentionMode::kTogether, true, false, 1},
       {"a link of a chain", k::AttentionMode::kTogether, false, true, 1},
   };
-  for (const Way& way : ways) {
+  const bool short_splits = t.mapping.attention_split < 64;
+  std::vector<Way> taken;
+  for (const Way& way : all) {
     // llvmpipe (Mesa 22.3) drops invocations of this module in the loops of columns that are spread.
     if (way.chained && on_cpu()) continue;
-    // It takes seconds to compile a kernel, too: of each type of pages the longest context has the most rounds.
-    const bool short_splits = t.mapping.attention_split < 64;
+    // Of each type of pages the longest context has the most rounds.
     if (way.in_rounds && (!short_splits || (on_cpu() && t.each.length < 300))) continue;
     if (way.mode == k::AttentionMode::kTogether && !short_splits && t.each.length < 64) continue;
-    const k::AttentionRange range{.from = 0, .until = way.until};
-    auto variant =
-        k::attention(t.mapping, t.shape, range, way.mode, way.columns, t.context, way.chained);
-    if (way.in_rounds) {
-      auto constants = k::read_constants<k::AttentionConstants>(variant.spec);
-      constants.spread_from = 0xffffffffU;  // none are spread
-      k::write_constants(variant.spec, constants);
+    // Splits have nothing to do with it.
+    if (way.until != k::kNoPosition && short_splits && !every_way()) continue;
+    taken.push_back(way);
+  }
+  if (!turn) return taken;
+  const std::size_t modes =
+      taken[2].mode == k::AttentionMode::kTogether ? 3 : 2;  // the first have one each
+  return {taken[*turn % modes]};
+}
+
+// The first way makes `whole`, and each further one `combined`: to the last bit what is in `whole`.
+void Attention::attend(Trial& t, const Way& way) {
+  const k::AttentionRange range{.from = 0, .until = way.until};
+  auto variant =
+      k::attention(t.mapping, t.shape, range, way.mode, way.columns, t.context, way.chained);
+  if (way.in_rounds) {
+    auto constants = k::read_constants<k::AttentionConstants>(variant.spec);
+    constants.spread_from = 0xffffffffU;  // none are spread
+    k::write_constants(variant.spec, constants);
+  }
+  const std::uint32_t x = way.mode == k::AttentionMode::kWhole ? variant.x : t.columns;
+  std::memset(t.combined.mapped().data(), 0xff, t.combined.mapped().size());
+  if (way.chained) {
+    const gpu::Buffer arrivals = empty(2 * k::kChainCountBytes);
+    struct {
+      k::AttentionPush push;
+      k::ChainPush link;
+    } linked{t.push, {arrivals.address(), arrivals.address() + k::kChainCountBytes, 0, 0}};
+    run(k::chained(variant.spec), linked, x, variant.y, variant.z);
+  } else {
+    run(variant.spec, t.push, x, variant.y, variant.z);
+  }
+  const auto zeros = zero_counts(t);
+  ASSERT_EQ(read<std::uint32_t>(t.done, zeros.size()), zeros) << "counts that are not zero again";
+}
+
+void Attention::expect_same_bits(const Trial& t, const char* what, std::uint32_t until) {
+  const auto wanted = read<std::uint32_t>(t.whole, t.results()),
+             made = read<std::uint32_t>(t.combined, t.results());
+  for (std::uint32_t column = 0; column < t.columns; ++column) {
+    for (std::uint32_t i = 0; i < t.push.padded_width; ++i) {
+      const std::size_t where = column * t.stride + t.at(i);
+      ASSERT_EQ(made[where], column < until ? wanted[where] : 0xffffffffU)
+          << t.name << ", head of " << t.each.head << ": " << what << " makes other bits, column "
+          << column << " entry " << i;
     }
-    std::memset(t.combined.mapped().data(), 0xff, t.combined.mapped().size());
-    if (way.chained) {
-      struct {
-        k::AttentionPush push;
-        k::ChainPush link;
-      } linked{t.push, {arrivals.address(), arrivals.address() + k::kChainCountBytes, 0, 0}};
-      run(k::chained(variant.spec), linked, t.columns, variant.y, variant.z);
-    } else {
-      run(variant.spec, t.push, t.columns, variant.y, variant.z);
-    }
-    const auto made = read<float>(t.combined, t.results());
-    for (std::uint32_t column = 0; column < t.columns; ++column) {
-      for (std::uint32_t i = 0; i < t.push.padded_width; ++i) {
-        const std::size_t where = column * t.stride + t.at(i);
-        const auto bits = [](float value) { return std::bit_cast<std::uint32_t>(value); };
-        ASSERT_EQ(bits(made[where]), column < way.until ? bits(wanted[where]) : 0xffffffffU)
-            << t.name << ", head of " << t.each.head << ": " << way.what
-            << " makes other bits, column " << column << " entry " << i;
-      }
-    }
-    const auto zeros = zero_counts(t);
-    ASSERT_EQ(read<std::uint32_t>(t.done, zeros.size()), zeros) << "counts that are not zero again";
   }
 }
 
@@ -354,11 +379,10 @@ void Attention::find_exact_pages(Trial& t) {
   EXPECT_LE(off, 1 + rounded_count / 500);
 }
 
-// The columns worth checking, by float64; and that the other way, the last one, has the same bits.
+// The columns worth checking, by float64.
 void Attention::compare_with_exact(const Trial& t) {
   const Case& each = t.each;
   const auto got = read<float>(t.whole, t.results());
-  const auto other = read<float>(t.combined, t.results());
   for (const std::uint32_t column : {0U, t.columns / 3, t.columns - 1}) {
     for (std::uint32_t head = 0; head < each.heads; ++head) {
       const std::uint32_t kv_head = head / (each.heads / each.kv_heads);
@@ -394,25 +418,26 @@ void Attention::compare_with_exact(const Trial& t) {
             << t.name << " column " << column << " head " << head << " entry " << i;
       }
     }
-    for (std::uint32_t i = 0; i < t.push.padded_width; ++i) {
-      const std::size_t where = column * t.stride + t.at(i);
-      ASSERT_EQ(std::memcmp(&got[where], &other[where], 4), 0)
-          << t.name << ": modes differ, column " << column << " entry " << i;
-      if (i >= t.attended) {
-        ASSERT_EQ(got[where], 0.0F);
-      }
-    }
+    for (std::uint32_t i = t.attended; i < t.push.padded_width; ++i)
+      ASSERT_EQ(got[column * t.stride + t.at(i)], 0.0F);
   }
 }
 
-void Attention::check(const char* name, const k::Mapping& mapping, const Case& each) {
+void Attention::check(const char* name, const k::Mapping& mapping, const Case& each, Turn turn) {
   Trial trial(name, mapping, each);
   rotate_and_store(trial);
-  attend(trial);
-  if (mapping.rows)
-    attend_in_splits(trial);
-  else
-    attend_in_all_ways(trial);
+  make_room(trial);
+  if (mapping.rows) {
+    attend_by_rows(trial, !turn || *turn % 3 == 0);
+  } else {
+    for (const Way& way : ways_of(trial, turn)) {
+      attend(trial, way);
+      if (trial.push.out_address == trial.combined.address())
+        expect_same_bits(trial, way.what, way.until);
+      if (HasFatalFailure()) return;
+      trial.push.out_address = trial.combined.address();
+    }
+  }
   if (HasFatalFailure()) return;
   find_exact_pages(trial);
   if (HasFatalFailure()) return;
@@ -421,25 +446,27 @@ void Attention::check(const char* name, const k::Mapping& mapping, const Case& e
 
 TEST_F(Attention, AgreesWithDoubleHoweverItIsShared) {
   using enum k::KvFormat;
+  // The first go all ways, of each type of pages one by each mapping of lanes below.
+  constexpr std::size_t kAllWays = 6;
   const Case cases[] = {
       {32, 8, 2, 32, false, kF16, false, false, 70},
+      {6, 3, 1, 4, false, kF32, true, true, 9},
+      {48, 6, 3, 48, true, kQ8, false, false, 40},
+      {64, 3, 1, 64, true, kF16, false, false, 300},
+      {16, 2, 2, 16, false, kQ8, false, false, 1030},
+      {16, 4, 2, 16, false, kF32, false, false, 1100, 0, 3, true},
+      {48, 6, 2, 48, true, kQ8, false, false, 160, 33, 0, true},
       {64, 4, 2, 64, true, kF32, true, false, 33},
       {48, 6, 2, 48, true, kF32, false, true, 140},
-      {6, 3, 1, 4, false, kF32, true, true, 9},
       {128, 2, 2, 64, true, kF16, false, false, 40},
       {16, 2, 1, 16, false, kF32, false, false, 1100},
       {256, 1, 1, 256, true, kF16, false, false, 5},
       {10, 5, 1, 10, true, kF16, false, true, 65},
-      {64, 3, 1, 64, true, kF16, false, false, 300},
       {64, 4, 2, 64, true, kQ8, true, false, 129},
       {32, 8, 2, 32, false, kQ8, false, true, 260},
-      {48, 6, 3, 48, true, kQ8, false, false, 40},
       {128, 7, 1, 128, false, kQ8, true, false, 34},
-      {16, 2, 2, 16, false, kQ8, false, false, 1030},
       {64, 4, 2, 64, true, kF16, false, true, 200, 48, 6},
       {32, 8, 1, 32, true, kF32, true, false, 300, 130, 0, true},
-      {16, 4, 2, 16, false, kF32, false, false, 1100, 0, 3, true},
-      {48, 6, 2, 48, true, kQ8, false, false, 160, 33, 0, true},
       {8, 2, 1, 8, false, kF32, false, false, 140, 1},
       {16, 2, 1, 16, true, kF32, true, true, 90, 40, 0, false, 0.1F, true},
       // These sizes and groups of heads are no powers of two.
@@ -457,10 +484,14 @@ TEST_F(Attention, AgreesWithDoubleHoweverItIsShared) {
   mappings.back().mapping.attention_splits = 32;
   for (const auto& [name, mapping] : mappings) {
     const bool short_splits = mapping.attention_split == 16;
-    for (const Case& each : cases) {
-      // More positions than a workgroup takes at once: short splits show that, and a CPU takes seconds for long ones.
-      if (on_cpu() && !short_splits && !mapping.rows && each.length > 1000) continue;
-      if (!short_splits || each.length > 128) check(name, mapping, each);
+    std::size_t turn = 0;
+    for (std::size_t i = 0; i < std::size(cases); ++i) {
+      const Case& each = cases[i];
+      if (short_splits && each.length <= 128) continue;
+      // Short splits show what more positions than a workgroup takes at once do, and a CPU takes seconds for long ones.
+      if (on_cpu() && !short_splits && !mapping.rows && each.length > (every_way() ? 1000U : 128U))
+        continue;
+      check(name, mapping, each, every_way() || i < kAllWays ? Turn() : turn++);
     }
   }
 }

@@ -45,6 +45,7 @@ class ChooseHere : public ExpertKernels {
     }
     EXPECT_EQ(std::memcmp(told.weights.data(), wanted.weights.data(), router.weights() * 4), 0);
 
+    if (!every_way() && router.experts != 16) return;
     // Another product of the step writes no route.
     std::memset(memory.mapped().data(), 0xee, layout.logits);
     const Columns again = multiply(mapping, router, gates, memory, 1, x, k::Epilogue::kGated, {},

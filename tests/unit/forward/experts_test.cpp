@@ -42,7 +42,10 @@ TEST_F(ExpertKernels, TheRouterChoosesAsDoubleDoes) {
         value = 1 + std::uniform_real_distribution<float>(-0.2F, 0.2F)(random_);
       const Columns x = columns(37, kWidth);
       gpu::Buffer memory;
+      // Some routers take the most columns and the fewest alone.
+      const bool all_counts = every_way() || router.experts == 16;
       for (const std::uint32_t count : {1U, 3U, 16U, 33U}) {
+        if (!all_counts && (count == 3 || count == 16)) continue;
         SCOPED_TRACE(testing::Message()
                      << name << ", " << router.experts << " experts, " << count << " columns");
         const Columns some(x.begin(), x.begin() + count);
@@ -130,6 +133,8 @@ TEST_F(ExpertKernels, ProductsAndTheirSumAreThoseOfDoubleAndKeepTheirBits) {
       const Columns x = columns(33, kWidth), h = columns(33 * router.used, hidden);
       Columns first_gated(33 * router.used), first_down(33 * router.used);
       for (const std::uint32_t count : {33U, 16U, 3U, 1U}) {
+        // Either type takes the most columns, and each further number is one's.
+        if (!every_way() && count != 33 && (count == 1) == biased) continue;
         SCOPED_TRACE(testing::Message()
                      << name << ' ' << model::traits(type)->name << ", " << count << " columns");
         const Columns some(x.begin(), x.begin() + count);

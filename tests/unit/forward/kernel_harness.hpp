@@ -18,6 +18,9 @@ namespace bulkhead::forward {
 // Null when there is no Vulkan device: tests then skip. BULKHEAD_TEST_DEVICE names another than the
 // CPU one.
 gpu::Device* test_device();
+// Whether a test goes every way that kernels can be made: on a GPU, or with BULKHEAD_EVERY_WAY=1. A CPU's driver takes
+// seconds to compile each, so there a test goes some, which take every type, mode and size at least once; it says so.
+bool every_way();
 // Both ways of sharing work among lanes, named for messages.
 struct NamedMapping {
   const char* name;

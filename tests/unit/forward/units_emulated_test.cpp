@@ -38,14 +38,18 @@ class EmulatedUnits : public UnitProducts {
 struct Way {
   std::uint32_t blocks, step, ahead;
 };
-// Compiling is what takes the time: each way with some types, each type in some ways.
+// Compiling is what takes the time: each way with some types, each type in some ways. Where every_way() is false, one
+// type takes the first of all ways, which have each block, step and distance, and each other type one way, in turn.
 constexpr Way kFewWays[] = {{1, 8, 2}, {2, 2, 2}};
-constexpr Way kAllWays[] = {{1, 4, 0}, {1, 1, 0}, {1, 1, 2}, {1, 2, 1}, {1, 4, 1},
-                            {1, 4, 2}, {1, 8, 0}, {1, 8, 1}, {1, 8, 2}, {2, 1, 1},
-                            {2, 2, 2}, {2, 4, 0}, {2, 4, 1}, {2, 4, 2}, {2, 8, 2}};
+constexpr Way kInTurn[] = {{1, 8, 2}, {1, 1, 0}, {2, 1, 1}, {1, 2, 1}};
+constexpr Way kAllWays[] = {{1, 4, 0}, {2, 1, 1}, {1, 2, 1}, {2, 8, 2}, {1, 1, 0},
+                            {1, 1, 2}, {1, 4, 1}, {1, 4, 2}, {1, 8, 0}, {1, 8, 1},
+                            {1, 8, 2}, {2, 2, 2}, {2, 4, 0}, {2, 4, 1}, {2, 4, 2}};
+constexpr std::size_t kFirstWays = 4;
 
 // How a subgroup goes about a row changes no bit, and what comes is the product.
 TEST_F(EmulatedUnits, EveryWayOfEveryTypeIsTheProduct) {
+  std::size_t turn = 0;
   for (const TensorType type : kTypes) {
     // Types of one form differ by their codebook alone: one of each form.
     const k::TensorRow& own = k::row_of(type);
@@ -58,7 +62,11 @@ TEST_F(EmulatedUnits, EveryWayOfEveryTypeIsTheProduct) {
     const auto x = columns(9, width);
     const bool all = type == TensorType::kQ5_1;  // scales, minima and fifth bits
     std::vector<float> first;
-    for (const Way& way : all ? std::span<const Way>(kAllWays) : std::span<const Way>(kFewWays)) {
+    std::span<const Way> ways(kFewWays);
+    if (all) ways = kAllWays;
+    if (!every_way())
+      ways = all ? ways.first(kFirstWays) : std::span(kInTurn).subspan(turn++ % 4, 1);
+    for (const Way& way : ways) {
       const k::UnitTiling tiling{9, way.blocks, way.blocks, 1, way.step, false, 1, way.ahead};
       const std::vector<float> y = multiply(m, weights, x, k::Epilogue::kStore, tiling);
       if (first.empty()) {
@@ -80,15 +88,21 @@ TEST_F(EmulatedUnits, EveryWayOfEveryTypeIsTheProduct) {
 }
 
 // One column, as a single stream's steps have it, and rows' segments one after another.
+// Where every_way() is false, one type goes all four ways, and the others one each.
 TEST_F(EmulatedUnits, OneColumnAndSegmentsInTurn) {
+  std::size_t turn = 0;
   for (const TensorType type : {TensorType::kF16, TensorType::kQ4_0, TensorType::kQ4_K,
                                 TensorType::kQ6_K, TensorType::kQ8_0}) {
     const TestMatrix m = make_matrix(type, 17, 1536, random_);
     const gpu::Buffer weights = buffer(std::span<const std::byte>(m.packed));
     const auto x = columns(1, 1536);
     std::vector<float> first;
+    std::size_t place = 0;
+    const bool all = every_way() || type == TensorType::kQ4_K;
+    ++turn;
     for (const auto& [ahead, local_totals] :
          {std::pair{0U, false}, std::pair{1U, false}, std::pair{2U, false}, std::pair{0U, true}}) {
+      if (!all && place++ != turn % 4) continue;
       const k::UnitTiling tiling{1, 1, 1, 1, 2, true, 1, ahead, local_totals};
       const std::vector<float> y = multiply(m, weights, x, k::Epilogue::kStore, tiling);
       if (first.empty()) first = y;
