@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/sample.hpp"
 #include "tests/unit/model/gguf_builder.hpp"
 #include "worker/model/tokenizer.hpp"
 #include "worker/model/unicode.hpp"
@@ -75,7 +76,7 @@ std::string text_of(const Parts& parts) {
 
 TEST(Merge, OfByteLevelVocabulariesIsTheDefinition) {
   std::mt19937 random(11);
-  for (int round = 0; round < 240; ++round) {
+  for (int round = 0; round < test::rounds(240); ++round) {
     const std::size_t alphabet = 1 + random() % 4;
     Parts letters;
     for (std::size_t i = 0; i < alphabet; ++i)
@@ -116,7 +117,7 @@ TEST(Merge, OfByteLevelVocabulariesIsTheDefinition) {
 
 TEST(Merge, OfScoredVocabulariesIsTheDefinition) {
   std::mt19937 random(12);
-  for (int round = 0; round < 240; ++round) {
+  for (int round = 0; round < test::rounds(240); ++round) {
     // Spaces, a letter of two bytes, and one that is a token only together with others.
     const Parts all{"a", "b", "\xC3\xA9", "\xE2\x96\x81", "x"};
     const std::size_t alphabet = 1 + random() % all.size();
