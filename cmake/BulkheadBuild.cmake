@@ -30,8 +30,7 @@ if(BULKHEAD_CCACHE)
   endif()
 endif()
 
-# What a source includes is half of what there is to compile of it. Tests stay apart: they have precompiled headers, and
-# each its own helpers; so do sources with flags of their own.
+# What a source includes is half of what there is to compile of it. Sources with flags of their own stay apart.
 if(BULKHEAD_UNITY)
   set(CMAKE_UNITY_BUILD ON)
   set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
@@ -115,7 +114,8 @@ function(bulkhead_library name)
   bulkhead_precompile_product(${name} -fPIC ${optimise})
 endfunction()
 
-# Sources of this folder that have names which others of their library have, too: compiled alone where BULKHEAD_UNITY is on.
+# Sources of this folder that have names which others of their library or program have, too: compiled alone where
+# BULKHEAD_UNITY is on.
 function(bulkhead_apart)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
@@ -237,7 +237,7 @@ function(bulkhead_test name)
   add_executable(${name} ${arg_SOURCES})
   if(BULKHEAD_SANITIZE MATCHES "address")
     set(keep "${CMAKE_SOURCE_DIR}/tests/support/keep_libraries.cpp")
-    set_source_files_properties("${keep}" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+    set_source_files_properties("${keep}" PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
     target_sources(${name} PRIVATE "${keep}")
   endif()
   target_link_libraries(${name} PRIVATE bulkhead_options GTest::gmock GTest::gtest_main ${arg_LINK})
@@ -246,7 +246,8 @@ function(bulkhead_test name)
   endif()
   target_compile_definitions(${name} PRIVATE
     BULKHEAD_SOURCE_DIR="${CMAKE_SOURCE_DIR}" BULKHEAD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests" UNITY_BUILD OFF)
+  set_target_properties(${name} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests" UNITY_BUILD_BATCH_SIZE 7)
   # Tests are the half of a build's compile time. Those of real processes, and of sanitizer builds, wait for what they test.
   set(flags "")
   set(headers "")
