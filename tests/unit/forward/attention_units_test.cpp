@@ -197,93 +197,45 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
                                          4);
   const gpu::Buffer done = buffer(std::span<const std::uint32_t>(zeros));
   k::AttentionPush push{};
-};
-
-AttentionUnits::Placed AttentionUnits::place(Scene scene, std::uint32_t splits) {
-  Placed p;
-  p.s = std::move(scene);
-  const Scene& s = p.s;
-  const auto count = static_cast<std::uint32_t>(s.columns.size());
-  p.counts = parameters(count, s.columns);
-  p.page_table = buffer(std::span<const std::uint32_t>(s.pages));
-  p.keys = buffer(std::span<const std::uint16_t>(s.keys));
-  p.values = buffer(std::span<const std::uint16_t>(s.values));
-  p.queries = buffer(std::span<const float>(s.queries));
-  p.halves = std::size_t{s.columns_padded()} * s.stride;
-  p.out = empty(p.halves * 2);
-  p.partials =
-      empty(std::uint64_t{count} * s.shape.heads * splits * k::partial_floats(s.shape) * 4);
-  p.zeros.resize(std::size_t{count} * s.shape.heads * k::kAttentionCountBytes / 4);
-  p.done = buffer(std::span<const std::uint32_t>(p.zeros));
-  p.push.q = p.queries.address();
-  p.push.keys = p.keys.address();
-  p.push.values = p.values.address();
-  p.push.parameters = p.counts.address();
-  p.push.pages = p.page_table.address();
-  p.push.out_address = p.out.address();
-  p.push.out_stride = s.stride;
-  p.push.padded_width = k::input_padded(s.mapping, s.shape.heads * s.shape.head);
-  p.push.partials = p.partials.address();
-  p.push.counts = p.done.address();
-  p.push.most_splits = splits;
-  return p;
-}
-
-// `rounds`: a workgroup takes all positions, in rounds.
-void AttentionUnits::launch(const Placed& p, k::AttentionVariant variant, bool rounds) {
-  const auto count = static_cast<std::uint32_t>(p.s.columns.size());
-  const bool tiled = variant.spec.spirv.data() == gpu::spirv::attention_tiles.data();
-  if (!real_) {
-    variant.spec.spirv =
-        tiled ? gpu::spirv::attention_tiles_emulated : gpu::spirv::attention_units_emulated;
-    variant.spec.required_subgroup_size = 0;
-  }
-  auto constants = k::read_constants<k::AttentionConstants>(variant.spec);
-  const std::uint32_t subgroups = constants.invocations / 32;
-  if (!real_) constants.invocations = 32;
-  if (rounds) constants.spread_from = 0xffffffffU;
-  k::write_constants(variant.spec, constants);
-  if (tiled && !real_ && p.s.shape.head > 64) {
-    // llvmpipe ends an invocation's loops after 65,535 rounds in all, which two tiles can take.
-    auto tiling = k::read_constants<k::AttentionTilesConstants>(variant.spec);
-    tiling.portion = 1;
-    k::write_constants(variant.spec, tiling);
-  }
-  const bool whole = constants.mode == static_cast<std::uint32_t>(k::AttentionMode::kWhole);
-  // Some workgroups more than there are columns, as recorded steps have.
-  run(variant.spec, p.push, whole ? (count + 3) / (real_ ? subgroups : 1) + 1 : count + 2,
-      variant.y, variant.z);
-}
-
-// A way to share attention's work.
-struct Way {
-  const char* what;
-  k::AttentionMode mode;
-  std::uint32_t columns;
-  bool narrow, rounds;
-  std::uint32_t from = 0;  // positions before it are another kernel's
-};
-constexpr Way kWays[] = {
-    {"tiles of columns", k::AttentionMode::kTiles, 512, false, false},
-    {"narrow tiles of columns", k::AttentionMode::kTiles, 512, true, false},
-    {"a workgroup of subgroups", k::AttentionMode::kTogether, 16, false, false},
-    {"in rounds, none of them spread", k::AttentionMode::kTogether, 1, false, true},
-    {"spread over some workgroups", k::AttentionMode::kSpread, 1, false, false},
-    {"tiles of columns", k::AttentionMode::kTiles, 512, false, false, 62},
-    {"spread tiles of columns", k::AttentionMode::kSpreadTiles, 1, false, false, 62},
-    {"a workgroup of subgroups", k::AttentionMode::kTogether, 16, false, false, 64},
-    {"spread over some workgroups", k::AttentionMode::kSpread, 1, false, false, 64},
-};
-constexpr std::uint32_t kContext = 600;
-
-void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs) {
-  const Placed p = place(make_scene(each, runs, random_), each.splits);
-  const auto count = static_cast<std::uint32_t>(p.s.columns.size());
+  push.q = queries.address();
+  push.keys = keys.address();
+  push.values = values.address();
+  push.parameters = counts.address();
+  push.pages = page_table.address();
+  push.out_address = out.address();
+  push.out_stride = s.stride;
+  push.padded_width = k::input_padded(s.mapping, each.heads * each.head);
+  push.partials = partials.address();
+  push.counts = done.address();
+  push.most_splits = each.splits;
+  const auto launch = [&](k::AttentionVariant variant, bool rounds) {
+    const bool tiled = variant.spec.spirv.data() == gpu::spirv::attention_tiles.data();
+    if (!real_) {
+      variant.spec.spirv =
+          tiled ? gpu::spirv::attention_tiles_emulated : gpu::spirv::attention_units_emulated;
+      variant.spec.required_subgroup_size = 0;
+    }
+    auto constants = k::read_constants<k::AttentionConstants>(variant.spec);
+    const std::uint32_t subgroups = constants.invocations / 32;
+    if (!real_) constants.invocations = 32;
+    if (rounds) constants.spread_from = 0xffffffffU;
+    k::write_constants(variant.spec, constants);
+    if (tiled && !real_ && each.head > 64) {
+      // llvmpipe ends an invocation's loops after 65,535 rounds in all, which two tiles can take.
+      auto tiling = k::read_constants<k::AttentionTilesConstants>(variant.spec);
+      tiling.portion = 1;
+      k::write_constants(variant.spec, tiling);
+    }
+    const bool whole = constants.mode == static_cast<std::uint32_t>(k::AttentionMode::kWhole);
+    // Some workgroups more than there are columns, as recorded steps have.
+    run(variant.spec, push, whole ? (count + 3) / (real_ ? subgroups : 1) + 1 : count + 2,
+        variant.y, variant.z);
+  };
   const std::string name = "head of " + std::to_string(each.head) + ", " +
                            std::to_string(each.heads) + " to " + std::to_string(each.kv_heads);
-  launch(p,
-         k::attention(p.s.mapping, p.s.shape, {.units = true}, k::AttentionMode::kWhole, count,
-                      kContext),
+  const std::uint32_t context = 600;
+  const k::AttentionRange everywhere{.units = true};
+  launch(k::attention(s.mapping, s.shape, everywhere, k::AttentionMode::kWhole, count, context),
          false);
   const auto wanted = read<std::uint16_t>(out, halves);
   EXPECT_LE(largest_error(s, wanted), 2e-3) << name;
@@ -318,36 +270,28 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs) {
     if (!real_ && way.mode == k::AttentionMode::kTogether && way.rounds) continue;
     if (!real_ && way.mode == k::AttentionMode::kSpreadTiles && each.head > 64) continue;
     if (way.narrow && each.heads / each.kv_heads > 8) continue;
-    SCOPED_TRACE(name + ": " + way.what + " from position " + std::to_string(way.from) + " on");
-    ASSERT_NO_FATAL_FAILURE(expect_same_bits(p, way, wanted));
-  }
-}
-
-void AttentionUnits::expect_same_bits(const Placed& p, const Way& way,
-                                      const std::vector<std::uint16_t>& wanted) {
-  const auto count = static_cast<std::uint32_t>(p.s.columns.size());
-  const k::AttentionRange range{.units = true, .from = way.from};
-  std::memset(p.out.mapped().data(), 0xff, p.out.mapped().size());
-  k::UnitAttention sharing = k::unit_attention(p.s.mapping, p.s.shape, way.mode, way.columns);
-  if (way.narrow) {
-    sharing.through_shared = false;
-    sharing.query_tiles = 1;
-  }
-  launch(p,
-         k::units_attention(p.s.mapping, p.s.shape, range, sharing, way.columns, kContext, false),
-         way.rounds);
-  if (way.mode == k::AttentionMode::kTiles || way.mode == k::AttentionMode::kSpreadTiles)
-    launch(p, k::attention_alone(p.s.mapping, p.s.shape, range, count), false);
-  const auto made = read<std::uint16_t>(p.out, p.halves);
-  for (std::uint32_t column = 0; column < count; ++column) {
-    const bool left_out = p.s.columns[column].position < way.from;
-    for (std::uint32_t i = 0; i < p.push.padded_width; ++i) {
-      ASSERT_EQ(made[p.s.at(column, i)], left_out ? 0xffff : wanted[p.s.at(column, i)])
-          << "makes other bits, column " << column << " entry " << i;
+    const k::AttentionRange range{.units = true, .from = way.from};
+    std::memset(out.mapped().data(), 0xff, out.mapped().size());
+    k::UnitAttention sharing = k::unit_attention(s.mapping, s.shape, way.mode, way.columns);
+    if (way.narrow) {
+      sharing.through_shared = false;
+      sharing.query_tiles = 1;
     }
+    launch(k::units_attention(s.mapping, s.shape, range, sharing, way.columns, context, false),
+           way.rounds);
+    if (tiles) launch(k::attention_alone(s.mapping, s.shape, range, count), false);
+    const auto made = read<std::uint16_t>(out, halves);
+    for (std::uint32_t column = 0; column < count; ++column) {
+      const bool left_out = s.columns[column].position < way.from;
+      for (std::uint32_t i = 0; i < push.padded_width; ++i) {
+        ASSERT_EQ(made[s.at(column, i)], left_out ? 0xffff : wanted[s.at(column, i)])
+            << name << ": " << way.what << " from position " << way.from
+            << " on makes other bits, column " << column << " entry " << i;
+      }
+    }
+    ASSERT_EQ(read<std::uint32_t>(done, zeros.size()), zeros)
+        << name << ": counts that are not zero again";
   }
-  ASSERT_EQ(read<std::uint32_t>(p.done, p.zeros.size()), p.zeros)
-      << "counts that are not zero again";
 }
 
 TEST_F(AttentionUnits, AgreesWithDoubleHoweverItIsShared) {
