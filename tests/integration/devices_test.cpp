@@ -108,6 +108,8 @@ TEST(Devices, EachLosesAWorkerWhenThereAreToBeFewer) {
 // the second one goes to the second worker, although the first is idle, too.
 TEST(Devices, APromptGoesWhereItsBeginningWasRead) {
   const Serving serving = serve({"models.0.devices=[0, 1]"});
+  pid_in(serving, "builtin-0", "ready");  // the daemon listens once the first worker is ready
+  pid_in(serving, "builtin-1", "ready");
   const std::string first(2000, 'a'), second(2000, 'b');
   const auto tokens_of = [&](const char* worker) {
     return find(serving, worker)["ipc"]["tokens_received"].get<int>();
