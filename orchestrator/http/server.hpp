@@ -1,7 +1,7 @@
 // HTTP/1.1 over TCP: listens, accepts connections (connection.hpp) and ends them. One thread.
 //
 // Limits: 16 KiB for a head (431); the configured size for a body (413); 15 s for a head and 60 s for a body, of
-// which each 10 s must bring 8 KiB (408); 75 s idle between requests; 1024 connections. One more connection ends the
+// which each 10 s must bring 8 KiB (408); 75 s idle between requests; 2048 connections. One more connection ends the
 // one that has been idle longest, or gets 503; the last 16 places are reserved for the operator's endpoints. All
 // bodies and unsent answers share one budget (memory_budget.hpp): when it is spent, the largest unfinished body gets
 // 503. If a client does not read, up to 1 MiB of its stream is kept; beyond that its sequences are cancelled and the
@@ -38,9 +38,10 @@ class Server {
 
   // Listens at the options' host and port. The server accepts connections once serve() has been called.
   Status listen();
-  // As listen(), with a socket that already listens: the first one of `passed` that does. Closes the others. The socket's
-  // address wins over the options'; but what server.host says about who can reach it, this machine or others, must
-  // be so, because the checks of keys and of names in requests go by it (kInvalidArgument).
+  // Serves at the first socket of `passed` that listens, and closes the others. This socket's address counts, not the
+  // options'. Returns kInvalidArgument if no socket listens, or if server.host says that only this machine can reach the
+  // server and the socket's address says otherwise, or the reverse: the checks of keys and of names in requests go by
+  // server.host.
   Status listen_at(std::vector<UniqueFd> passed);
   std::uint16_t port() const;
   void serve(Api& api);
