@@ -15,8 +15,8 @@ const RetiredSetting* find_retired_setting(std::string_view key);
 // Returns whether any setting lies in a section with that name.
 bool is_section(const std::string& name);
 
-// Returns the known name nearest to a mistyped one. A name whose last part is right but whose section is wrong counts
-// as nearer than its edit distance: "heap_size_mb" at the top level means the one key that ends so. `model_prefix` is
+// Returns the known name nearest to a mistyped one by edit distance. A wrong section counts as at most three edits,
+// so that "heap_size_mb" at the top level finds the key that ends in these words. `model_prefix` is
 // what stands before a model's settings, such as "models.0.".
 std::string nearest_name(const std::string& mistyped, const std::string& model_prefix);
 

@@ -1,5 +1,5 @@
-// Allocates room in a ring of staging memory. Pieces are freed in the order in which they were taken. Knows nothing
-// of Vulkan.
+// Allocates pieces of a ring of staging memory. The caller frees the pieces in the order in which it took them. This
+// class does not use Vulkan.
 #pragma once
 
 #include <cstdint>

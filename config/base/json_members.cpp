@@ -31,8 +31,8 @@ std::size_t end_of_value(std::string_view text, std::size_t at) {
   return text.size();
 }
 
-// Decodes a name. The names that are looked for are plain ASCII without quotes, so \u00xx of such a character is the
-// only escape that can make one; any other escape stands for something else.
+// Decodes a name. Callers look only for names of plain ASCII characters without quotes. Of all escapes only \u00xx can
+// stand for such a character; this function writes a backslash for any other escape.
 std::string unescaped(std::string_view name) {
   std::string out;
   for (std::size_t i = 0; i < name.size(); ++i) {

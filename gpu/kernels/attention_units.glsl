@@ -40,8 +40,8 @@ SumFragment results[kResultTiles];
 // group `% kShare`.
 uint own_query(uint i) { return i / 2u * 8u + (unit_lane & 3u) * 2u + (i & 1u); }
 
-// Loads the queries of `heads` heads from `head0` on in `count` neighbouring columns of one sequence. With
-// kSharedQueries a barrier must follow.
+// Loads the queries of `heads` heads from `head0` on in `count` neighbouring columns of one sequence. If
+// kSharedQueries is set, the caller calls barrier() before any lane reads the queries.
 void take_queries(uint column, uint count, uint head0, uint heads) {
   [[EACH]] for (uint n = 0; n < kQueryTiles; n++) {
     uint query = n * 8u + (unit_lane >> 2);

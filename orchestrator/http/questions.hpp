@@ -1,5 +1,5 @@
-// Requests such as /tokenize, which a worker answers with one message and which generate nothing. Each has a parser
-// and a function that renders the answer; a row of routes.cpp names both. All functions are pure.
+// Declares the requests that a worker answers with one message and without generating tokens, such as /tokenize. Each
+// request has a parser and a function that renders the answer; a row of routes.cpp names both. All functions are pure.
 #pragma once
 
 #include <string>
