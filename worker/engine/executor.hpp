@@ -152,6 +152,9 @@ struct ExecutorLimits {
   std::uint32_t step_us =
       0;  // microseconds that a step of one column took after loading; 0: unknown
   std::uint32_t most_pages_summed = 0;  // in one start_sums(); 0: the executor makes no sums
+  // The numbers of columns for which the executor has steps, rising. A step with any other number of columns takes
+  // about as long as one with the next larger of these. Empty: unknown.
+  std::vector<std::uint32_t> widths = {};
   // The number that stands for the first state slot in start_sums(); the other slots follow.
   PageIndex first_state() const { return total_pages + window_pages; }
 };

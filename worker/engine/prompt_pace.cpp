@@ -17,11 +17,16 @@ constexpr double kMostGrowth = 2;
 // part.
 constexpr double kFullEnough = 0.5;
 constexpr double kPlainLearning = 0.25;
-constexpr double kFirstColumns = 64, kMostColumns = 1U << 16;
+constexpr double kFirstColumns = 64;
 // The first guess is this part of what steps of prompts alone show, because a wide step takes less time for each
 // column. With a half of it, the first steps beside a stream took 91 to 98 ms of a bound of 50 (H200, 8B Q4_K_M). A
 // guess that is too low is doubled by each step that shows so.
 constexpr double kOfAlone = 0.25;
+// A step that took longer than the bound caps its depth at this part of its columns, for so many steps with prompts. The
+// cap was a mistake, for example because the machine had paused, if a step below it takes less than this part of its
+// time.
+constexpr double kOfTooMany = 0.9, kFarBelow = 1.0 / 3;
+constexpr std::uint32_t kCappedSteps = 4096;
 
 }  // namespace
 
@@ -35,6 +40,7 @@ std::uint32_t PromptColumns::sum() const {
 
 PromptPace::PromptPace(std::chrono::nanoseconds longest_gap, std::uint32_t step_us)
     : gap_(std::chrono::duration<double>(longest_gap).count()), first_(kFirstColumns) {
+  forget_caps();
   if (step_us == 0) return;
   plain_ = step_us * 1e-6;
   first_ = std::clamp<double>(2 * bound() / plain_, kLeastColumns, kFirstColumns);
@@ -44,19 +50,26 @@ double PromptPace::bound() const {
   return std::max(gap_, kLeastRoom * plain_);
 }
 
+// A deeper step takes longer, so what was too much at a depth is too much at all deeper ones.
+double PromptPace::cap_at(std::size_t depth) const {
+  return *std::min_element(most_.begin(), most_.begin() + static_cast<std::ptrdiff_t>(depth) + 1);
+}
+
 double PromptPace::known_at(std::size_t depth) const {
-  if (full_[depth] > 0) return full_[depth];
-  double most = kMostColumns;
-  for (std::size_t i = depth; i > 0 && most == kMostColumns; --i) {
-    if (full_[i - 1] > 0) most = full_[i - 1];
+  if (full_[depth] > 0) return std::min(full_[depth], cap_at(depth));
+  double most = cap_at(depth);
+  for (std::size_t i = depth; i > 0; --i) {
+    if (full_[i - 1] == 0) continue;
+    most = std::min(most, full_[i - 1]);
+    break;
   }
   for (std::size_t i = depth + 1; i > 0; --i) {
     if (number_at(i - 1) > 0) return std::min(number_at(i - 1), most);
   }
   for (std::size_t i = depth + 1; i < full_.size(); ++i) {
-    if (number_at(i) > 0) return number_at(i);
+    if (number_at(i) > 0) return std::min(number_at(i), most);
   }
-  return first_;
+  return std::min(first_, most);
 }
 
 std::uint32_t PromptPace::columns(std::uint32_t position, double share) const {
@@ -99,15 +112,22 @@ void PromptPace::adjust(const PromptColumns& prompts, double share, double took)
     known[i] = known_at(i);
     used += prompts.by_depth[i] / known[i];
   }
+  if (++capped_steps_ % kCappedSteps == 0) forget_caps();
   // The planned duration of the step: its fixed part, and its share of the rest of the bound.
   const double aim = kAim * (plain_ + share * (bound() - plain_));
   // The number of columns that would have filled that time, divided by the number that was expected
   // to.
   const double factor = std::min(used / share * aim / took, kMostGrowth);
   if (took <= aim && (used < kFullEnough * share || factor < 1)) return;
+  const double filled = std::min(used / share, 1.0);
   for (std::size_t i = 0; i < full_.size(); ++i) {
-    if (prompts.by_depth[i] > 0)
-      full_[i] = std::clamp<double>(known[i] * factor, kLeastColumns, kMostColumns);
+    if (prompts.by_depth[i] == 0) continue;
+    full_[i] = std::clamp<double>(known[i] * factor, kLeastColumns, kMostColumns);
+    if (took > bound()) {
+      most_[i] = std::max<double>(kOfTooMany * known[i] * filled, kLeastColumns);
+    } else if (took < kFarBelow * aim) {
+      std::fill_n(most_.begin(), i + 1, kMostColumns);
+    }
   }
 }
 

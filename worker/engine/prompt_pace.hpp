@@ -12,6 +12,10 @@
 // time, these numbers are raised, at most twofold. A depth without a number takes that of the nearest depth below it,
 // or of the nearest depth above it if no depth below has one.
 //
+// A step of few columns can take much less time per column than a slightly larger one, which other kernels compute. So
+// if a step took longer than the bound, the pace keeps below that step's columns at this depth and deeper, for the next
+// thousands of steps. Otherwise it would try them again as soon as a smaller step took little time.
+//
 // Steps that consist only of prompts give a depth its first guess. Such steps are wide, and a wide step takes less
 // time per column, the more so the deeper it is. So a depth with a guess takes no more columns than the nearest depth
 // below it whose number comes from a step beside sequences that generate.
@@ -41,6 +45,7 @@ struct PromptColumns {
 class PromptPace {
  public:
   static constexpr std::uint32_t kLeastColumns = 4;  // the fewest in a step, even on a slow device
+  static constexpr double kMostColumns = 1U << 16;
 
   // If `longest_gap` is 0, steps have no bound. For `step_us` see ExecutorLimits.
   PromptPace(std::chrono::nanoseconds longest_gap, std::uint32_t step_us);
@@ -61,6 +66,8 @@ class PromptPace {
 
  private:
   double known_at(std::size_t depth) const;
+  double cap_at(std::size_t depth) const;
+  void forget_caps() { most_.fill(kMostColumns); }
   double number_at(std::size_t depth) const {
     return full_[depth] > 0 ? full_[depth] : guess_[depth];
   }
@@ -73,6 +80,10 @@ class PromptPace {
   // Columns by depth, 0 if unknown: from steps beside sequences that generate, and from steps that consist only of
   // prompts.
   std::array<double, PromptColumns::kDepths> full_{}, guess_{};
+  // By depth: numbers that the depth must not exceed, because a step took too long with more. They are forgotten after
+  // some steps; `capped_steps_` counts these.
+  std::array<double, PromptColumns::kDepths> most_{};
+  std::uint32_t capped_steps_ = 0;
 };
 
 }  // namespace bulkhead::engine

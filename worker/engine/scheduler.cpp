@@ -1,6 +1,7 @@
 #include "worker/engine/scheduler.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace bulkhead::engine {
@@ -341,7 +342,9 @@ void Scheduler::plan_prefill() {
     }
     if (beside) {
       const std::uint32_t least = record.prompts.sum() == 0 ? PromptPace::kLeastColumns : 0;
-      count = std::min(count, std::max(pace_.columns(sequence->computed, share), least));
+      const std::uint32_t paced = within_width(static_cast<std::uint32_t>(record.columns.size()),
+                                               pace_.columns(sequence->computed, share));
+      count = std::min(count, std::max(paced, least));
       if (count == 0) break;
     }
     count = columns_with_windows(*sequence, count);
@@ -352,6 +355,16 @@ void Scheduler::plan_prefill() {
     budget -= count;
     sequence->served = ++turns_;
   }
+}
+
+// Returns how many of `count` columns a step takes that has `used` columns already and is bounded by time. A step just
+// beyond a width of the executor may take twice as long as one of that width, so it gets fewer columns.
+std::uint32_t Scheduler::within_width(std::uint32_t used, std::uint32_t count) const {
+  const std::uint32_t all = used + count;
+  const auto next = std::ranges::upper_bound(limits_.widths, all);
+  if (next == limits_.widths.begin()) return count;
+  const std::uint32_t width = *std::prev(next);
+  return width > used && 2 * all < 3 * width ? width - used : count;
 }
 
 // Returns the share of a step for prompts. It is never 0: a step takes a prompt's least columns

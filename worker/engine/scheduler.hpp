@@ -277,6 +277,7 @@ class Scheduler {
   bool may_generate(const Sequence& sequence, std::uint64_t step) const;
   bool any_generates() const;
   double share_for_prompts() const;
+  std::uint32_t within_width(std::uint32_t used, std::uint32_t count) const;
   std::uint32_t most_tokens_of(const Sequence& sequence) const;
   void preempt_youngest();
   void send_back(Sequence& sequence);

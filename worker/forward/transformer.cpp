@@ -185,6 +185,8 @@ class LoadedTransformer final : public Transformer {
     std::vector<StepShape> shapes =
         step_shapes(limits_.max_columns, widest_mixed_step(options.engine), limits_.max_outputs,
                     options.gpu.command_buffer_ring.ring_size);
+    for (const StepShape& shape : shapes)
+      limits_.widths.push_back(shape.columns);
     BULKHEAD_RETURN_IF_ERROR(size_cache(options, shapes));
     BULKHEAD_TRY(parts_, gpu::create_optimizations(device, options.gpu, options.wait_timeout_ms));
     context_.slots = limits_.steps_in_flight =

@@ -74,10 +74,14 @@ TEST(EnginePace, WiderStepsOfPromptsAloneArePacedAlike) {
 
 using std::chrono::milliseconds;
 
-// A step takes 10 ms, and 200 us for each column, plus 200 us for each 2,000 positions before the column.
+// A step takes 10 ms, and 200 us for each column, plus 200 us for each 2,000 positions before the column. If the device
+// has widths, a step takes as long as one of the next larger width.
 struct Device {
   microseconds plain{10'000}, column{200};
+  std::vector<std::uint32_t> widths = {};
   microseconds step(std::uint32_t columns, std::uint32_t position) const {
+    const auto width = std::ranges::lower_bound(widths, columns);
+    if (width != widths.end()) columns = *width;
     return plain + column * columns + column * columns * position / 2000;
   }
 };
@@ -98,6 +102,7 @@ Beside run_beside(std::uint32_t prompt, milliseconds gap, const Device& device =
   limits.total_pages = limits.context;
   limits.steps_in_flight = depth;
   limits.sampled_top_k = 64;
+  limits.widths = device.widths;
   limits.step_us = static_cast<std::uint32_t>(device.step(1, 0).count());
   engine::EngineOptions options;
   options.scheduler.prefill_chunk = 0;
@@ -147,6 +152,16 @@ TEST(EnginePace, AStreamWaitsNoLongerThanItsBoundForAPrompt) {
   EXPECT_EQ(bounded.prompt_answer, unbounded.prompt_answer);
   EXPECT_EQ(bounded.stream_answer, unbounded.stream_answer);
   EXPECT_LT(run_beside(6000, milliseconds(200)).steps, bounded.steps / 3);
+}
+
+// Where 128 columns take 36 to 50 ms, one column more would take 61 ms or more.
+TEST(EnginePace, AStepHasNoColumnsThatWouldMakeItAsLongAsAWiderOne) {
+  const Device device{
+      microseconds(10'000), microseconds(200), {1, 16, 32, 64, 128, 256, 512, 1024, 2048}};
+  const Beside seen = run_beside(6000, milliseconds(50), device);
+  EXPECT_LE(seen.longest_step, milliseconds(50));
+  EXPECT_LE(seen.longest_gap, milliseconds(50));
+  EXPECT_LT(seen.steps, 140U);
 }
 
 // The sequence's next token needs what the host made of the one before, so it waits for two steps.
@@ -223,6 +238,50 @@ TEST(EnginePace, AGuessByPromptsAloneLetsNoDeeperStepTakeTooLong) {
   }
   // Each step but the first ones comes near to what it is allowed.
   EXPECT_LT(steps, 7500U);
+}
+
+// Beyond 128 columns another kernel computes attention, which takes twice as long. Where 128 columns leave room and 256
+// do not, a few steps find that out, and no more.
+TEST(EnginePace, AWidthThatTookTooLongIsNotTriedAgainAndAgain) {
+  engine::PromptPace pace(milliseconds(50), 2500);
+  const auto step = [](std::uint32_t columns, std::uint32_t position) {
+    const std::uint32_t width = columns <= 128 ? 128 : 256;
+    return microseconds(2500 + 60 * width + (width / 128) * width * position / 66);
+  };
+  std::uint32_t position = 0, steps = 0, too_long = 0, narrow = 0;
+  while (position < 12'000) {
+    const std::uint32_t count = std::min(pace.columns(position, 1), 256U);
+    const microseconds took = step(count, position);
+    ++steps;
+    if (took > milliseconds(50)) ++too_long;
+    if (position > 4096 && count < 100) ++narrow;
+    engine::PromptColumns columns;
+    columns.add(position, count);
+    pace.ended(columns, 1, took);
+    position += count;
+  }
+  EXPECT_LE(too_long, 6U) << steps << " steps";
+  EXPECT_LE(narrow, steps / 8) << steps << " steps";
+}
+
+TEST(EnginePace, APauseOfTheMachineIsForgotten) {
+  engine::PromptPace pace(milliseconds(50), 2500);
+  std::uint32_t count = 0;
+  const auto run = [&](microseconds pause) {
+    count = std::min(pace.columns(0, 1), 512U);
+    engine::PromptColumns columns;
+    columns.add(0, count);
+    pace.ended(columns, 1, microseconds(2500 + 60 * count) + pause);
+  };
+  for (int i = 0; i < 20; ++i)
+    run(microseconds(0));
+  EXPECT_EQ(count, 512U);
+  for (int i = 0; i < 3; ++i)
+    run(std::chrono::seconds(2));
+  EXPECT_LT(count, 64U);
+  for (int i = 0; i < 12; ++i)
+    run(microseconds(0));
+  EXPECT_GT(count, 400U);
 }
 
 TEST(EnginePace, TheTokensAreTheSame) {
