@@ -13,6 +13,8 @@ const uint kBlockWords = kLanes * kLaneWords;
 const uint kKeptWords = kRowsMapping == 0u && kBlockWords <= 64u ? kBlockWords : 1u;
 const bool kKeepValues = kKeptWords > 1u;
 
+const bool kOnePage = kPageTokens % kLanes == 0u;
+
 float maxima[kHeadsTogether];
 float sums[kHeadsTogether];  // a lane's share
 float results[kHeadsTogether * kLaneEntries];
@@ -108,6 +110,7 @@ void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t 
   bool visible = sees(start + lane, end);
   uint page = Words(push.pages).v[page_table + position / kPageTokens];
   uint page_slot = position % kPageTokens;
+  uint first_slot = start % kPageTokens, last_slot = first_slot + (end - 1u - start);
   uint64_t head_at = push.keys + uint64_t(page) * kPageBytes + kv_head * kHeadBytes;
   uint64_t keys = head_at + page_slot * kCellBytes;
 
@@ -119,7 +122,8 @@ void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t 
   } else {
     if (kKeepValues) {
       [[unroll]] for (uint j = 0; j < kLanes; j++) {
-        uint64_t row = value_row(subgroupBroadcast(page, j), subgroupBroadcast(page_slot, j), kv_head);
+        uint64_t row = kOnePage ? value_row(page, min(first_slot + j, last_slot), kv_head)
+                                : value_row(subgroupBroadcast(page, j), subgroupBroadcast(page_slot, j), kv_head);
         [[unroll]] for (uint w = 0; w < kLaneWords; w++) {
           words[j * kLaneWords + w] = value_word(row, min(w * kLanes + lane, kRowWords - 1u));
         }
@@ -132,7 +136,8 @@ void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t 
   [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) weights[h] = weigh(h, visible);
 
   [[unroll]] for (uint j = 0; j < kLanes; j++) {
-    uint64_t row = value_row(subgroupBroadcast(page, j), subgroupBroadcast(page_slot, j), kv_head);
+    uint64_t row = kOnePage ? value_row(page, min(first_slot + j, last_slot), kv_head)
+                            : value_row(subgroupBroadcast(page, j), subgroupBroadcast(page_slot, j), kv_head);
     precise float weight[kHeadsTogether];
     [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) weight[h] = subgroupBroadcast(weights[h], j);
     [[unroll]] for (uint w = 0; w < kLaneWords; w++) {
