@@ -25,23 +25,49 @@ bool chooses_by_scores(const RouterShape& router) {
   return router.sigmoid || router.biased_choice || router.groups > 1;
 }
 
-// Matrix units: from this many columns in a tile, one subgroup computes all of a row by itself.
-constexpr std::uint32_t kSerialTile = 32;
+// Matrix units: a tile with so many columns is a wide one, in which a subgroup has two blocks of rows.
+constexpr std::uint32_t kWideTile = 32;
 
-UnitTiling tiling_of(const MatvecShape& shape, std::uint32_t columns, std::uint32_t tile_columns) {
+// Shares of an expert's product in which one subgroup computes all segments of a row.
+UnitTiling serial_tiling(const MatvecShape& shape, std::uint32_t tile_columns) {
   UnitTiling tiling;
+  tiling.serial = true;
+  if (tile_columns >= kWideTile) {
+    tiling.row_blocks = 2;
+    tiling.step_groups = 2;
+  } else if (shape.epilogue == Epilogue::kGated) {
+    tiling.subgroups = 8;
+    tiling.step_groups = tile_columns <= 8 && unit_segments(shape).stages % 2 == 0 ? 8 : 4;
+  } else {
+    tiling.row_blocks = 2;
+  }
+  return tiling;
+}
+
+// In a step of several columns there are more tiles than a device has room for, so a subgroup that computes a whole row
+// keeps more loads in flight than several that wait for each other. That holds for gates and ups, and for other products
+// of experts if their rows are short (measured on an H200 and an H100, bench/history/kernels.md).
+bool is_serial(const MatvecShape& shape, const RouterShape& router, std::uint32_t columns,
+               std::uint32_t tile_columns) {
+  constexpr std::uint32_t kShortRow = 1024;  // weights
+  if (tile_columns >= kWideTile) return true;
+  if (columns == 1) return false;
+  return shape.epilogue == Epilogue::kGated ||
+         (router.used < router.experts && shape.groups * kGroupWeights <= kShortRow);
+}
+
+UnitTiling tiling_of(const MatvecShape& shape, const RouterShape& router, std::uint32_t columns,
+                     std::uint32_t tile_columns) {
+  UnitTiling tiling;
+  if (is_serial(shape, router, columns, tile_columns)) {
+    tiling = serial_tiling(shape, tile_columns);
+  } else {
+    const UnitSegments segments = unit_segments(shape);
+    tiling.subgroups = segments.count >= 4 ? segments.count : 4 / segments.count * segments.count;
+    tiling.step_groups = tile_columns == 8 && segments.stages % 2 == 0 ? 8 : 4;
+  }
   tiling.columns = std::min(columns, tile_columns);
   tiling.column_tiles = tile_columns / 8;
-  if (tile_columns >= kSerialTile) {
-    tiling.row_blocks = 2;
-    tiling.subgroups = 4;
-    tiling.step_groups = 2;
-    tiling.serial = true;
-    return tiling;
-  }
-  const UnitSegments segments = unit_segments(shape);
-  tiling.subgroups = segments.count >= 4 ? segments.count : 4 / segments.count * segments.count;
-  tiling.step_groups = tiling.column_tiles == 1 && segments.stages % 2 == 0 ? 8 : 4;
   return tiling;
 }
 
@@ -124,7 +150,7 @@ ChooseVariant choose(const Mapping& mapping, const RouterShape& router, ChoosePa
 std::uint32_t expert_tile(const Mapping& mapping, const RouterShape& router,
                           std::uint32_t columns) {
   const std::uint32_t own = columns_of_expert(router, columns);
-  if (mapping.units) return own <= 4 ? 8 : own <= 12 ? 16 : kSerialTile;
+  if (mapping.units) return own <= 4 ? 8 : own <= 12 ? 16 : kWideTile;
   return std::min(std::bit_ceil(std::min(2 * own - 1, columns)), mapping.most_columns);
 }
 
@@ -140,7 +166,7 @@ MatvecVariant expert_product(const Mapping& mapping, const MatvecShape& shape,
   const std::uint32_t tile = expert_tile(mapping, router, columns);
   MatvecVariant variant;
   if (mapping.units) {
-    variant = unit_product(shape, tiling_of(shape, columns, tile));
+    variant = unit_product(shape, tiling_of(shape, router, columns, tile));
     variant.spec.spirv = spirv::matvec_units_experts;
   } else if (mapping.rows) {
     variant = rows_product(mapping, shape, rows_tiling(mapping, shape, tile));

@@ -122,8 +122,8 @@ struct Serial {
 // does so if a row of kSerials says so.
 constexpr std::uint32_t kSplitColumns = 128, kWide = kSplitColumns + 1, kNoMatter = 0xffffffffU;
 // Models with shorter rows have smaller matrices; large tiles would make too few of them for a device (a 1B read a
-// prompt of 512 tokens 7 % slower).
-constexpr std::uint32_t kLongRow = 4096;
+// prompt of 512 tokens 7 % slower). The rows of a down are longer than its model's others.
+constexpr std::uint32_t kLongRow = 4096, kLongDownRow = 12288;
 // UnitTiling: columns (of the step), row_blocks, column_tiles, subgroups, step_groups, serial,
 // column_subgroups, ahead, local_totals.
 constexpr Serial kSerials[] = {
@@ -148,6 +148,12 @@ constexpr Serial kSerials[] = {
     {kNibbles, Part::kGateUp, kWide, 384, {0, 2, 8, 4, 1, true, 1, 0}},
     // Many columns. With totals in memory, registers suffice for twice as many subgroups.
     {kHalves, Part::kQkv, kWide, 767, {0, 2, 8, 4, 2, true, 1, 0, true}, kLongRow},
+    {kHalves, Part::kOut, kWide, kNoMatter, {0, 2, 4, 8, 2, true, 4, 0}, kLongRow},
+    {kHalves, Part::kDown, kWide, 767, {0, 2, 8, 4, 2, true, 2, 0}, kLongDownRow},
+    {kHalves, Part::kGateUp, kWide, 767, {0, 2, 4, 4, 2, true, 2, 0}},
+    {kHalves, Part::kQkv, kWide, 767, {0, 2, 2, 4, 2, true, 2, 1}},
+    {kHalves, Part::kOut, kWide, 767, {0, 2, 2, 4, 2, true, 2, 1}},
+    {kHalves, Part::kDown, kWide, 767, {0, 2, 2, 4, 2, true, 2, 1}},
     {kHalves, Part::kDown, 768, kNoMatter, {0, 2, 8, 8, 1, true, 2, 0, true}},
     {kBytes | kNibbles, Part::kDown, 1024, kNoMatter, {0, 2, 8, 4, 1, true, 2, 0, true}},
     {kSixBits, Part::kDown, 1024, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0, true}},
@@ -157,7 +163,6 @@ constexpr Serial kSerials[] = {
     {kHalves, Part::kOther, kWide, kNoMatter, {0, 4, 4, 8, 2, true, 1, 0}},
     {kHalves, Part::kQkv, kWide, kNoMatter, {0, 2, 8, 4, 2, true, 1, 0}, kLongRow},
     {kHalves, Part::kQkv, kWide, kNoMatter, {0, 2, 4, 4, 2, true, 2, 0}},
-    {kHalves, Part::kOut, kWide, kNoMatter, {0, 2, 4, 8, 2, true, 4, 0}, kLongRow},
     {kHalves, Part::kOut, kWide, kNoMatter, {0, 2, 4, 4, 2, true, 2, 0}},
     {kHalves, Part::kDown, kWide, kNoMatter, {0, 2, 8, 4, 2, true, 2, 0}},
     {kBytes | kNibbles, Part::kQkv, kWide, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0}},
@@ -206,17 +211,21 @@ UnitTiling usual_split(const MatvecShape& shape, std::uint32_t columns, bool in_
   // The first weights are loaded before the preceding link is over.
   const Part part = part_of(shape);
   if (part == Part::kGateUp) {
-    // Many segments already give many subgroups (bench/history/kernels.md, for a gemma-3).
-    const bool shared_by_many = kind == kOtherNibbles && columns == 1 && segments > 4;
-    tiling.row_blocks = shared_by_many ? 4 : 2;
-    tiling.step_groups = plain ? 4 : 2;
+    // Many segments already give many subgroups, and so do the many rows of a matrix with few segments
+    // (bench/history/kernels.md, for a gemma-3 and a Qwen2.5-32B).
+    const bool one_column_of_nibbles = kind == kOtherNibbles && columns == 1;
+    tiling.row_blocks = one_column_of_nibbles && segments != 4 ? 4 : 2;
+    tiling.step_groups = plain ? 4 : one_column_of_nibbles && segments < 4 ? 1 : 2;
     tiling.ahead = 2;
   } else if (halves || bytes) {
     tiling.ahead = 1;
     if (bytes) tiling.row_blocks = 1;
   } else if (part != Part::kLogits) {
-    tiling.row_blocks = 1;
-    if (plain || shape.groups <= 256) tiling.step_groups = 8;
+    // Segments of so many stages have work for a subgroup with two blocks of rows (a phi-4, a Qwen2.5-32B).
+    const bool long_segments = part == Part::kOut && kind == kOtherNibbles && columns == 1 &&
+                               unit_segments(shape).stages >= 4;
+    tiling.row_blocks = long_segments ? 2 : 1;
+    if (!long_segments && (plain || shape.groups <= 256)) tiling.step_groups = 8;
     tiling.ahead = 2;
   }
   return tiling;

@@ -8,7 +8,7 @@
 
 namespace bulkhead::forward {
 
-// A workgroup of one subgroup, which makes all of a row (units_emulated.glsl).
+// A workgroup of one subgroup, which computes all segments of a row one after another (units_emulated.glsl).
 inline void emulate_experts(gpu::kernels::MatvecVariant& variant,
                             const gpu::kernels::MatvecShape& shape) {
   namespace k = gpu::kernels;
@@ -17,10 +17,7 @@ inline void emulate_experts(gpu::kernels::MatvecVariant& variant,
   auto units = k::read_constants<k::MatvecUnitsConstants>(variant.spec);
   units.subgroups = 1;
   units.invocations = 32;
-  if (units.serial == 0) {
-    units.segments = 1;
-    units.segment_stages = shape.groups / 4;
-  }
+  units.serial = 1;
   k::write_constants(variant.spec, units);
   const auto product = k::read_constants<k::MatvecConstants>(variant.spec);
   variant.rows_per_workgroup = product.rows * (shape.epilogue == k::Epilogue::kGated ? 8 : 16);
