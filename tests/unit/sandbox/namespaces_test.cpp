@@ -6,10 +6,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <seccomp.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -17,7 +15,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -25,46 +22,13 @@
 #include <gtest/gtest.h>
 
 #include "config/base/unique_fd.hpp"
+#include "tests/unit/sandbox/in_child.hpp"
 #include "worker/sandbox/files.hpp"
 
 namespace bulkhead::worker {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr uid_t kNobodysId = 65534;
-
-// Runs a child and returns what it reports; empty if all is well.
-std::string in_child(const std::function<std::string()>& run) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return "no pipe";
-  const UniqueFd reading(ends[0]);
-  UniqueFd writing(ends[1]);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const std::string words = run();
-    (void)!::write(writing.get(), words.data(), words.size());
-    ::_exit(0);
-  }
-  writing.reset();
-  std::string words;
-  char piece[512];
-  for (ssize_t got; (got = ::read(reading.get(), piece, sizeof piece)) > 0;)
-    words.append(piece, static_cast<std::size_t>(got));
-  int status = 0;
-  if (child < 0 || ::waitpid(child, &status, 0) != child || status != 0)
-    words += "the child died of " + std::to_string(status);
-  return words;
-}
-
-enum class As { kSelf, kNobody };
-
-void become(As as) {
-  if (as == As::kSelf || ::geteuid() != 0) return;
-  (void)!::setresgid(kNobodysId, kNobodysId, kNobodysId);
-  (void)!::setresuid(kNobodysId, kNobodysId, kNobodysId);
-  ::prctl(PR_SET_DUMPABLE, 1);  // as for a process that this user has started
-}
 
 class NamespacesOf : public testing::TestWithParam<As> {
  protected:
@@ -92,10 +56,6 @@ class NamespacesOf : public testing::TestWithParam<As> {
               "");
   }
 };
-
-std::string unless(bool holds, const char* words) {
-  return holds ? "" : std::string(words) + "; ";
-}
 
 TEST_P(NamespacesOf, ProcShowsThisProcessAndTheMachine) {
   const std::string parent = "/proc/" + std::to_string(::getpid());
@@ -164,14 +124,6 @@ INSTANTIATE_TEST_SUITE_P(WithAndWithoutPrivileges, NamespacesOf,
                          [](const auto& as) { return as.param == As::kSelf ? "Self" : "Nobody"; });
 
 // ---- where the kernel refuses ----
-
-bool refuse(int call) {
-  scmp_filter_ctx filter = ::seccomp_init(SCMP_ACT_ALLOW);
-  const bool loaded = ::seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), call, 0) == 0 &&
-                      ::seccomp_load(filter) == 0;
-  ::seccomp_release(filter);
-  return loaded;
-}
 
 // A filter refuses the call, as a container's does.
 TEST(Namespaces, ThatTheKernelRefusesAreGapsAndChangeNothing) {
