@@ -45,6 +45,8 @@ Result<std::vector<Protection>> confine(const ConfinedNeeds& needs,
   }
   if (const std::string& gap = report.namespaces.gap; !gap.empty())
     spdlog::info("sandbox: not all namespaces: {}", gap);
+  else if (const std::string& why = report.namespaces.root_gap; !why.empty())
+    spdlog::info("sandbox: no private root: {}", why);
   return protections(report);
 }
 

@@ -2,11 +2,13 @@
 // workers are. It logs what succeeded; otherwise it is not a working driver. Only hostile_driver_test.cpp loads it,
 // with VK_DRIVER_FILES. It links none of the product's libraries.
 //
-//   BULKHEAD_DRIVER_FILE   a file of the user's that no worker may touch
-//   BULKHEAD_DRIVER_MODEL  the model file, which the worker may read
-//   BULKHEAD_DRIVER_CACHE  the worker's cache folder
-//   BULKHEAD_DRIVER_SKIPS  numbers of calls that are in the worker's table, with commas around
-//   BULKHEAD_DRIVER_I386   this kernel knows the 32-bit system calls
+//   BULKHEAD_DRIVER_FILE    a file of the user's that no worker may touch
+//   BULKHEAD_DRIVER_MODEL   the model file, which the worker may read
+//   BULKHEAD_DRIVER_CACHE   the worker's cache folder
+//   BULKHEAD_DRIVER_SKIPS   numbers of calls that are in the worker's table, with commas around
+//   BULKHEAD_DRIVER_I386    this kernel knows the 32-bit system calls
+//   BULKHEAD_DRIVER_HIDDEN  the worker may have namespaces, which hide others' files
+//   BULKHEAD_DRIVER_LOOKS   it does no harm, and only says what it can learn about files
 //
 // With only BULKHEAD_DRIVER_ASKS, which names a file, it does no harm: it makes a call that is in no table and reads
 // that file, each twice, so that the test sees what a sandbox that only logs writes about them.
@@ -18,6 +20,7 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
@@ -51,6 +54,13 @@ void say(const std::string& line) {
 
 bool is_refusal(long result) {
   return result < 0 && (errno == EPERM || errno == ENOSYS || errno == EACCES);
+}
+
+// In namespaces the worker does not find files of others, all but its cache folder is read-only, and nothing can be
+// renamed into that folder.
+bool is_hidden(long result) {
+  static const bool in_namespaces = std::getenv("BULKHEAD_DRIVER_HIDDEN") != nullptr;
+  return in_namespaces && result < 0 && (errno == ENOENT || errno == EROFS || errno == EXDEV);
 }
 
 // Tries each number that is not in the worker's table, harmless or harmful.
@@ -133,12 +143,7 @@ struct Surroundings {
   const pid_t parent = ::getppid();
   cpu_set_t cpus{};
 
-  // If the worker has a /proc of its own, the daemon's folder is not in it.
-  long of_daemon(const char* name, int flags) const {
-    const long result = opened(daemon + name, flags);
-    if (result < 0 && errno == ENOENT) errno = EACCES;
-    return result;
-  }
+  long of_daemon(const char* name, int flags) const { return opened(daemon + name, flags); }
 };
 
 constexpr auto call = [](long number, auto... with) { return ::syscall(number, with...); };
@@ -147,6 +152,7 @@ const sock_filter allow_all[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
 const sock_fprog filter = {1, const_cast<sock_filter*>(allow_all)};
 rlimit limits = {64, 64};
 char memory[4096];
+struct stat about;
 
 // Modes, owners and times of files, its own among them.
 std::vector<Act> acts_on_modes(const Surroundings& s) {
@@ -240,7 +246,7 @@ std::vector<Act> acts_on_processes(const Surroundings& s) {
 }
 
 // Programs, processes, namespaces.
-std::vector<Act> acts_of_programs(const Surroundings&) {
+std::vector<Act> acts_of_programs(const Surroundings& s) {
   return {
       {"fork", [&] { return call(SYS_clone, SIGCHLD, 0, 0, 0, 0); }},
       {"clone3", [&] { return call(SYS_clone3, memory, 88); }},
@@ -253,6 +259,16 @@ std::vector<Act> acts_of_programs(const Surroundings&) {
        }},
       {"execve", [&] { return ::execl("/bin/true", "true", nullptr); }},
       {"unshare", [&] { return ::unshare(CLONE_NEWUSER); }},
+      {"setns", [&] { return ::setns(s.mine, 0); }},
+      {"chroot", [&] { return ::chroot("/usr"); }},
+      {"pivot_root", [&] { return call(SYS_pivot_root, "/usr", "/usr"); }},
+      {"mount", [&] { return ::mount("x", "/usr", "tmpfs", 0, nullptr); }},
+      {"umount2", [&] { return ::umount2("/usr", MNT_DETACH); }},
+      {"open_tree", [&] { return call(SYS_open_tree, AT_FDCWD, "/usr", 1 /* a copy */); }},
+      {"move_mount", [&] { return call(SYS_move_mount, s.mine, "", AT_FDCWD, "/usr", 4); }},
+      {"mount_setattr", [&] { return call(SYS_mount_setattr, AT_FDCWD, "/usr", 0, memory, 32); }},
+      {"fsopen", [&] { return call(SYS_fsopen, "tmpfs", 0); }},
+      {"another working folder", [&] { return ::chdir(s.cache.c_str()); }},
       {"another filter", [&] { return call(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter); }},
       {"another filter by prctl",
        [&] { return ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter); }},
@@ -300,7 +316,7 @@ int try_all(const Surroundings& s) {
     for (const Act& act : acts_on(s)) {
       ++tried;
       errno = 0;
-      if (is_refusal(act.run())) continue;
+      if (const long result = act.run(); is_refusal(result) || is_hidden(result)) continue;
       ++through;
       say(std::string("went through: ") + act.name + ": " + std::strerror(errno));
     }
@@ -338,10 +354,74 @@ void ask_twice(const char* file) {
   }
 }
 
+// ---- what it can learn about files ----
+
+struct Question {
+  const char* name;
+  std::function<long(const std::string& path)> ask;
+};
+
+const Question* questions() {
+  static const Question all[] = {
+      {"stat", [](const std::string& path) { return ::stat(path.c_str(), &about); }},
+      {"lstat", [](const std::string& path) { return ::lstat(path.c_str(), &about); }},
+      {"statx",
+       [](const std::string& path) {
+         return call(SYS_statx, AT_FDCWD, path.c_str(), 0, STATX_BASIC_STATS, memory);
+       }},
+      {"access", [](const std::string& path) { return ::access(path.c_str(), F_OK); }},
+      {"faccessat2",
+       [](const std::string& path) { return call(439, AT_FDCWD, path.c_str(), F_OK, 0); }},
+      {"statfs", [](const std::string& path) { return call(SYS_statfs, path.c_str(), memory); }},
+      {"O_PATH", [](const std::string& path) { return opened(path, O_PATH); }},
+      {nullptr, {}}};
+  return all;
+}
+
+// The file, and other spellings of its path that lead out of a root which leaves a way out.
+std::vector<std::string> spellings(const std::string& file) {
+  std::string up;
+  for (int i = 0; i < 40; ++i)
+    up += "/..";
+  std::vector<std::string> paths = {file, "/usr" + up + file, "/proc/self/root" + file,
+                                    "/proc/self/root" + up + file, "/proc/self/cwd" + up + file};
+  for (int fd = 0; fd < 1024; ++fd) {
+    if (::fstat(fd, &about) == 0 && S_ISDIR(about.st_mode))
+      paths.push_back("/proc/self/fd/" + std::to_string(fd) + up + file);
+  }
+  return paths;
+}
+
+void count_answers(const char* where, const std::vector<std::string>& paths) {
+  int learnt = 0, asked = 0;
+  for (const std::string& path : paths) {
+    for (const Question* each = questions(); each->name != nullptr; ++each, ++asked) {
+      errno = 0;
+      if (each->ask(path) >= 0)
+        ++learnt;
+      else if (errno != ENOENT)
+        say(std::string(where) + ": " + each->name + " of " + path + ": " + std::strerror(errno));
+    }
+  }
+  say(std::string(where) + ": learnt " + std::to_string(learnt) + " of " + std::to_string(asked));
+}
+
+void look() {
+  const Surroundings s;
+  count_answers("outside", spellings(s.file));
+  count_answers("inside",
+                {s.model, s.cache, s.own, "/usr", "/sys", "/dev/null", "/proc/self/maps"});
+  const std::string link = s.file + "-link";
+  say("a link outside: " + std::string(::readlink(link.c_str(), memory, sizeof memory) > 0
+                                           ? "read"
+                                           : std::strerror(errno)));
+}
+
 __attribute__((constructor)) void loaded() {
   if (const char* const file = std::getenv("BULKHEAD_DRIVER_ASKS"); file != nullptr)
     return ask_twice(file);
   if (std::getenv("BULKHEAD_DRIVER_FILE") == nullptr) return;
+  if (std::getenv("BULKHEAD_DRIVER_LOOKS") != nullptr) return look();
   const int acts = try_acts(), calls = try_every_number();
   say("done: " + std::to_string(acts) + " acts and " + std::to_string(calls) +
       " calls went through");

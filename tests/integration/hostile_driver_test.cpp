@@ -54,6 +54,7 @@ class HostileDriver : public testing::Test {
     folder_ = ::mkdtemp(name);
     std::ofstream(folder_ / "secret") << "secret";
     fs::permissions(folder_ / "secret", fs::perms::owner_read | fs::perms::owner_write);
+    fs::create_symlink("secret", folder_ / "secret-link");
     fs::copy_file(BULKHEAD_MODEL, folder_ / "model.gguf");
     fs::create_directory(folder_ / "driver");
     fs::copy_file(HOSTILE_DRIVER, folder_ / "driver" / "libhostile.so");
@@ -66,7 +67,8 @@ class HostileDriver : public testing::Test {
     fs::remove_all(folder_, ignored);
   }
 
-  std::string log_of_attack(std::vector<std::string> settings) {
+  std::string log_of_attack(std::vector<std::string> settings,
+                            std::map<std::string, std::string> more = {}) {
     std::string skips = ",";
     for (const worker::AllowedCall& row : worker::allowed_calls())
       skips += std::to_string(row.number) + ",";
@@ -76,7 +78,26 @@ class HostileDriver : public testing::Test {
         {"BULKHEAD_DRIVER_CACHE", (folder_ / "bulkhead" / "m-0").string()},
         {"BULKHEAD_DRIVER_SKIPS", skips}};
     if (knows_32_bit_calls()) environment["BULKHEAD_DRIVER_I386"] = "1";
+    environment.merge(more);
     return log_of_run(std::move(settings), std::move(environment));
+  }
+
+  void expect_nothing_through(std::vector<std::string> settings,
+                              std::map<std::string, std::string> environment) {
+    const worker::SandboxReport kernel = worker::sandbox_support();
+    if (!kernel.system_calls || kernel.landlock_version < 5)
+      GTEST_SKIP() << "this kernel lacks parts of the sandbox";
+    const auto times = fs::last_write_time(folder_ / "secret");
+    settings.push_back("isolation.sandbox_paths=" + (folder_ / "driver").string());
+    const std::string log = log_of_attack(std::move(settings), std::move(environment));
+    EXPECT_NE(log.find("driver: done: 0 acts and 0 calls went through"), std::string::npos) << log;
+    EXPECT_NE(log.find("driver: tried 90 acts"), std::string::npos) << log;
+    EXPECT_EQ(log.find("driver: went through"), std::string::npos) << log;
+    EXPECT_EQ(log.find("driver: no file"), std::string::npos) << log;
+    EXPECT_EQ(log.find("driver: the model"), std::string::npos) << log;
+    EXPECT_EQ(fs::status(folder_ / "secret").permissions(),
+              fs::perms::owner_read | fs::perms::owner_write);
+    EXPECT_EQ(fs::last_write_time(folder_ / "secret"), times);
   }
 
   // Returns the daemon's log. Without another driver the daemon can't serve, and ends.
@@ -102,20 +123,48 @@ class HostileDriver : public testing::Test {
 };
 
 TEST_F(HostileDriver, GetsNothingThrough) {
-  const worker::SandboxReport kernel = worker::sandbox_support();
-  if (!kernel.system_calls || kernel.landlock_version < 5)
-    GTEST_SKIP() << "this kernel lacks parts of the sandbox";
-  const auto times = fs::last_write_time(folder_ / "secret");
+  expect_nothing_through({}, {{"BULKHEAD_DRIVER_HIDDEN", "1"}});
+}
+
+TEST_F(HostileDriver, GetsNothingThroughWithoutNamespaces) {
+  expect_nothing_through({"isolation.namespaces=off"}, {});
+}
+
+// Returns the numbers of "driver: WHERE: learnt 3 of 7"; -1 if there is no such line.
+std::pair<int, int> learnt(const std::string& log, const std::string& where) {
+  std::pair<int, int> numbers{-1, -1};
+  const std::size_t at = log.find("driver: " + where + ": learnt ");
+  if (at != std::string::npos)
+    (void)std::sscanf(log.c_str() + log.find("learnt", at), "learnt %d of %d", &numbers.first,
+                      &numbers.second);
+  return numbers;
+}
+
+TEST_F(HostileDriver, LearnsNothingAboutFilesOutside) {
+  if (const worker::Namespaces own = worker::sandbox_support().namespaces; !own.root)
+    GTEST_SKIP() << "workers get no private root here: " << own.root_gap;
   const std::string log =
-      log_of_attack({"isolation.sandbox_paths=" + (folder_ / "driver").string()});
-  EXPECT_NE(log.find("driver: done: 0 acts and 0 calls went through"), std::string::npos) << log;
-  EXPECT_NE(log.find("driver: tried 80 acts"), std::string::npos) << log;
-  EXPECT_EQ(log.find("driver: went through"), std::string::npos) << log;
-  EXPECT_EQ(log.find("driver: no file"), std::string::npos) << log;
-  EXPECT_EQ(log.find("driver: the model"), std::string::npos) << log;
-  EXPECT_EQ(fs::status(folder_ / "secret").permissions(),
-            fs::perms::owner_read | fs::perms::owner_write);
-  EXPECT_EQ(fs::last_write_time(folder_ / "secret"), times);
+      log_of_attack({"isolation.sandbox_paths=" + (folder_ / "driver").string()},
+                    {{"BULKHEAD_DRIVER_LOOKS", "1"}});
+  const auto [outside, asked] = learnt(log, "outside");
+  EXPECT_EQ(outside, 0) << log;
+  EXPECT_GT(asked, 30) << log;
+  EXPECT_NE(log.find("driver: a link outside: No such file"), std::string::npos) << log;
+  const auto [inside, all] = learnt(log, "inside");
+  EXPECT_EQ(inside, all) << log;
+  EXPECT_GT(all, 0) << log;
+}
+
+// Without a private root a worker can ask about any file. The documentation says so.
+TEST_F(HostileDriver, LearnsAboutFilesOutsideWithoutNamespaces) {
+  if (!worker::sandbox_support().files) GTEST_SKIP() << "this kernel has no Landlock";
+  const std::string log = log_of_attack(
+      {"isolation.sandbox_paths=" + (folder_ / "driver").string(), "isolation.namespaces=off"},
+      {{"BULKHEAD_DRIVER_LOOKS", "1"}});
+  const auto [outside, asked] = learnt(log, "outside");
+  EXPECT_EQ(outside, asked) << log;
+  EXPECT_GT(asked, 30) << log;
+  EXPECT_NE(log.find("driver: a link outside: read"), std::string::npos) << log;
 }
 
 TEST_F(HostileDriver, IsNotReadUnlessASettingAllowsItsFolder) {
@@ -188,6 +237,10 @@ TEST(Protections, OfAWorkerAreToldAsTheyAre) {
       EXPECT_EQ(told[name]["active"], wanted && possible) << told[name];
       EXPECT_EQ(told[name]["active"], of(worker["pid"]) != of(daemon.pid())) << told[name];
     }
+    EXPECT_EQ(told["private_root"]["active"], wanted && kernel.namespaces.root);
+    const fs::path root = "/proc/" + std::to_string(worker["pid"].get<int>()) + "/root";
+    EXPECT_TRUE(fs::exists(root / "usr"));
+    EXPECT_EQ(told["private_root"]["active"], !fs::exists(root / "etc/passwd"));
     daemon.signal(SIGTERM);
     EXPECT_EQ(daemon.wait_for_exit(), 0);
   };
@@ -221,7 +274,7 @@ TEST(Protections, AreToldByTheDoctorAsTheyAre) {
   Daemon daemon(BULKHEADD, options);
   ASSERT_NE(daemon.wait_until_listening(), 0) << daemon.log();
   const json protections = worker_of(daemon)["protections"];
-  EXPECT_GE(protections.size(), 8U) << protections;
+  EXPECT_GE(protections.size(), 9U) << protections;
   for (const json& each : protections) {
     const std::string name = each["name"], detail = each["detail"];
     ASSERT_TRUE(told.contains(name)) << name << "\n" << doctor.out;

@@ -1,6 +1,7 @@
 // Which files a worker may open, and how: Landlock's part of the sandbox. Landlock prevents opening, creating,
 // removing and truncating. It does not prevent reading about a file (stat, access, readlink): that a name exists, its
-// size and its times stay visible as far as the user's own rights go.
+// size and its times stay visible as far as the user's own rights go, unless a private root hides the file
+// (private_root.hpp).
 #pragma once
 
 #include <cstdint>

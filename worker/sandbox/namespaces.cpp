@@ -20,6 +20,8 @@
 
 #include "config/base/unique_fd.hpp"
 #include "worker/sandbox/files.hpp"
+#include "worker/sandbox/mounts.hpp"
+#include "worker/sandbox/private_root.hpp"
 
 namespace bulkhead::worker {
 namespace {
@@ -54,11 +56,11 @@ Status map_ids(uid_t user, gid_t group) {
   return write_whole("/proc/self/gid_map", same(group));
 }
 
-// A process that enters a new user namespace gets all capabilities in it. This function drops them.
-Status give_up_capabilities() {
+// A process that enters a new user namespace gets all capabilities in it. This function drops all but those of the set.
+Status keep_capabilities(std::uint32_t set) {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  const __user_cap_data_struct none[2] = {};
-  return ::syscall(SYS_capset, &header, none) == 0 ? Status() : failed("capset");
+  const __user_cap_data_struct sets[2] = {{set, set, 0}, {}};
+  return ::syscall(SYS_capset, &header, sets) == 0 ? Status() : failed("capset");
 }
 
 // ---- /proc ----
@@ -75,11 +77,8 @@ Result<std::vector<Kept>> detach(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     struct stat kind {};
     if (!path.starts_with("/proc/") || ::stat(path.c_str(), &kind) != 0) continue;
-    Kept kept{path, S_ISDIR(kind.st_mode),
-              UniqueFd(::open_tree(AT_FDCWD, path.c_str(),
-                                   OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE))};
-    if (!kept.mount.valid()) return failed("open_tree of " + path);
-    all.push_back(std::move(kept));
+    BULKHEAD_TRY(UniqueFd mount, copy_mounts(path));
+    all.push_back({path, S_ISDIR(kind.st_mode), std::move(mount)});
   }
   return all;
 }
@@ -89,12 +88,8 @@ Status attach(const Kept& kept) {
   const std::filesystem::path path = kept.path;
   std::filesystem::create_directories(kept.folder ? path : path.parent_path(), error);
   if (error) return Error(ErrorCode::kInternal, kept.path + ": " + error.message());
-  if (!kept.folder &&
-      !UniqueFd(::open(kept.path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0444)).valid())
-    return failed(kept.path);
-  if (::move_mount(kept.mount.get(), "", AT_FDCWD, kept.path.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0)
-    return failed("move_mount to " + kept.path);
-  return {};
+  if (!kept.folder) BULKHEAD_RETURN_IF_ERROR(make_empty_file(kept.path));
+  return attach_mounts(kept.mount, kept.path);
 }
 
 // Mounts an empty file system over /proc, and attaches there the paths that the worker may see.
@@ -131,41 +126,58 @@ Status reduce_proc(const std::vector<std::string>& shown) {
 // The namespaces that one unshare() gives or refuses together, and that need no further setup.
 constexpr int kSimple = CLONE_NEWNET | CLONE_NEWIPC;
 
-constexpr const char* kDone = "done";  // a child's message for success
+const std::string kDone = "done:";  // a child's message for success begins with it
 
 struct Plan {
   bool user = false;
   bool mounts = false;
 };
 
-// Enters the plan's namespaces and those of the kinds `beside`. kUnavailable: nothing has changed. Any other error:
-// some namespaces have been entered.
-Status carry_out(const Plan& plan, int beside, const std::vector<std::string>& shown) {
+// What a process keeps of its files.
+struct Files {
+  const std::vector<std::string>& shown;  // paths of /proc
+  const SandboxPaths* allowed = nullptr;  // what the private root holds; null: no such root
+};
+
+// Enters the plan's namespaces and those of the kinds `beside`. Returns why the process has no private root; empty if
+// it has one. kUnavailable: nothing has changed. Any other error: some namespaces have been entered.
+Result<std::string> carry_out(const Plan& plan, int beside, const Files& files) {
   const uid_t user = ::geteuid();
   const gid_t group = ::getegid();
   const int kinds = beside | (plan.user ? CLONE_NEWUSER : 0) | (plan.mounts ? CLONE_NEWNS : 0);
   if (::unshare(kinds) != 0) return errno_error(ErrorCode::kUnavailable, "unshare", errno);
-  if (plan.user) BULKHEAD_RETURN_IF_ERROR(map_ids(user, group));
-  if (plan.mounts) BULKHEAD_RETURN_IF_ERROR(reduce_proc(shown));
-  return plan.user ? give_up_capabilities() : Status();
+  if (plan.user) {
+    BULKHEAD_RETURN_IF_ERROR(map_ids(user, group));
+    // Mounting needs one. With the others, the process would find files that it can't find later.
+    BULKHEAD_RETURN_IF_ERROR(keep_capabilities(1U << CAP_SYS_ADMIN));
+  }
+  std::string root_gap;
+  if (plan.mounts) {
+    BULKHEAD_RETURN_IF_ERROR(reduce_proc(files.shown));
+    const Status root = files.allowed == nullptr ? Status() : enter_private_root(*files.allowed);
+    if (!root.ok()) root_gap = root.error().message();
+    if (!root.ok() && root.error().code() != ErrorCode::kUnavailable)
+      return Error(ErrorCode::kInternal, root_gap);
+  }
+  if (plan.user) BULKHEAD_RETURN_IF_ERROR(keep_capabilities(0));
+  return root_gap;
 }
 
 // Says who reaps the child that tried a plan. Its exit takes some milliseconds, because the kernel waits until nobody
 // reads its mounts any more.
 enum class Reaps { kCaller, kKernel };
 
-// Lets a child process try the plan. Returns why the child failed; empty if it succeeded. So a step that fails half
-// way leaves nothing behind in this process.
-std::optional<std::string> why_not(const Plan& plan, int beside,
-                                   const std::vector<std::string>& shown, Reaps reaps) {
+// Lets a child process try the plan, so that a step that fails half way leaves nothing behind in this process. Returns
+// what carry_out() returned there.
+Result<std::string> try_out(const Plan& plan, int beside, const Files& files, Reaps reaps) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return std::string("pipe: ") + std::strerror(errno);
+  if (::pipe2(ends, O_CLOEXEC) != 0) return failed("pipe");
   UniqueFd reading(ends[0]), writing(ends[1]);
   const pid_t child = ::fork();
-  if (child < 0) return std::string("fork: ") + std::strerror(errno);
+  if (child < 0) return failed("fork");
   if (child == 0) {
-    const Status done = carry_out(plan, beside, shown);
-    const std::string words = done.ok() ? kDone : done.error().message();
+    const Result<std::string> done = carry_out(plan, beside, files);
+    const std::string words = done.ok() ? kDone + *done : done.error().message();
     (void)!::write(writing.get(), words.data(), words.size());
     ::_exit(0);
   }
@@ -176,17 +188,18 @@ std::optional<std::string> why_not(const Plan& plan, int beside,
     words.append(piece, static_cast<std::size_t>(got));
   while (reaps == Reaps::kCaller && ::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
   }
-  if (words == kDone) return std::nullopt;
-  return words.empty() ? "a child process that tried it died" : words;
+  if (words.starts_with(kDone)) return words.substr(kDone.size());
+  return Error(ErrorCode::kInternal, words.empty() ? "a child process that tried it died" : words);
 }
 
 struct Choice {
   std::optional<Plan> plan;
   std::string gap;
+  std::string root_gap;
 };
 
 // Returns the widest plan that a child process can carry out.
-Choice choose(int beside, const std::vector<std::string>& shown, Reaps reaps) {
+Choice choose(int beside, const Files& files, Reaps reaps) {
   Choice choice;
   const bool privileged = has_capability(CAP_SYS_ADMIN);
   if (!privileged && (has_capability(CAP_DAC_OVERRIDE) || has_capability(CAP_DAC_READ_SEARCH))) {
@@ -195,44 +208,53 @@ Choice choose(int beside, const std::vector<std::string>& shown, Reaps reaps) {
   }
   for (const bool mounts : {true, false}) {
     const Plan plan{.user = !privileged, .mounts = mounts};
-    const std::optional<std::string> why = why_not(plan, beside, shown, reaps);
-    if (!why.has_value()) {
+    const Result<std::string> tried = try_out(plan, beside, files, reaps);
+    if (tried.ok()) {
       choice.plan = plan;
+      choice.root_gap = *tried;
       return choice;
     }
-    choice.gap = *why;  // if both plans fail, the narrower one's reason
+    choice.gap = tried.error().message();  // if both plans fail, the narrower one's reason
   }
   return choice;
 }
 
 Namespaces outcome(const Choice& choice) {
-  if (!choice.plan.has_value()) return {.gap = choice.gap};
-  return {.user = choice.plan->user,
-          .network = true,
-          .ipc = true,
-          .mounts = choice.plan->mounts,
-          .gap = choice.plan->mounts ? "" : choice.gap};
+  const bool any = choice.plan.has_value();
+  const bool mounts = any && choice.plan->mounts;
+  return {.user = any && choice.plan->user,
+          .network = any,
+          .ipc = any,
+          .mounts = mounts,
+          .root = mounts && choice.root_gap.empty(),
+          .gap = mounts ? "" : choice.gap,
+          .root_gap = mounts ? choice.root_gap : choice.gap};
 }
 
 }  // namespace
 
-Namespaces namespace_support() {
-  return outcome(choose(kSimple, proc_paths(), Reaps::kCaller));
+Namespaces namespace_support(const SandboxPaths& allowed) {
+  const std::vector<std::string> shown = proc_paths();
+  return outcome(choose(kSimple, {shown, &allowed}, Reaps::kCaller));
 }
 
-Result<Namespaces> enter_namespaces(const std::vector<std::string>& shown) {
+Result<Namespaces> enter_namespaces(const std::vector<std::string>& shown,
+                                    const SandboxPaths& allowed) {
   // The kernel reaps the child by itself if its parent ignores SIGCHLD, so no start waits for the child's exit. A
   // confined process starts no other child.
   struct sigaction ignored {};
   ignored.sa_handler = SIG_IGN;
   const bool ignores = ::sigaction(SIGCHLD, &ignored, nullptr) == 0;
   // The child tries only the steps that may fail half way. A network namespace fails as a whole, and making one
-  // takes half a millisecond.
-  Choice choice = choose(0, shown, ignores ? Reaps::kKernel : Reaps::kCaller);
+  // takes half a millisecond. A private root is undone if it fails.
+  Choice choice = choose(0, {shown}, ignores ? Reaps::kKernel : Reaps::kCaller);
   if (choice.plan.has_value()) {
-    const Status done = carry_out(*choice.plan, kSimple, shown);
+    const Result<std::string> done = carry_out(*choice.plan, kSimple, {shown, &allowed});
     if (!done.ok() && done.error().code() != ErrorCode::kUnavailable) return done.error();
-    if (!done.ok()) choice = {std::nullopt, done.error().message()};
+    if (done.ok())
+      choice.root_gap = *done;
+    else
+      choice = {std::nullopt, done.error().message(), ""};
   }
   return outcome(choice);
 }

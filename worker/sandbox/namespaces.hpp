@@ -2,7 +2,8 @@
 //
 //   network  its only interface is a loopback that is down, and it can't reach other processes' abstract sockets
 //   IPC      it finds no System V objects and POSIX queues of others
-//   mounts   its /proc shows the machine's figures and its own folder, but no other process
+//   mounts   its /proc shows the machine's figures and its own folder, but no other process; and its root folder holds
+//            only what the sandbox allows (private_root.hpp), unless that fails, which costs none of the others
 //   user     only if the process lacks the privilege to make the others; user and group ids do not change
 //
 // A worker gets no namespace for process ids. The first process in such a namespace ignores every signal that it does
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "config/base/error.hpp"
+#include "worker/sandbox/files.hpp"
 
 namespace bulkhead::worker {
 
@@ -21,15 +23,19 @@ struct Namespaces {
   bool network = false;
   bool ipc = false;
   bool mounts = false;
-  std::string gap;  // why one of the last three is missing; empty: none is missing
+  bool root = false;     // the private root
+  std::string gap;       // why `network`, `ipc` or `mounts` is missing; empty: none is missing
+  std::string root_gap;  // why `root` is missing; empty: it is not
 };
 
 // Returns the namespaces that this process could enter. Changes nothing, because a child process tries them.
-Namespaces namespace_support();
+Namespaces namespace_support(const SandboxPaths& allowed);
 
-// Enters the namespaces that namespace_support() finds. Only the paths `shown` stay visible in /proc. Call it in a
-// process with one thread, before Landlock and seccomp forbid the calls. The process ignores SIGCHLD from then on. An
-// error means that the process has entered only some namespaces and must end.
-Result<Namespaces> enter_namespaces(const std::vector<std::string>& shown);
+// Enters the namespaces that namespace_support() finds. Only the paths `shown` stay visible in /proc, and elsewhere
+// only those that are allowed. Call it in a process with one thread and no open folder, before Landlock and seccomp
+// forbid the calls. The process ignores SIGCHLD from then on. An error means that the process has entered only some
+// namespaces and must end.
+Result<Namespaces> enter_namespaces(const std::vector<std::string>& shown,
+                                    const SandboxPaths& allowed);
 
 }  // namespace bulkhead::worker

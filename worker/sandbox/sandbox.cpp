@@ -141,7 +141,7 @@ SandboxReport filter_support() {
 
 SandboxReport sandbox_support() {
   SandboxReport report = filter_support();
-  report.namespaces = namespace_support();
+  report.namespaces = namespace_support({driver_paths(), {}});
   return report;
 }
 
@@ -160,6 +160,8 @@ std::vector<Protection> protections(const SandboxReport& report) {
       {"network_namespace", own.network, told(own.network, "no interface")},
       {"ipc_namespace", own.ipc, told(own.ipc, "no object of others")},
       {"mount_namespace", own.mounts, told(own.mounts, "/proc shows no other process")},
+      {"private_root", own.root,
+       own.root ? "no file exists but those that it may read or write" : own.root_gap},
       {"user_namespace", own.user,
        own.user      ? "the same user id"
        : own.network ? "not needed: the daemon has the privilege to make the others"
@@ -182,9 +184,9 @@ Result<SandboxReport> enter_sandbox(const SandboxRequest& request) {
   // kernel then compares the count of all of the user's processes with this limit, too (ucounts, Linux 5.14).
   BULKHEAD_RETURN_IF_ERROR(limit_resources());
   if (request.namespaces && request.level == SandboxLevel::kHold) {
-    BULKHEAD_TRY(report.namespaces, enter_namespaces(proc_paths()));
+    BULKHEAD_TRY(report.namespaces, enter_namespaces(proc_paths(), request.paths));
   } else {
-    report.namespaces.gap = "isolation.namespaces is off";
+    report.namespaces.gap = report.namespaces.root_gap = "isolation.namespaces is off";
   }
   BULKHEAD_RETURN_IF_ERROR(drop_capabilities(report.namespaces));
   if (request.level == SandboxLevel::kLog) {

@@ -1,7 +1,8 @@
 // What a worker gives up before it reads a model file or loads a driver, so that an attacker who takes over the
 // process through either gets as little as possible. The kernel enforces several layers:
 //
-//   namespaces no network and no IPC objects of others, a /proc without other processes (namespaces.hpp)
+//   namespaces no network and no IPC objects of others, a /proc without other processes (namespaces.hpp), a root
+//              folder without other files (private_root.hpp)
 //   Landlock   files: only the model, the system's libraries and drivers (to read), the GPU's device nodes and one
 //              cache folder (to write). No access to other processes' memory (/proc/PID/mem, ptrace), no signals
 //              to others, no TCP.
@@ -10,8 +11,8 @@
 //              change of a file's mode, owner or times, no resizing of the channel's region.
 //
 // All layers last as long as the process and everything that it starts, and nothing can undo them. They don't prevent
-// the worker from reading what drivers must read, asking whether a file exists and how large it is (stat), computing,
-// filling the log, or using up the GPU.
+// the worker from reading what drivers must read, computing, filling the log, or using up the GPU. Without a private
+// root they don't prevent it from asking whether a file exists and how large it is (stat), either.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +37,8 @@ SandboxReport sandbox_support();
 
 // One of the protections that `bulkhead doctor` and /v1/workers list.
 struct Protection {
-  std::string
-      name;  // landlock, seccomp, limits, a kind of namespace, or cgroup (which the daemon reports)
+  // landlock, seccomp, limits, a kind of namespace, private_root, or cgroup (which the daemon reports)
+  std::string name;
   bool active = false;
   std::string detail;  // what the protection is, or why it is not active
 };

@@ -35,7 +35,7 @@ class NamespacesOf : public testing::TestWithParam<As> {
   void SetUp() override {
     const std::string gap = in_child([] {
       become(GetParam());
-      return namespace_support().gap;
+      return namespace_support({}).gap;
     });
     if (!gap.empty())
       GTEST_SKIP() << "the kernel refuses namespaces here (" << gap
@@ -48,7 +48,7 @@ class NamespacesOf : public testing::TestWithParam<As> {
     EXPECT_EQ(in_child([&]() -> std::string {
                 become(GetParam());
                 ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-                const Result<Namespaces> entered = enter_namespaces(proc_paths());
+                const Result<Namespaces> entered = enter_namespaces(proc_paths(), {});
                 if (!entered.ok()) return entered.error().message();
                 if (!entered->network || !entered->ipc || !entered->mounts) return entered->gap;
                 return run();
@@ -131,7 +131,7 @@ TEST(Namespaces, ThatTheKernelRefusesAreGapsAndChangeNothing) {
       in_child([]() -> std::string {
         const fs::path before = fs::read_symlink("/proc/self/ns/net");
         if (!refuse(SCMP_SYS(unshare))) return "no filter";
-        const Result<Namespaces> entered = enter_namespaces(proc_paths());
+        const Result<Namespaces> entered = enter_namespaces(proc_paths(), {});
         if (!entered.ok()) return entered.error().message();
         return unless(!entered->network && !entered->ipc && !entered->mounts && !entered->user,
                       "it says that it has some") +
@@ -148,7 +148,7 @@ TEST(Namespaces, AreNotEnteredWherePowersWouldStay) {
               become(As::kNobody);
               ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
               if (!refuse(SCMP_SYS(capset))) return "no filter";
-              const Result<Namespaces> entered = enter_namespaces(proc_paths());
+              const Result<Namespaces> entered = enter_namespaces(proc_paths(), {});
               if (!entered.ok()) return entered.error().message();
               return unless(!entered->user && !entered->network, "it has some") +
                      unless(!entered->gap.empty(), "it gives no reason");
@@ -159,10 +159,10 @@ TEST(Namespaces, AreNotEnteredWherePowersWouldStay) {
 // A filter refuses mounts, as systemd's does. The process enters the other namespaces all the same.
 TEST(Namespaces, AreEnteredWithoutMountsWhereThoseAreRefused) {
   EXPECT_EQ(in_child([]() -> std::string {
-              if (!namespace_support().network) return "";  // the tests NamespacesOf report that
+              if (!namespace_support({}).network) return "";  // the tests NamespacesOf report that
               const fs::path before = fs::read_symlink("/proc/self/ns/net");
               if (!refuse(SCMP_SYS(open_tree))) return "no filter";
-              const Result<Namespaces> entered = enter_namespaces(proc_paths());
+              const Result<Namespaces> entered = enter_namespaces(proc_paths(), {});
               if (!entered.ok()) return entered.error().message();
               return unless(entered->network && entered->ipc && !entered->mounts, "what it has") +
                      unless(entered->gap.starts_with("open_tree"), "its reason") +

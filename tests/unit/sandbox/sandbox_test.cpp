@@ -72,15 +72,15 @@ class Sandbox : public testing::Test {
   fs::path model() const { return fs::path(folder_) / "model.gguf"; }
   fs::path secret() const { return fs::path(folder_) / "secret"; }
 
-  int confined(const Attempt& attempt, int region = -1) const {
+  // `namespaces` false: only Landlock and seccomp, as if the kernel refused namespaces.
+  int confined(const Attempt& attempt, int region = -1, bool namespaces = false) const {
     return in_child([&] {
       SandboxRequest request;
       request.paths.readable = driver_paths();
       request.paths.readable.push_back(model().string());
       request.paths.writable.push_back(cache().string());
       request.region = region;
-      request.namespaces =
-          false;  // only Landlock and seccomp, as if the kernel refused namespaces
+      request.namespaces = namespaces;
       return enter_sandbox(request).ok() ? attempt() : kNoSandbox;
     });
   }
@@ -91,7 +91,11 @@ class Sandbox : public testing::Test {
         << what << ": " << error << " (" << std::strerror(error) << ")";
     EXPECT_EQ(in_child(attempt), 0) << what << " fails without a sandbox, too";
   }
-  void expect_allowed(const Attempt& attempt) const { EXPECT_EQ(confined(attempt), 0); }
+  // With and without namespaces and a private root; `attempt` must be able to succeed twice.
+  void expect_allowed(const Attempt& attempt) const {
+    EXPECT_EQ(confined(attempt), 0);
+    EXPECT_EQ(confined(attempt, -1, true), 0) << "in namespaces";
+  }
 
   std::string folder_;
 };
@@ -142,7 +146,7 @@ TEST_F(Sandbox, WhatAWorkerNeedsIsThere) {
   expect_allowed(open_file(cache() / "pipelines", O_RDWR | O_CREAT));
   expect_allowed([this] {
     const fs::path from = cache() / "new", to = cache() / "sub" / "kept";
-    if (failed(::mkdir((cache() / "sub").c_str(), 0700) != 0)) return errno;
+    if (failed(::mkdir((cache() / "sub").c_str(), 0700) != 0 && errno != EEXIST)) return errno;
     if (failed(UniqueFd(::open(from.c_str(), O_WRONLY | O_CREAT, 0600)).get() < 0)) return errno;
     return failed(::rename(from.c_str(), to.c_str()) != 0);
   });
