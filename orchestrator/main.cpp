@@ -378,6 +378,7 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     exit_code = fail(std::string("unexpected: ") + error.what());
   }
+  (void)WorkerLogs::instance().catch_up(kLastWords);
   (void)log::finish(kLastWords);
   return exit_code;
 }

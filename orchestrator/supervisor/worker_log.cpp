@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <ctime>
 #include <deque>
 #include <list>
@@ -166,7 +167,12 @@ struct WorkerLogs::Shared {
         waits |= rests;
         items.push_back({rests ? -1 : pipe.fd.get(), POLLIN, 0});
       }
-      (void)::poll(items.data(), items.size(), waits ? static_cast<int>(kWindow.count()) : -1);
+      const bool asked = asked_seen != answered;
+      const auto longest = asked ? milliseconds(0) : waits ? kWindow : milliseconds(-1);
+      (void)::poll(items.data(), items.size(), static_cast<int>(longest.count()));
+      if (asked && std::all_of(items.begin() + 1, items.end(),
+                               [](const pollfd& item) { return item.revents == 0; }))
+        answer();
       const Clock::time_point now = Clock::now();
       for (Pipe& pipe : pipes) {
         pipe.lines.pass(now - last);
@@ -189,6 +195,14 @@ struct WorkerLogs::Shared {
     (void)!::read(wake.get(), &count, sizeof count);
     std::lock_guard lock(mutex);
     pipes.splice(pipes.end(), added);
+    asked_seen = asked_last;
+  }
+
+  // No pipe holds anything that was written before the last question that the thread has seen, unless it rests.
+  void answer() {
+    std::lock_guard lock(mutex);
+    answered = asked_seen;
+    was_answered.notify_all();
   }
 
   // Returns false at the pipe's end.
@@ -248,7 +262,11 @@ struct WorkerLogs::Shared {
   UniqueFd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::mutex mutex;
   std::list<Pipe> added;  // under the mutex
+  // Questions of catch_up(): the last one that was asked, and the last one that was answered. Under the mutex.
+  std::uint64_t asked_last = 0, answered = 0;
+  std::condition_variable was_answered;
   std::list<Pipe> pipes;  // only the thread uses these
+  std::uint64_t asked_seen = 0;
   KeptLines kept;
   std::atomic<std::uint64_t> lines{0}, dropped{0};
 };
@@ -275,6 +293,14 @@ Result<UniqueFd> WorkerLogs::open(std::string name) {
   const std::uint64_t one = 1;
   (void)!::write(shared_->wake.get(), &one, sizeof one);
   return theirs;
+}
+
+bool WorkerLogs::catch_up(std::chrono::milliseconds most) {
+  std::unique_lock lock(shared_->mutex);
+  const std::uint64_t question = ++shared_->asked_last;
+  const std::uint64_t one = 1;
+  (void)!::write(shared_->wake.get(), &one, sizeof one);
+  return shared_->was_answered.wait_for(lock, most, [&] { return shared_->answered >= question; });
 }
 
 std::vector<WorkerLogs::Line> WorkerLogs::lines(const std::string& name) const {

@@ -7,6 +7,7 @@
 // event loop does none of this work.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -30,6 +31,10 @@ class WorkerLogs {
   // Makes a new pipe and returns the end for the worker with this name. The thread reads it until all processes that
   // have that end are gone.
   Result<UniqueFd> open(std::string name);
+
+  // Waits until the thread has passed on what all workers had written before this call. Returns false if that takes
+  // longer than `most`, as it may if a worker goes on writing. Call it before the daemon ends.
+  bool catch_up(std::chrono::milliseconds most);
 
   // Returns the last lines of workers with this name and the daemon's log lines about them, at most kKeptBytesPerName
   // of text. Any thread.
