@@ -30,12 +30,14 @@ struct NumberRange {
   struct Bound {
     Decimal value;
     bool exclusive = false;
+    bool operator==(const Bound&) const = default;
   };
   bool integer = false;   // only integers
   bool fraction = false;  // only numbers that are not integers
   std::optional<Bound> low, high;
   std::vector<std::uint32_t> multiples;      // integers that must divide the number
   std::vector<std::uint32_t> not_multiples;  // integers that must not divide the number
+  bool operator==(const NumberRange&) const = default;
 };
 
 // Allows at most 32 digits before and after the point, unless a bound allows more, and exponents only if nothing

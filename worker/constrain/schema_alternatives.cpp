@@ -312,7 +312,7 @@ Result<bool> Alternatives::never_meet(const SchemaSet& set, int depth) {
 
 Result<bool> Alternatives::objects_never_meet(const SchemaSet& schemas, int depth) {
   if (depth == 0) return false;
-  PatternCache patterns;
+  MemberLookup lookup;
   std::set<std::string> names;
   for (const Json* schema : schemas) {
     const auto required = schema->find("required");
@@ -320,7 +320,7 @@ Result<bool> Alternatives::objects_never_meet(const SchemaSet& schemas, int dept
     for (const Json& name : *required) {
       if (!name.is_string() || !names.insert(name.get<std::string>()).second) continue;
       SchemaSet member;
-      BULKHEAD_RETURN_IF_ERROR(add_member(schemas, name.get<std::string>(), patterns, member));
+      BULKHEAD_RETURN_IF_ERROR(add_member(schemas, name.get<std::string>(), lookup, member));
       BULKHEAD_TRY(const bool apart, never_meet(member, depth - 1));
       if (apart) return true;
     }

@@ -11,6 +11,10 @@ namespace bulkhead::constrain {
 namespace {
 
 constexpr std::size_t kMostRules = 20'000;
+// Comparing longer lists costs as much as compiling them again.
+constexpr std::size_t kMostSimpleValues = 64;
+// Automata of numbers that are kept. They are looked up one by one.
+constexpr std::size_t kMostNumbers = 64;
 
 bool speaks_of_objects(const SchemaSet& schemas) {
   static constexpr const char* kKeywords[] = {"properties",           "required",
@@ -31,10 +35,30 @@ bool all_open(const Types& types) {
          types.integer && types.fraction;
 }
 
+// Returns a text that only schemas with the same values have; empty if the schema is not of the simplest kind. The
+// keywords here mean the same wherever they stand, and none of them is ever left out.
+std::string simple_form(const Json& schema) {
+  if (!schema.is_object()) return {};
+  std::string form;
+  for (const auto& [key, value] : schema.items()) {
+    if (key == "title" || key == "description" || key == "default" || key == "examples") continue;
+    if ((key != "type" && key != "enum" && key != "const") || value.size() > kMostSimpleValues)
+      return {};
+    form += key + value.dump();
+  }
+  return form;
+}
+
 }  // namespace
+
+const Json* SchemaCompiler::first_like(const Json* schema) {
+  const std::string form = simple_form(*schema);
+  return form.empty() ? schema : simple_.try_emplace(form, schema).first->second;
+}
 
 RuleId SchemaCompiler::rule(SchemaSet set) {
   std::erase_if(set, [](const Json* schema) { return allows_all(*schema); });
+  if (set.size() == 1) set[0] = first_like(set[0]);
   SchemaSet unique;
   for (const Json* schema : set) {
     if (std::find(unique.begin(), unique.end(), schema) == unique.end()) unique.push_back(schema);
@@ -130,6 +154,15 @@ Status SchemaCompiler::make_alternative(const Alternative& one, const SchemaSet&
   return {};
 }
 
+Result<DfaPtr> SchemaCompiler::numbers(const NumberRange& range) {
+  for (const auto& [known, automaton] : numbers_) {
+    if (known == range) return automaton;
+  }
+  BULKHEAD_TRY(const DfaPtr made, number_automaton(range));
+  if (numbers_.size() < kMostNumbers) numbers_.emplace_back(range, made);
+  return made;
+}
+
 Status SchemaCompiler::number(const Alternative& one, NodeId end, std::vector<NodeId>& ways) {
   BULKHEAD_TRY(const NumberRange range, number_range(one.schemas, one.types.integer,
                                                      one.types.fraction, document_, complaints_));
@@ -137,10 +170,10 @@ Status SchemaCompiler::number(const Alternative& one, NodeId end, std::vector<No
     const char* keyword = range.multiples.empty() ? "minimum" : "multipleOf";
     return complaints_.unsupported(keyword, document_.path(one.schemas[0]), error.message());
   };
-  Result<DfaPtr> automaton = number_automaton(range);
+  Result<DfaPtr> automaton = numbers(range);
   if (!automaton.ok()) {
     BULKHEAD_RETURN_IF_ERROR(complain(automaton.error()));
-    BULKHEAD_TRY(automaton, number_automaton({}));
+    BULKHEAD_TRY(automaton, numbers({}));
   }
   for (const Json* schema : one.schemas) {
     const auto found = schema->find(kNotEnum);

@@ -8,6 +8,7 @@
 
 #include "worker/constrain/constraint.hpp"
 #include "worker/constrain/grammar.hpp"
+#include "worker/constrain/number.hpp"
 #include "worker/constrain/schema_alternatives.hpp"
 #include "worker/constrain/schema_members.hpp"
 
@@ -34,6 +35,9 @@ class SchemaCompiler {
   Status make_waiting();
   // Returns the rule for what all these schemas allow together. A new rule is made later.
   RuleId rule(SchemaSet set);
+  // Returns the first schema that this was called with and that says the same. Most properties of a wide object are
+  // such schemas, and then share one rule.
+  const Json* first_like(const Json* schema);
   Status make(RuleId rule, const SchemaSet& set);
   Status make_alternative(const Alternative& one, const SchemaSet& initial, NodeId end,
                           std::vector<NodeId>& ways);
@@ -49,6 +53,8 @@ class SchemaCompiler {
   NodeId text_node(const StringShape& shape, NodeId next);
   NodeId literal_string(const std::vector<std::u32string>& texts, NodeId next);
 
+  // As number_automaton(), which takes longer than any other scalar.
+  Result<DfaPtr> numbers(const NumberRange& range);
   Status number(const Alternative& one, NodeId end, std::vector<NodeId>& ways);
 
   // schema_objects.cpp
@@ -88,8 +94,10 @@ class SchemaCompiler {
   const Notation notation_;
   bool arguments_ = false;  // the object in work is the arguments of a Python call
   Alternatives alternatives_;
-  PatternCache patterns_;
+  MemberLookup lookup_;
   std::map<SchemaSet, RuleId> rules_;
+  std::map<std::string, const Json*> simple_;
+  std::vector<std::pair<NumberRange, DfaPtr>> numbers_;
   std::vector<std::pair<RuleId, SchemaSet>> waiting_;
   std::map<std::pair<RuleId, bool>, RuleId> members_;  // with true: members of arguments
   std::map<std::string, DfaPtr> blank_automata_;

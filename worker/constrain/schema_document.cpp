@@ -11,31 +11,59 @@ namespace {
 
 constexpr std::size_t kMostSchemaBytes = 4U << 20;
 constexpr std::size_t kMostNesting = 256;
-constexpr std::size_t kMostMembers = 512;  // the most members of an object, because they are looked up one by one
+// An object's members are looked up one by one, so reading an object takes the square of their number. Objects of up to
+// kFewMembers take no time worth counting. One object may have kMostMembers; several wide ones share its time.
+constexpr std::size_t kFewMembers = 512;
+constexpr std::size_t kMostMembers = 4096;
+
+// An object or array that a text has opened and not closed yet.
+struct Open {
+  std::string_view name;  // with its quotes; empty in an array
+  bool object = false;
+  std::size_t members = 1;
+};
+
+std::string called(const Open& object) {
+  return object.name.empty() ? "an object" : shortened(object.name);
+}
 
 // Says what makes a text's shape larger than that of any useful schema, before the parser builds its value; empty if
 // nothing does.
 std::string too_large(std::string_view text) {
-  std::vector<std::size_t> members;  // of each object and array that is open, outermost first
-  std::vector<bool> objects;         // which of them are objects
+  std::vector<Open> open;  // outermost first
+  std::string_view name;   // the string before the last colon
+  std::size_t quote = 0;   // where the last string begins
+  std::size_t cost = 0;    // the squares of the wide objects' members
   bool inside = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (inside) {
       if (c == '\\') ++i;
-      if (c == '"') inside = false;
+      if (c != '"') continue;
+      inside = false;
+      name = text.substr(quote, i + 1 - quote);
     } else if (c == '"') {
       inside = true;
+      quote = i;
     } else if (c == '[' || c == '{') {
-      if (members.size() == kMostNesting)
-        return "is nested deeper than " + std::to_string(kMostNesting);
-      members.push_back(1);
-      objects.push_back(c == '{');
-    } else if ((c == ']' || c == '}') && !members.empty()) {
-      members.pop_back();
-      objects.pop_back();
-    } else if (c == ',' && !members.empty() && objects.back() && ++members.back() > kMostMembers) {
-      return "has an object of more than " + std::to_string(kMostMembers) + " members";
+      if (open.size() == kMostNesting)
+        return "the schema is nested deeper than " + std::to_string(kMostNesting);
+      open.push_back({name, c == '{'});
+      name = {};
+    } else if ((c == ']' || c == '}') && !open.empty()) {
+      const Open& closed = open.back();
+      if (closed.object && closed.members > kFewMembers) cost += closed.members * closed.members;
+      if (cost > kMostMembers * kMostMembers)
+        return "the schema has too many objects of more than " + std::to_string(kFewMembers) +
+               " members, among them " + called(closed) + "; one alone may have " +
+               std::to_string(kMostMembers);
+      open.pop_back();
+      name = {};
+    } else if (c == ',') {
+      name = {};
+      if (!open.empty() && open.back().object && ++open.back().members > kMostMembers)
+        return "in the schema, " + called(open.back()) + " has more than " +
+               std::to_string(kMostMembers) + " members";
     }
   }
   return {};
@@ -124,7 +152,7 @@ Result<std::unique_ptr<SchemaDocument>> SchemaDocument::read(std::string_view te
     return Error(ErrorCode::kResourceExhausted, "the schema is larger than 4 MiB");
   }
   if (const std::string why = too_large(text); !why.empty())
-    return Error(ErrorCode::kResourceExhausted, "the schema " + why);
+    return Error(ErrorCode::kResourceExhausted, why);
   auto document = std::make_unique<SchemaDocument>();
   document->root_ = Json::parse(text, nullptr, false);
   const Json& root = document->root_;

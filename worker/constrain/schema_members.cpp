@@ -5,18 +5,39 @@
 
 namespace bulkhead::constrain {
 
-Result<DfaPtr> PatternCache::of(const std::string& pattern) {
-  if (const auto known = known_.find(pattern); known != known_.end()) return known->second;
+namespace {
+
+// From here on a table is faster than a search that compares all names.
+constexpr std::size_t kWideObject = 64;
+
+}  // namespace
+
+Result<DfaPtr> MemberLookup::pattern(const std::string& pattern) {
+  if (const auto known = patterns_.find(pattern); known != patterns_.end()) return known->second;
   BULKHEAD_TRY(DfaPtr made, regex_automaton(pattern, Match::kAnywhere));
-  known_.emplace(pattern, made);
+  patterns_.emplace(pattern, made);
   return made;
+}
+
+const Json* MemberLookup::find(const Json& object, const std::string& name) {
+  if (object.size() < kWideObject) {
+    const auto found = object.find(name);
+    return found == object.end() ? nullptr : &*found;
+  }
+  auto& table = wide_[&object];
+  if (table.empty()) {
+    for (const auto& member : object.items())
+      table.emplace(member.key(), &member.value());
+  }
+  const auto found = table.find(name);
+  return found == table.end() ? nullptr : found->second;
 }
 
 bool allows_all(const Json& schema) {
   return schema == true || (schema.is_object() && schema.empty());
 }
 
-Status add_member(const SchemaSet& schemas, const std::string& name, PatternCache& patterns,
+Status add_member(const SchemaSet& schemas, const std::string& name, MemberLookup& lookup,
                   SchemaSet& out) {
   std::u32string codes;
   if (!decode_utf8(name, codes)) {
@@ -25,14 +46,16 @@ Status add_member(const SchemaSet& schemas, const std::string& name, PatternCach
   for (const Json* schema : schemas) {
     bool spoken = false;
     const auto declared = schema->find("properties");
-    if (declared != schema->end() && declared->is_object() && declared->contains(name)) {
-      out.push_back(&(*declared)[name]);
-      spoken = true;
+    if (declared != schema->end() && declared->is_object()) {
+      if (const Json* member = lookup.find(*declared, name); member != nullptr) {
+        out.push_back(member);
+        spoken = true;
+      }
     }
     const auto by_pattern = schema->find("patternProperties");
     if (by_pattern != schema->end() && by_pattern->is_object()) {
       for (const auto& entry : by_pattern->items()) {
-        BULKHEAD_TRY(const DfaPtr pattern, patterns.of(entry.key()));
+        BULKHEAD_TRY(const DfaPtr pattern, lookup.pattern(entry.key()));
         if (!pattern->matches(codes)) continue;
         out.push_back(&entry.value());
         spoken = true;

@@ -3,23 +3,29 @@
 
 #include <map>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 
 #include "worker/constrain/schema_alternatives.hpp"
 
 namespace bulkhead::constrain {
 
-// The automata of patterns; each is made once.
-class PatternCache {
+// What is made once and looked up for each member: the automata of patterns, and where wide objects have their members.
+// The objects must live as long.
+class MemberLookup {
  public:
-  Result<DfaPtr> of(const std::string& pattern);
+  Result<DfaPtr> pattern(const std::string& pattern);
+  // Returns the member of that name; null if the object has none.
+  const Json* find(const Json& object, const std::string& name);
 
  private:
-  std::map<std::string, DfaPtr> known_;
+  std::map<std::string, DfaPtr> patterns_;
+  std::unordered_map<const Json*, std::unordered_map<std::string_view, const Json*>> wide_;
 };
 
 // Appends the schemas that `schemas` demand of the property `name`: those in properties and patternProperties and, if
 // neither mentions it, additionalProperties.
-Status add_member(const SchemaSet& schemas, const std::string& name, PatternCache& patterns,
+Status add_member(const SchemaSet& schemas, const std::string& name, MemberLookup& lookup,
                   SchemaSet& out);
 
 // Returns whether the schema obviously allows everything.

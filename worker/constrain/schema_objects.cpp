@@ -10,6 +10,7 @@ namespace bulkhead::constrain {
 namespace {
 
 constexpr std::size_t kMostPatterns = 6;  // each pattern doubles the number of kinds of keys
+constexpr std::size_t kMostNames = 512;   // properties whose names are compared with propertyNames
 
 Error not_object(const char* keyword) {
   return Error(ErrorCode::kInvalidArgument, "\"" + std::string(keyword) + "\" must be an object");
@@ -62,15 +63,23 @@ Result<std::vector<SchemaCompiler::Declared>> SchemaCompiler::declared(const Sch
       if (known.insert(name.get<std::string>()).second) order.push_back(name.get<std::string>());
     }
   }
+  const auto constrained =
+      std::ranges::find_if(schemas, [](const Json* it) { return it->contains("propertyNames"); });
+  const bool compare = constrained != schemas.end() && order.size() <= kMostNames;
+  if (constrained != schemas.end() && !compare) {
+    BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
+        "propertyNames", document_.path(*constrained),
+        "at most " + std::to_string(kMostNames) + " properties are compared with it"));
+  }
   std::vector<Declared> all;
   for (const std::string& name : order) {
     SchemaSet value;
-    const Status added = add_member(schemas, name, patterns_, value);
+    const Status added = add_member(schemas, name, lookup_, value);
     if (!added.ok()) {
       BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
           "patternProperties", document_.path(schemas[0]), added.error().message()));
     }
-    BULKHEAD_TRY(const bool allowed, name_allowed(schemas, name));
+    BULKHEAD_TRY(const bool allowed, compare ? name_allowed(schemas, name) : true);
     if (!allowed) value.push_back(document_.keep(Json(false)));
     all.push_back({name, std::move(value), required.contains(name)});
   }
@@ -151,7 +160,7 @@ Status SchemaCompiler::other(const SchemaSet& schemas, const std::vector<std::st
     BULKHEAD_TRY(contents, intersect(contents, bare));
   }
   for (std::size_t i = 0; i < patterns.size(); ++i) {
-    BULKHEAD_TRY(const DfaPtr pattern, patterns_.of(patterns[i]));
+    BULKHEAD_TRY(const DfaPtr pattern, lookup_.pattern(patterns[i]));
     BULKHEAD_TRY(contents,
                  intersect(contents, (matched >> i & 1) != 0 ? pattern : complement(*pattern)));
   }

@@ -91,6 +91,41 @@ TEST(Schema, AnyCombinationOfManyOptionalProperties) {
   EXPECT_FALSE(passes(schema, R"({"p80": 1})"));
 }
 
+// Returns an object schema with `count` properties of alternating types, p0 to p<count - 1>. `rest`: its other keywords.
+std::string wide_schema(int count, const std::string& rest) {
+  const std::string types[] = {R"({"type":"integer"})", R"({"type":"string","title":"T"})",
+                               R"({"enum":["a","b"]})"};
+  std::string properties;
+  for (int i = 0; i < count; ++i)
+    properties += (i > 0 ? ",\"p" : "\"p") + std::to_string(i) + "\":" + types[i % 3];
+  return R"({"type":"object",)" + rest + R"("properties":{)" + properties + "}}";
+}
+
+TEST(Schema, ThousandsOfPropertiesAreEnforced) {
+  const std::string closed =
+      wide_schema(4096, R"("required":["p4095"],"additionalProperties":false,)");
+  EXPECT_TRUE(passes(closed, R"({"p0": 1, "p1": "x", "p4093": "y", "p4095": 2})"));
+  EXPECT_FALSE(passes(closed, R"({"p0": 1})"));
+  EXPECT_FALSE(passes(closed, R"({"p4094": 1, "p4095": 2})"));
+  EXPECT_FALSE(passes(closed, R"({"p4095": 2, "p4096": 1})"));
+  const std::string open = wide_schema(4096, "");
+  EXPECT_TRUE(passes(open, R"({"p2": "b", "p4096": []})"));
+  EXPECT_FALSE(passes(open, R"({"p2": "c"})"));
+}
+
+TEST(Schema, OneMemberTooManyIsRefusedWithItsKeywordAndTheLimit) {
+  EXPECT_EQ(refusal(wide_schema(4097, "")),
+            "in the schema, \"properties\" has more than 4096 members");
+  EXPECT_THAT(refusal(wide_schema(513, R"("propertyNames":{"maxLength":9},)")),
+              HasSubstr("\"propertyNames\" at #: at most 512 properties"));
+  // Several wide objects share the time that one of 4,096 members takes.
+  const std::string wide = wide_schema(2900, "");
+  EXPECT_EQ(refusal(R"({"anyOf":[)" + wide + "]}"), "");
+  EXPECT_THAT(refusal(R"({"anyOf":[)" + wide + "," + wide + "," + wide + "]}"),
+              HasSubstr("too many objects of more than 512 members, among them \"properties\"; one "
+                        "alone may have 4096"));
+}
+
 TEST(Schema, OtherPropertiesNeverRepeatADeclaredOne) {
   const std::string schema =
       R"({"type":"object","properties":{"id":{"type":"integer"}},"required":["id"]})";
