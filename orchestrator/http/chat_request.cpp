@@ -142,7 +142,8 @@ void check_tools(Fields& fields) {
   if (tools->size() > kMaxTools)
     return fields.refuse("tools", fmt::format("has more than {} tools.", kMaxTools),
                          "out_of_range");
-  if (has_wide_objects(*tools)) return fields.refuse("tools", too_many_members(), "out_of_range");
+  if (has_wide_objects(*tools))
+    return fields.refuse("tools", too_many_members(*tools), "out_of_range");
   for (std::size_t i = 0; i < tools->size() && fields.ok(); ++i) {
     const json& tool = (*tools)[i];
     const std::string where = fmt::format("tools[{}]", i);

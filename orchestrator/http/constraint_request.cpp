@@ -73,7 +73,8 @@ class ConstraintReader {
                    const std::string& where, const std::string& parameter) {
     if (!schema.is_object() && !schema.is_boolean())
       return fields_.wrong_type(where, "a JSON schema, which is an object", schema);
-    if (has_wide_objects(schema)) return fields_.refuse(where, too_many_members(), "out_of_range");
+    if (has_wide_objects(schema))
+      return fields_.refuse(where, too_many_members(schema), "out_of_range");
     // Parses only the schema, not the whole body: objects beside it may have any number of members.
     std::string_view text = body_;
     for (const char* name : path) {

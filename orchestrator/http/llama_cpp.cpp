@@ -119,7 +119,8 @@ Parsed<GenerationRequest> parse_llama_completion(std::string_view body) {
   if (fields.boolean("return_tokens", false))
     fields.refuse("return_tokens", "is not supported by this endpoint; leave it out.",
                   "unsupported_parameter");
-  if (has_wide_objects(std::get<json>(parsed))) return invalid("The body " + too_many_members());
+  if (has_wide_objects(std::get<json>(parsed)))
+    return invalid("The body " + too_many_members(std::get<json>(parsed)));
   if (!fields.ok()) return fields.error();
   auto ordered = nlohmann::ordered_json::parse(body);  // schemas keep their order
   for (const LlamaDefault& each : kLlamaDefaults) {
@@ -141,7 +142,8 @@ Parsed<GenerationRequest> parse_llama_infill(std::string_view body) {
   prompt.suffix = fields.text("input_suffix");
   read_infill_files(fields, prompt.files);
   if (!fields.ok()) return fields.error();
-  if (has_wide_objects(std::get<json>(parsed))) return invalid("The body " + too_many_members());
+  if (has_wide_objects(std::get<json>(parsed)))
+    return invalid("The body " + too_many_members(std::get<json>(parsed)));
   auto rest = nlohmann::ordered_json::parse(body);  // an ordered parse keeps the order of schemas
   for (const char* name : {"input_prefix", "input_suffix", "input_extra"})
     rest.erase(name);

@@ -92,21 +92,44 @@ std::size_t cost_of_order(const json& value) {
   return cost;
 }
 
+constexpr std::size_t kLongestNameInError = 60;
+
+struct Widest {
+  std::string name;  // empty: the object has none
+  std::size_t members = 0;
+};
+
+void find_widest(const json& value, const std::string& name, Widest& widest) {
+  if (value.is_object() && value.size() > widest.members) widest = {name, value.size()};
+  if (value.is_object()) {
+    for (const auto& [key, member] : value.items())
+      find_widest(member, key, widest);
+  } else if (value.is_array()) {
+    for (const json& item : value)
+      find_widest(item, "", widest);
+  }
+}
+
 }  // namespace
 
 bool has_wide_objects(const json& value) {
   return cost_of_order(value) > kMaxOrderedMembers * kMaxOrderedMembers;
 }
 
-std::string too_many_members() {
-  return fmt::format("has objects of too many members; one object may have up to {}.",
+std::string too_many_members(const json& value) {
+  Widest widest;
+  find_widest(value, "", widest);
+  const bool named = !widest.name.empty() && widest.name.size() <= kLongestNameInError;
+  return fmt::format("has objects of too many members: {} has {}; one object may have up to {}.",
+                     named ? fmt::format("\"{}\"", widest.name) : "one", widest.members,
                      kMaxOrderedMembers);
 }
 
 Parsed<nlohmann::ordered_json> parse_ordered_object(std::string_view body) {
   Parsed<json> checked = parse_object(body);
   if (auto* error = std::get_if<ApiError>(&checked)) return *error;
-  if (has_wide_objects(std::get<json>(checked))) return invalid("The body " + too_many_members());
+  if (has_wide_objects(std::get<json>(checked)))
+    return invalid("The body " + too_many_members(std::get<json>(checked)));
   return nlohmann::ordered_json::parse(body);
 }
 

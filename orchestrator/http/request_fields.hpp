@@ -30,8 +30,8 @@ inline constexpr std::size_t kSmallObjectMembers = 512;
 inline constexpr std::size_t kMaxOrderedMembers = 4096;
 // Returns whether objects in the value are too large to keep their members in order.
 bool has_wide_objects(const nlohmann::json& value);
-// Returns "has objects of too many members ...".
-std::string too_many_members();
+// Returns "has objects of too many members ...", which names the widest object in the value.
+std::string too_many_members(const nlohmann::json& value);
 // Parses the body of a request in another protocol and keeps its members in order. Checks it like parse_object(), and
 // refuses it if has_wide_objects().
 Parsed<nlohmann::ordered_json> parse_ordered_object(std::string_view body);

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <spdlog/fmt/fmt.h>
@@ -15,6 +16,7 @@ namespace bulkhead::orchestrator {
 namespace {
 
 using nlohmann::json;
+using ::testing::HasSubstr;
 
 struct Malformed {
   const char* body;
@@ -247,6 +249,23 @@ TEST(ParseCompletion, HostileSizesAreRefusedBeforeParsing) {
   // Brackets in strings do not count as nesting.
   EXPECT_TRUE(std::holds_alternative<GenerationRequest>(
       parse_completion("{\"prompt\":\"" + std::string(1000, '[') + "\\\"[\"}")));
+}
+
+TEST(ParseCompletion, SchemasOfThousandsOfPropertiesPassAndLargerOnesAreNamed) {
+  const auto parsed = [](int count) {
+    std::string properties = R"("a":{})";
+    for (int i = 1; i < count; ++i)
+      properties += ",\"p" + std::to_string(i) + "\":{}";
+    return parse_completion(
+        R"({"prompt":"x","response_format":{"type":"json_schema","json_schema":{"schema":{"properties":{)" +
+        properties + "}}}}}");
+  };
+  EXPECT_TRUE(std::holds_alternative<GenerationRequest>(parsed(4096)));
+  const auto refused = parsed(4097);
+  ASSERT_TRUE(std::holds_alternative<ApiError>(refused));
+  EXPECT_EQ(std::get<ApiError>(refused).parameter, "response_format.json_schema.schema");
+  EXPECT_THAT(std::get<ApiError>(refused).message,
+              HasSubstr("\"properties\" has 4097; one object may have up to 4096"));
 }
 
 TEST(ParseCompletion, EveryParameterArrives) {
