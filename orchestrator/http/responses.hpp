@@ -4,16 +4,20 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "orchestrator/http/dialect.hpp"
 
 namespace bulkhead::orchestrator {
 
+// Parses POST /v1/responses, and the same fields for /v1/responses/input_tokens.
 Parsed<GenerationRequest> parse_responses(std::string_view body);
 
 // `body` is the request, parts of which the answers repeat.
 std::unique_ptr<Dialect> responses_dialect(std::string_view body);
+// Renders how many tokens a request's prompt has: {"object": "response.input_tokens", "input_tokens": N}.
+std::string input_tokens_body(std::size_t tokens);
 HttpResponse responses_refusal(const ApiError& error);
 
 }  // namespace bulkhead::orchestrator

@@ -246,6 +246,10 @@ std::unique_ptr<Dialect> responses_dialect(std::string_view body) {
   return std::make_unique<ResponsesDialect>(body);
 }
 
+std::string input_tokens_body(std::size_t tokens) {
+  return fmt::format(R"({{"object":"response.input_tokens","input_tokens":{}}})", tokens);
+}
+
 HttpResponse responses_refusal(const ApiError& error) {
   return to_response(with_own_names(error, kResponsesNames));
 }

@@ -143,6 +143,18 @@ TEST(Responses, AHistoryBecomesAChat) {
   // The scripted worker's prompt is its messages, a byte a token.
   const std::string prompt = "system: Be brief.\nuser: look\nassistant: One moment.\ntool: rain\n";
   EXPECT_EQ(response["usage"]["input_tokens"], prompt.size());
+  const json counted = {{"object", "response.input_tokens"}, {"input_tokens", prompt.size()}};
+  const HttpReply count = serving.post("/v1/responses/input_tokens", body.dump());
+  EXPECT_EQ(count.status, 200);
+  EXPECT_EQ(json::parse(count.body), counted);
+  const json chat = {{"messages",
+                      {{{"role", "system"}, {"content", "Be brief."}},
+                       {{"role", "user"}, {"content", "look"}},
+                       {{"role", "assistant"}, {"content", "One moment."}},
+                       {{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "rain"}}}}};
+  const HttpReply chat_count = serving.post("/v1/chat/completions/input_tokens", chat.dump());
+  EXPECT_EQ(chat_count.status, 200);
+  EXPECT_EQ(json::parse(chat_count.body), counted);
 }
 
 TEST(Responses, WhatItCantDoIsNamed) {
