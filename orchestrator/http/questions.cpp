@@ -38,6 +38,13 @@ Parsed<TokenizeRequest> parse_tokenize(std::string_view body) {
     message.text = fields.text(name);
     message.add_special = fields.boolean("add_special", fields.boolean("add_special_tokens", true));
     message.parse_special = fields.boolean("parse_special", true);
+    // llama.cpp's and vLLM's names for each token's text.
+    for (const char* pieces : {"with_pieces", "return_token_strs"}) {
+      if (fields.boolean(pieces, false))
+        fields.refuse(pieces,
+                      "is not supported here; leave it out, and ask /detokenize for single ids.",
+                      "unsupported_parameter");
+    }
   });
 }
 

@@ -486,6 +486,11 @@ TEST(ParseTokenize, NamesOfItsText) {
       parse_tokenize(R"({"content":"","add_special":false,"parse_special":false})"));
   EXPECT_FALSE(request.message.add_special || request.message.parse_special);
   EXPECT_EQ(std::get<ApiError>(parse_tokenize("{}")).parameter, "prompt");
+  for (const char* pieces : {"with_pieces", "return_token_strs"}) {
+    const auto refused = parse_tokenize(R"({"content":"a",")" + std::string(pieces) + "\":true}");
+    ASSERT_TRUE(std::holds_alternative<ApiError>(refused)) << pieces;
+    EXPECT_EQ(std::get<ApiError>(refused).parameter, pieces);
+  }
   EXPECT_EQ(std::get<ApiError>(parse_detokenize(R"({"tokens":["a"]})")).parameter, "tokens");
   EXPECT_EQ(
       std::get<DetokenizeRequest>(parse_detokenize(R"({"tokens":[1]})")).message.tokens.size(), 1U);
