@@ -38,6 +38,7 @@ struct Progress {
     return std::tie(phase, negative, whole_zero, nonzero_fraction, digits, low, high, rests);
   }
   bool operator<(const Progress& other) const { return key() < other.key(); }
+  bool operator==(const Progress& other) const { return key() == other.key(); }
 };
 
 Side against(char digit, char bound) {
@@ -77,14 +78,19 @@ class Builder {
     for (std::size_t at = 0; at < order.size(); ++at) {
       Dfa::State state;
       state.accept = accepts(order[at]);
+      // Where the last character leads. Most digits lead where the digit before them does.
+      std::uint32_t to = 0;
       for (const char c : std::string_view("+-.0123456789Ee")) {
         std::optional<Progress> next = step(order[at], c);
-        if (!next) continue;
-        const auto [entry, fresh] =
-            names.try_emplace(*next, static_cast<std::uint32_t>(order.size()));
-        if (fresh) order.push_back(*std::move(next));
+        if (!next || !possible(*next)) continue;
+        if (state.ranges.empty() || !(*next == order[to])) {
+          const auto [entry, fresh] =
+              names.try_emplace(*next, static_cast<std::uint32_t>(order.size()));
+          to = entry->second;
+          if (fresh) order.push_back(*std::move(next));
+        }
         const auto code = static_cast<char32_t>(c);
-        state.ranges.push_back({code, code, entry->second});
+        state.ranges.push_back({code, code, to});
       }
       dfa->states.push_back(std::move(state));
       if (order.size() > kMostDfaStates) {
@@ -199,6 +205,25 @@ class Builder {
   void end_whole(Progress& at) const {
     at.low = with_length(at.low, range_.low, at.digits);
     at.high = with_length(at.high, range_.high, at.digits);
+  }
+
+  // Says whether some number that begins so may be within the bounds. Forgets what no longer matters, so that there are
+  // fewer states: a number with more digits than a bound is greater, whatever its digits are.
+  bool possible(Progress& at) const {
+    const bool whole = at.phase == Phase::kZero || at.phase == Phase::kWhole;
+    const bool fraction = at.phase == Phase::kPoint || at.phase == Phase::kFraction;
+    if (!whole && !fraction) return true;
+    for (const bool low : {true, false}) {
+      const std::optional<NumberRange::Bound>& bound = low ? range_.low : range_.high;
+      Side& side = low ? at.low : at.high;
+      if (!bound) continue;
+      if (whole && at.digits <= bound->value.whole.size()) continue;
+      if (whole) side = Side::kGreater;
+      if (side == Side::kEqual) continue;
+      const int order = place(at, side, *bound);
+      if (low ? order < 0 : order > 0) return false;
+    }
+    return true;
   }
 
   // Returns how the number's magnitude compares with the bound's; then the comparison with both signs.

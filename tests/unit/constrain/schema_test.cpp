@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "worker/constrain/constraint.hpp"
 
@@ -73,6 +74,24 @@ TEST(Schema, NumbersWithinBoundsAndNoOthers) {
   EXPECT_FALSE(passes(R"({"type":"integer","multipleOf":7})", "694"));
   EXPECT_TRUE(passes(R"({"type":"number","minimum":1e3})", "1000"));
   EXPECT_FALSE(passes(R"({"type":"number","minimum":1e3})", "999.99"));
+}
+
+TEST(Schema, BoundsOfAllSizesAndSignsHold) {
+  const double bounds[] = {-120.5, -100, -10.25, -1, -0.5, 0, 0.05, 0.5, 9, 10, 99.75, 1000};
+  for (const double low : bounds) {
+    for (const double high : bounds) {
+      if (low >= high) continue;
+      const nlohmann::json schema = {{"type", "number"}, {"exclusiveMinimum", low}, {"maximum", high}};
+      const auto compiled = compile_schema(schema.dump(), Strictness::kStrict);
+      ASSERT_TRUE(compiled.ok()) << schema;
+      for (int quarter = -4804; quarter <= 4804; quarter += quarter % 3 == 0 ? 1 : 7) {
+        const double value = quarter / 4.0;
+        const std::string text = nlohmann::json(value).dump();
+        EXPECT_EQ(check_text(compiled->grammar, text).passed, value > low && value <= high)
+            << text << " and " << schema;
+      }
+    }
+  }
 }
 
 TEST(Schema, AnyCombinationOfManyOptionalProperties) {
