@@ -41,6 +41,10 @@ void keep_driver_caches_in(const std::string& folder) {
   // warns about the older name.
   if (std::getenv("MESA_GLSL_CACHE_DIR") == nullptr)
     set_unless_set("MESA_SHADER_CACHE_DIR", folder);
+  // Mesa 25 by default keeps many kernels in one file and changes that file with each new kernel. After a worker's
+  // death the daemon deletes what changed late (orchestrator/supervisor/cache_seal.hpp), so the successor would compile
+  // the file's other kernels, too. A file for each kernel, as Mesa 22 has, loses only the late kernels.
+  set_unless_set("MESA_DISK_CACHE_MULTI_FILE", "1");
   // NVIDIA's driver keeps whole kernels in a VkPipelineCache. With a disk cache of its own beside it, it took 9 ms
   // for each kept kernel, one after the other, instead of 2.5 (driver 580, H200).
   set_unless_set("__GL_SHADER_DISK_CACHE", "0");

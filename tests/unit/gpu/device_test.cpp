@@ -203,6 +203,13 @@ TEST_F(PipelineCacheFile, IsWrittenForTheOwnerAloneAndReadBack) {
   }
 }
 
+// Otherwise one kernel that Mesa 25 caches late costs a successor others that are in the same file.
+TEST_F(PipelineCacheFile, MesasOwnCacheHasAFileForEachKernel) {
+  open_and_save();
+  EXPECT_STREQ(std::getenv("MESA_DISK_CACHE_MULTI_FILE"), "1");
+  EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(folder_) / "mesa_shader_cache_db"));
+}
+
 TEST_F(PipelineCacheFile, CorruptOnesAreIgnored) {
   const std::string path = open_and_save();
   // A driver may write any amount each time.
