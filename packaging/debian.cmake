@@ -10,6 +10,7 @@ endif()
 file(WRITE "${made}/runtime.yaml" "${settings}")
 install(FILES "${made}/runtime.yaml" DESTINATION etc/bulkhead)
 install(FILES packaging/bulkhead.service packaging/bulkhead.socket DESTINATION lib/systemd/system)
+install(FILES packaging/private-root.conf DESTINATION usr/share/bulkhead)
 
 install(CODE "
   set(doc \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/usr/share/doc/bulkhead\")
