@@ -127,9 +127,7 @@ void Scheduler::complete() {
       continue;
     }
     sequence.done += member.columns;
-    sequence.pages.publish(
-        std::span(sequence.tokens)
-            .first(std::min<std::size_t>(sequence.done, sequence.tokens.size())));
+    publish(sequence);
     if (member.saved != kNoState) keep_saved(sequence, member);
     if (pool_.windows().exists()) slide_window(sequence);
   }
@@ -157,8 +155,16 @@ bool Scheduler::confirm(std::uint32_t column) {
   // No step was planned since then, so the sequence still has its pages.
   ++sequence.computed;
   ++sequence.done;
-  sequence.pages.publish(std::span(sequence.tokens).first(sequence.done));
+  publish(sequence);
   return true;
+}
+
+// Lets other sequences find the pages that steps which have ended filled.
+void Scheduler::publish(Sequence& sequence) {
+  if (sequence.alone) return;
+  sequence.pages.publish(
+      std::span(sequence.tokens)
+          .first(std::min<std::size_t>(sequence.done, sequence.tokens.size())));
 }
 
 void Scheduler::ask(Sequence& sequence, Output output) {
@@ -414,6 +420,7 @@ void Scheduler::compute_again(Sequence& sequence) {
   const std::span<const PageIndex> all = sequence.pages.pages();
   const std::vector<PageIndex> shared(all.begin(), all.begin() + sequence.pages.shared());
   distrust(shared, PagePool::Fate::kUseAgain);
+  sequence.alone = true;
   if (sequence.state == Sequence::State::kRunning) send_back(sequence);
 }
 

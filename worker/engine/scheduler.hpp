@@ -47,7 +47,7 @@
 // Doubt. If the content of pages has changed, or if a sequence's logits are not numbers, the scheduler removes these
 // pages and all pages that follow them from the cache, and sends back each sequence that uses one of them. It drops
 // what steps in flight compute for such a sequence, and computes the sequence's tokens again. Tokens that the owner
-// has taken stay.
+// has taken stay. A sequence whose logits were not numbers has nothing to do with the cache from then on.
 //
 // The pages of a sequence that is removed or preempted become free only when the last step that may write to them has
 // ended.
@@ -120,6 +120,9 @@ struct Sequence {
   std::uint32_t reused = 0;       // of those, found in the cache before it was first preempted
   std::uint32_t reused_end = 0;   // the position behind the pages that it found last
   std::uint32_t preemptions = 0;  // times it lost its pages
+  // It takes no pages from the cache and enters none there: its logits were not numbers once, and any page with its
+  // tokens may be the reason.
+  bool alone = false;
   std::uint64_t planned_in = 0;   // the last step that had columns of it
   std::uint64_t passed_over_in = 0;  // the last step that left its token to another step
   std::uint64_t served = 0;          // for taking turns among sequences that prefill
@@ -269,6 +272,7 @@ class Scheduler {
   void slide_window(Sequence& sequence);
   bool pages_come_free_for(const Sequence& sequence) const;
   void preempt_for_windows();
+  void publish(Sequence& sequence);
   bool shares_pages(const Sequence& sequence) const;
   static std::span<const TokenId> all_but_last(const Sequence& sequence);
   void go_on_after_shared(Sequence& sequence);

@@ -14,7 +14,7 @@ constexpr std::uint32_t kPagesWorthSaving = 2;
 
 // Says whether the sequence looks for pages in the prefix cache at all.
 bool Scheduler::shares_pages(const Sequence& sequence) const {
-  return prefix_cache_ && sequence.prompt_output == Output::kNone;
+  return prefix_cache_ && !sequence.alone && sequence.prompt_output == Output::kNone;
 }
 
 std::span<const TokenId> Scheduler::all_but_last(const Sequence& sequence) {

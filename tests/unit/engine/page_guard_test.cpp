@@ -204,6 +204,27 @@ TEST(SpoiltLogits, OnceAreComputedAgainAndNobodyNotices) {
   }
 }
 
+// The page that an equal request left in the cache may be the reason, and may become one later. The request is computed
+// again before it fills a page of four tokens, and after that.
+TEST(SpoiltLogits, AreComputedAgainWithoutPagesOfTheCache) {
+  for (const std::size_t tokens : {1U, 6U}) {
+    SCOPED_TRACE(tokens);
+    EngineHarness harness(limits_with(1), with_prefixes());
+    const Tokens prompt = some_tokens(1, 2);
+    harness.engine.submit(endless(1, prompt, 14));
+    harness.run();
+    Tokens all = prompt;
+    all.insert(all.end(), harness.answer(1).tokens.begin(), harness.answer(1).tokens.end());
+    harness.engine.submit(endless(2, prompt, 14));
+    harness.run_until_tokens(2, tokens);
+    harness.executor.spoil(page_of(harness, all, 0));
+    harness.executor.poisoned_outputs = 1;
+    harness.run();
+    EXPECT_EQ(figure(harness, "requests_computed_again_total"), 1);
+    EXPECT_EQ(harness.answer(2).tokens, harness.answer(1).tokens);
+  }
+}
+
 TEST(SpoiltLogits, TwiceFailTheRequestAndAreAReasonToLookAtTheWeights) {
   EngineHarness harness(limits_with(1), with_prefixes());
   harness.engine.submit(endless(1, some_tokens(1, 14), 20));
