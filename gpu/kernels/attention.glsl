@@ -13,6 +13,8 @@ const uint kBlockWords = kLanes * kLaneWords;
 const uint kKeptWords = kRowsMapping == 0u && kBlockWords <= 64u ? kBlockWords : 1u;
 const bool kKeepValues = kKeptWords > 1u;
 
+// Whether each block of positions lies within one page. A block has as many positions as a subgroup has lanes, and it
+// begins at a multiple of that number.
 const bool kOnePage = kPageTokens % kLanes == 0u;
 
 float maxima[kHeadsTogether];

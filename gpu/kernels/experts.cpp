@@ -44,9 +44,10 @@ UnitTiling serial_tiling(const MatvecShape& shape, std::uint32_t tile_columns) {
   return tiling;
 }
 
-// In a step of several columns there are more tiles than a device has room for, so a subgroup that computes a whole row
-// keeps more loads in flight than several that wait for each other. That holds for gates and ups, and for other products
-// of experts if their rows are short (measured on an H200 and an H100, bench/history/kernels.md).
+// Returns whether one subgroup computes a whole row. A step of several columns has more tiles than a device computes at
+// once. Then one subgroup for each row keeps more loads in flight than several subgroups that wait for each other. On
+// an H200 and an H100 that made gates and ups faster, but other products of experts only if their rows are short
+// (bench/history/kernels.md).
 bool is_serial(const MatvecShape& shape, const RouterShape& router, std::uint32_t columns,
                std::uint32_t tile_columns) {
   constexpr std::uint32_t kShortRow = 1024;  // weights

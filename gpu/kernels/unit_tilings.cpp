@@ -122,7 +122,7 @@ struct Serial {
 // does so if a row of kSerials says so.
 constexpr std::uint32_t kSplitColumns = 128, kWide = kSplitColumns + 1, kNoMatter = 0xffffffffU;
 // Models with shorter rows have smaller matrices; large tiles would make too few of them for a device (a 1B read a
-// prompt of 512 tokens 7 % slower). The rows of a down are longer than its model's others.
+// prompt of 512 tokens 7 % slower). A down has longer rows than other matrices.
 constexpr std::uint32_t kLongRow = 4096, kLongDownRow = 12288;
 // UnitTiling: columns (of the step), row_blocks, column_tiles, subgroups, step_groups, serial,
 // column_subgroups, ahead, local_totals.
@@ -221,7 +221,8 @@ UnitTiling usual_split(const MatvecShape& shape, std::uint32_t columns, bool in_
     tiling.ahead = 1;
     if (bytes) tiling.row_blocks = 1;
   } else if (part != Part::kLogits) {
-    // Segments of so many stages have work for a subgroup with two blocks of rows (a phi-4, a Qwen2.5-32B).
+    // If a segment has at least four stages, a subgroup is faster with two blocks of rows (measured for a
+    // Qwen2.5-32B).
     const bool long_segments = part == Part::kOut && kind == kOtherNibbles && columns == 1 &&
                                unit_segments(shape).stages >= 4;
     tiling.row_blocks = long_segments ? 2 : 1;

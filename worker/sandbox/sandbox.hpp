@@ -37,7 +37,7 @@ SandboxReport sandbox_support();
 
 // One of the protections that `bulkhead doctor` and /v1/workers list.
 struct Protection {
-  // landlock, seccomp, limits, a kind of namespace, private_root, or cgroup (which the daemon reports)
+  // "landlock", "seccomp", "limits", a kind of namespace, "private_root", or "cgroup", which only the daemon reports
   std::string name;
   bool active = false;
   std::string detail;  // what the protection is, or why it is not active

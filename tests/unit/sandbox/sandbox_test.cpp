@@ -91,7 +91,7 @@ class Sandbox : public testing::Test {
         << what << ": " << error << " (" << std::strerror(error) << ")";
     EXPECT_EQ(in_child(attempt), 0) << what << " fails without a sandbox, too";
   }
-  // With and without namespaces and a private root; `attempt` must be able to succeed twice.
+  // Makes the attempt twice, without namespaces and with namespaces and a private root. Both must succeed.
   void expect_allowed(const Attempt& attempt) const {
     EXPECT_EQ(confined(attempt), 0);
     EXPECT_EQ(confined(attempt, -1, true), 0) << "in namespaces";
