@@ -4,7 +4,8 @@
 // the device hands tokens on.
 //
 //   bench-decode --model FILE [--device SELECTOR] [--streams 1,4,16,32] [--depths 0,2048] [--prompt 512,8192]
-//                [--tokens 128] [--draft-accuracy 0.8] [--set gpu_optimizations.memory_pool.enabled=false]... [--json FILE] [--profile]
+//                [--tokens 128] [--draft-accuracy 0.8] [--set gpu_optimizations.memory_pool.enabled=false]...
+//                [--json FILE] [--profile]
 //
 // The program makes a run for each combination of a prompt's length, a depth and a number of streams. The
 // sequences of a run have `depth` tokens behind them and get a prompt (prefill rate: prompt tokens a second);

@@ -1,10 +1,10 @@
 # Compiler settings, third-party packages and the two helpers that every folder uses:
-#   bulkhead_library(NAME [BUSY] SOURCES ... PUBLIC ... PRIVATE ...)   a static library. BUSY: tests compute so much in it
-#     that optimising it pays under AddressSanitizer, too
+#   bulkhead_library(NAME [BUSY] SOURCES ... PUBLIC ... PRIVATE ...)   a static library. BUSY: tests compute so much
+#     in it that optimising it pays under AddressSanitizer, too
 #   bulkhead_program(NAME SOURCES ... LINK ...)                 a program in bin/
 #   bulkhead_apart(SOURCE ...)                                  see BULKHEAD_UNITY
-#   bulkhead_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT s] [COST s])   a GoogleTest program, discovered by CTest;
-#     a test of it is killed after 4 times TIMEOUT
+#   bulkhead_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT s] [COST s])   a GoogleTest program, discovered by
+#     CTest; a test of it is killed after 4 times TIMEOUT
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -36,7 +36,8 @@ if(BULKHEAD_UNITY)
   set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
 endif()
 
-# GCC collects its garbage as soon as it has 128 MiB, over and over: a tenth of the compile time, for a quarter less memory.
+# GCC collects its garbage as soon as it has 128 MiB, over and over: a tenth of the compile time, for a quarter less
+# memory.
 if(BULKHEAD_PRECOMPILED_HEADERS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=600000>)
 endif()
@@ -144,8 +145,8 @@ function(bulkhead_label name)
 endfunction()
 
 # Headers that nearly every source includes, compiled once for all that are compiled alike: half of the time that most
-# sources take. Sources include what they use all the same: BULKHEAD_PRECOMPILED_HEADERS is off where a compiler cache serves.
-# `suffix` names the flags beyond the build's, `link` what the headers belong to.
+# sources take. Sources include what they use all the same: BULKHEAD_PRECOMPILED_HEADERS is off where a compiler cache
+# serves. `suffix` names the flags beyond the build's, `link` what the headers belong to.
 function(bulkhead_precompile name suffix)
   cmake_parse_arguments(arg "" "" "FLAGS;LINK;HEADERS" ${ARGN})
   if(NOT BULKHEAD_PRECOMPILED_HEADERS OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -161,17 +162,18 @@ function(bulkhead_precompile name suffix)
     set_target_properties(${headers} PROPERTIES POSITION_INDEPENDENT_CODE OFF UNITY_BUILD OFF)
     target_compile_options(${headers} PRIVATE ${arg_FLAGS})
     target_precompile_headers(${headers} PRIVATE
-      <algorithm> <atomic> <chrono> <filesystem> <fstream> <functional> <map> <memory> <optional> <set> <span> <sstream> <string>
+      <algorithm> <atomic> <chrono> <filesystem> <fstream> <functional> <map> <memory> <optional> <set> <span> <sstream>
+      <string>
       <thread> <vector> ${arg_HEADERS})
   endif()
   target_precompile_headers(${name} REUSE_FROM ${headers})
-  # -fpch-preprocess for ccache. GCC 12 warns in precompiled headers of the system what it is silent about in others: that
-  # an assignment to a std::string might copy more than there is memory.
+  # -fpch-preprocess for ccache. GCC 12 warns in precompiled headers of the system what it is silent about in others:
+  # that an assignment to a std::string might copy more than there is memory.
   target_compile_options(${name} PRIVATE -fpch-preprocess -Wno-stringop-overflow -Wno-array-bounds)
 endfunction()
 
-# For a target that links bulkhead_base; `code` is -fPIC in libraries, -fPIE in programs. Sources with flags of their own
-# go without (SKIP_PRECOMPILE_HEADERS). More flags of the target may follow.
+# For a target that links bulkhead_base; `code` is -fPIC in libraries, -fPIE in programs. Sources with flags of their
+# own go without (SKIP_PRECOMPILE_HEADERS). More flags of the target may follow.
 function(bulkhead_precompile_product name code)
   set(headers <spdlog/spdlog.h>)
   if(code STREQUAL "-fPIE")
@@ -248,7 +250,8 @@ function(bulkhead_test name)
     BULKHEAD_SOURCE_DIR="${CMAKE_SOURCE_DIR}" BULKHEAD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
   set_target_properties(${name} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests" UNITY_BUILD_BATCH_SIZE 7)
-  # Tests are the half of a build's compile time. Those of real processes, and of sanitizer builds, wait for what they test.
+  # Tests are the half of a build's compile time. Those of real processes, and of sanitizer builds, wait for what they
+  # test.
   set(flags "")
   set(headers "")
   if(BULKHEAD_SANITIZE)

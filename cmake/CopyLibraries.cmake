@@ -1,5 +1,6 @@
 # Copies the shared libraries that PROGRAM needs, less those of the C runtime that every distribution has, into
-# DESTINATION, and makes each find its neighbours there ($ORIGIN), so that PROGRAM runs where Debian's packages are missing.
+# DESTINATION, and makes each find its neighbours there ($ORIGIN), so that PROGRAM runs where Debian's packages are
+# missing.
 # EXTRA names libraries that are opened at run time instead of linked (libvulkan.so.1 may be).
 #
 # One at a time: programs that end linking together would patch the same copies.

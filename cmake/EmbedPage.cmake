@@ -1,6 +1,6 @@
 # cmake -DFOLDER=DIR -DFILES=a;b -DOUTPUT=FILE.cpp -P EmbedPage.cmake
-# Writes the web page's files as one source: the table that orchestrator/http/page.hpp declares, a row for each file with
-# its type and the ETag of its bytes. FILES has commas or semicolons between its names.
+# Writes the web page's files as one source: the table that orchestrator/http/page.hpp declares, a row for each file
+# with its type and the ETag of its bytes. FILES has commas or semicolons between its names.
 cmake_minimum_required(VERSION 3.25)
 
 set(type_of_.html "text/html; charset=utf-8")

@@ -131,7 +131,8 @@ void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t 
         }
       }
     }
-    [[unroll]] for (uint chunk = 0; chunk < kHeadPadded / 8u; chunk++) score_chunk(chunk, keys, head_at, page_slot, q_base);
+    [[unroll]] for (uint chunk = 0; chunk < kHeadPadded / 8u; chunk++)
+      score_chunk(chunk, keys, head_at, page_slot, q_base);
   }
 
   precise float weights[kHeadsTogether];
@@ -238,7 +239,8 @@ void attend_together(uint column, uint head, uint visible, uint page_table) {
       uint entry = min(i * kInvocations + gl_SubgroupID * kLanes + lane, kHeadPadded - 1u);
       all_maximum = maximum_before;
       all_sum = sum_before;
-      for (uint base = 0, at = first; base < kSubgroups * kPartialFloats && at < visible; at += size, base += kPartialFloats) {
+      for (uint base = 0, at = first; base < kSubgroups * kPartialFloats && at < visible;
+           at += size, base += kPartialFloats) {
         float split_maximum = room[base + kHeadPadded];
         float maximum = max(all_maximum, split_maximum);
         precise float old_share = exp2(all_maximum - maximum);

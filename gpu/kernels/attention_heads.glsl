@@ -89,7 +89,8 @@ void score_blocks(uint64_t head_at[2], uint slot[2], uint q_room, out float made
   for (uint first = 0; first < kChunks; first += kAhead) {
     Raw raw[kAhead * 2u];
     [[unroll]] for (uint c = 0; c < kAhead; c++) {
-      [[unroll]] for (uint b = 0; b < 2; b++) raw[c * 2u + b] = key_chunk(head_at[b], slot[b], min(first + c, kChunks - 1u));
+      [[unroll]] for (uint b = 0; b < 2; b++)
+        raw[c * 2u + b] = key_chunk(head_at[b], slot[b], min(first + c, kChunks - 1u));
     }
     [[unroll]] for (uint c = 0; c < kAhead; c++) {
       uint chunk = first + c;
@@ -326,7 +327,8 @@ void attend_share(uint column, uint group, uint start, uint end, uint page_table
   if (kShare > 1u) {
     attend_heads(start, end, page_table, kv_head, 0u);
   } else {
-    attend_split(start, end, page_table, kv_head, push.q + (uint64_t(column) * kHeads + first_head(group)) * (kHeadPadded * 4u));
+    attend_split(start, end, page_table, kv_head,
+                 push.q + (uint64_t(column) * kHeads + first_head(group)) * (kHeadPadded * 4u));
   }
 }
 void leave_partial(uint64_t base, uint columns, uint heads, uint split) {
@@ -347,15 +349,17 @@ void leave_partial(uint64_t base, uint columns, uint heads, uint split) {
       if (kLaneChunks > 1u) chunk = c * kLanes + lane;
       if (lane_counts() && h < heads && chunk < kChunks) {
         PartialRef partial = PartialRef(partial_at(base, h, split));
-        partial.v[chunk * 2u] = vec4(share_results[from], share_results[from + 1u], share_results[from + 2u], share_results[from + 3u]);
-        partial.v[chunk * 2u + 1u] =
-            vec4(share_results[from + 4u], share_results[from + 5u], share_results[from + 6u], share_results[from + 7u]);
+        partial.v[chunk * 2u] = vec4(share_results[from], share_results[from + 1u], share_results[from + 2u],
+                                     share_results[from + 3u]);
+        partial.v[chunk * 2u + 1u] = vec4(share_results[from + 4u], share_results[from + 5u], share_results[from + 6u],
+                                          share_results[from + 7u]);
       }
     }
   }
   if (lane == 0u) {
     [[unroll]] for (uint h = 0; h < kShare; h++) {
-      if (h < heads) PartialRef(partial_at(base, h, split)).v[kHeadQuads] = vec4(share_maxima[h], share_sums[h], 0.0, 0.0);
+      if (h < heads)
+        PartialRef(partial_at(base, h, split)).v[kHeadQuads] = vec4(share_maxima[h], share_sums[h], 0.0, 0.0);
     }
   }
 }

@@ -20,10 +20,13 @@ bool last_of(uint which, uint members) {
                  gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
   if (gl_LocalInvocationIndex == 0u) {
     memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsRelease | gl_SemanticsMakeAvailable);
-    uint before = atomicAdd(DoneRef(push.counts).v[which * kDoneWords], 1u, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+    uint before = atomicAdd(DoneRef(push.counts).v[which * kDoneWords], 1u, gl_ScopeDevice, gl_StorageSemanticsNone,
+                            gl_SemanticsRelaxed);
     bool last = before + 1u == members;
     // The next layer must find the counter at 0.
-    if (last) atomicStore(DoneRef(push.counts).v[which * kDoneWords], 0u, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+    if (last)
+      atomicStore(DoneRef(push.counts).v[which * kDoneWords], 0u, gl_ScopeDevice, gl_StorageSemanticsNone,
+                  gl_SemanticsRelaxed);
     memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire | gl_SemanticsMakeVisible);
     is_last = last ? 1u : 0u;
   }

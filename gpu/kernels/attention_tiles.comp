@@ -5,12 +5,14 @@
 // A subgroup computes sixteen queries of one KV head: heads of neighbouring columns. The order of additions is that
 // of attention_units.glsl, bit for bit; only the two factors of each multiplication are exchanged:
 //
-//   scores   the unit multiplies sixteen queries by eight keys. A lane holds rows r and r + 8 of the queries, and a cell
-//            of eight entries of the keys (kv_layout.glsl), which is its part of a fragment for two multiplications.
-//   values   the unit multiplies the weights of sixteen queries by eight entries of 16 values. A lane's scores are where
-//            the unit needs its weights: in columns 2 * q and 2 * q + 1 of two neighbouring octets of keys. These must be
-//            positions 2 * q and 2 * q + 8, then 2 * q + 1 and 2 * q + 9 of 16, as in attention_units.glsl. So the first
-//            octet has keys 0, 8, 2, 10, 4, 12, 6 and 14 of 16, and the second octet has the keys behind them.
+//   scores   the unit multiplies sixteen queries by eight keys. A lane holds rows r and r + 8 of the queries, and a
+//            cell of eight entries of the keys (kv_layout.glsl), which is its part of a fragment for two
+//            multiplications.
+//   values   the unit multiplies the weights of sixteen queries by eight entries of 16 values. A lane's scores are
+//            where the unit needs its weights: in columns 2 * q and 2 * q + 1 of two neighbouring octets of keys. These
+//            must be positions 2 * q and 2 * q + 8, then 2 * q + 1 and 2 * q + 9 of 16, as in attention_units.glsl. So
+//            the first octet has keys 0, 8, 2, 10, 4, 12, 6 and 14 of 16, and the second octet has the keys behind
+//            them.
 //
 // While a block's weights are computed and its values are added, the next block's scores are computed, and the
 // following values and keys are being loaded into registers. Two barriers per block enclose the moment in which these
@@ -122,8 +124,9 @@ void keep_values() {
     [[unroll]] for (uint x = 0; x < 4; x++) {
       uint a = coming_values[n * 4u][x], b = coming_values[n * 4u + 1u][x];
       uint c = coming_values[n * 4u + 2u][x], d = coming_values[n * 4u + 3u][x];
-      values_here[(item * 4u + x) * 32u + unit_lane] = uvec4((a & 0xffffu) | (b << 16), (c & 0xffffu) | (d << 16),
-                                                             (a >> 16) | (b & 0xffff0000u), (c >> 16) | (d & 0xffff0000u));
+      values_here[(item * 4u + x) * 32u + unit_lane] =
+          uvec4((a & 0xffffu) | (b << 16), (c & 0xffffu) | (d << 16), (a >> 16) | (b & 0xffff0000u),
+                (c >> 16) | (d & 0xffff0000u));
     }
   }
 }

@@ -70,7 +70,8 @@ void leave_partial(uint64_t base, uint columns, uint heads, uint split) {
 #include "attention_near.glsl"
 
 // Computes the heads of a group with a workgroup, as many splits at a time as it has subgroups.
-const uint kItems = (kTogetherHeads * kHeadPadded + kInvocations - 1u) / kInvocations;  // entries that an invocation finishes
+// Entries that an invocation finishes.
+const uint kItems = (kTogetherHeads * kHeadPadded + kInvocations - 1u) / kInvocations;
 
 void leave_in_room(uint heads) {
   [[EACH]] for (uint i = 0; i < 2; i++) {

@@ -3,8 +3,9 @@
 //
 //   scores   the unit multiplies 16 keys by eight queries. Keys are stored in cells of eight entries (kv_layout.glsl),
 //            which are a lane's part of a fragment of keys for two multiplications; the same holds for queries.
-//   values   the unit multiplies 16 entries of 16 values by the weights of eight queries. A lane loads cells of the four
-//            values whose weights it holds, so pairs of entries become its part of the fragment without shared memory.
+//   values   the unit multiplies 16 entries of 16 values by the weights of eight queries. A lane loads cells of the
+//            four values whose weights it holds, so pairs of entries become its part of the fragment without shared
+//            memory.
 //
 // The order of a query's additions: blocks of 64 positions come in rising order. A score is one chain of
 // multiply-adds over the head's entries, eight of each lane's share at a time (two such chains' steps cover a group
@@ -28,7 +29,9 @@ const bool kKeysEarly = kEarlyKeys != 0u;
 const uint kQueryCells = kQueryTiles * kEntryGroups;
 uvec4 queries[kSharedQueries ? 1u : kQueryCells];
 shared uvec4 shared_queries[kSharedQueries ? kQueryCells * 32u : 1u];
-uvec4 query_cell(uint i) { return kSharedQueries ? shared_queries[i * 32u + unit_lane] : queries[kSharedQueries ? 0u : i]; }
+uvec4 query_cell(uint i) {
+  return kSharedQueries ? shared_queries[i * 32u + unit_lane] : queries[kSharedQueries ? 0u : i];
+}
 
 uint seen[kOwn];                            // positions that a query sees; 0: there is no such query
 // For a split: the largest score, the lane's share of the weights' sum, and the results.

@@ -15,7 +15,8 @@ layout(buffer_reference, std430, buffer_reference_align = 16) buffer TilesOut { 
 // Writes the chosen experts and their weights, for the kernels that follow. All invocations of one workgroup call it.
 void tell_chosen() {
   precise float sum = 0.0;
-  [[unroll]] for (uint place = 0; place < kUsed; place++) sum = sum + softmax_part(chosen_values[place], chosen_values[0]);
+  [[unroll]] for (uint place = 0; place < kUsed; place++)
+    sum = sum + softmax_part(chosen_values[place], chosen_values[0]);
   FloatsOut weights = FloatsOut(push.tiles + kWeightsAt);
   for (uint place = gl_LocalInvocationIndex; place < kUsed; place += kInvocations) {
     precise float share = softmax_part(chosen_values[place], chosen_values[0]) / sum;
@@ -31,7 +32,8 @@ void tell_chosen() {
 // Returns the expert at the column's place gl_WorkGroupID.x. All invocations of the workgroup call it.
 uint choose_here() {
   Floats logits = Floats(push.tiles + kLogitsAt);
-  for (uint expert = gl_LocalInvocationIndex; expert < kExperts; expert += kInvocations) one_column[expert] = logits.v[expert];
+  for (uint expert = gl_LocalInvocationIndex; expert < kExperts; expert += kInvocations)
+    one_column[expert] = logits.v[expert];
   take_by_counting();
   if (kChooses == kHereAndTells && gl_WorkGroupID.x == 0u && gl_WorkGroupID.y == 0u) tell_chosen();
   return chosen_experts[gl_WorkGroupID.x];

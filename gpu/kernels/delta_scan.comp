@@ -1,5 +1,5 @@
-// The recurrence of gated delta nets (Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464): a head's state S, a matrix of
-// keys times values, decays, learns that its key k has the value v, and is read with q:
+// The recurrence of gated delta nets (Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464): a head's state S, a matrix
+// of keys times values, decays, learns that its key k has the value v, and is read with q:
 //
 //   S = decay * S;  S = S + k (beta * (v - S^T k))^T;  out = S^T q
 //   decay = exp(rate * softplus(alpha + bias)), beta = sigmoid(its row)

@@ -1,4 +1,5 @@
-// Writes the entries of a key or a value to its page. The includer has kv_layout.glsl and kLanes, the workgroup's invocations.
+// Writes the entries of a key or a value to its page. The includer has kv_layout.glsl and kLanes, the workgroup's
+// invocations.
 
 // With Q8 pages: the entries before they are rounded.
 const uint kMadeFloats = kKvFormat == kKvQ8 ? kHeadPadded : 1u;

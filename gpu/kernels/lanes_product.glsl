@@ -176,7 +176,8 @@ void product_end(uint column0, uint block, uint room) {
   [[unroll]] for (uint i = 0; i < kResultsOfThread; i++) {
     uint at = i * kInvocations + thread;
     if (at < rows_each * kColumns) {
-      operands[i] = operands_of(RESULT_COLUMN(at / rows_each), block * block_rows + at % rows_each * step, count, fused);
+      operands[i] =
+          operands_of(RESULT_COLUMN(at / rows_each), block * block_rows + at % rows_each * step, count, fused);
     }
   }
   if (SCALING == kScaledHere && SQUARES_EACH_BLOCK) sum_squares(column0, fused);

@@ -1,7 +1,8 @@
-// Layer norm (Ba et al. 2016, arXiv 1607.06450) of each column, or of the columns that a list names, laid out as products
-// read it: (x - mean) / sqrt(mean of (x - mean)^2 + epsilon) * gain + bias.
+// Layer norm (Ba et al. 2016, arXiv 1607.06450) of each column, or of the columns that a list names, laid out as
+// products read it: (x - mean) / sqrt(mean of (x - mean)^2 + epsilon) * gain + bias.
 //
-// Order of additions: an invocation's entries k, k + kInvocations, ... in rising order, then invocations by halving distances.
+// Order of additions: an invocation's entries k, k + kInvocations, ... in rising order, then invocations by halving
+// distances.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"

@@ -86,7 +86,8 @@ void keep_touched(uint touched[kStreamTouches]) {
 
 float column_scale(uint column, FusedRef fused) {
   precise float squares = norm_parts[column];
-  [[unroll]] for (uint part = 1; part < kNormParts; part++) squares = squares + norm_parts[part * kNormColumns + column];
+  [[unroll]] for (uint part = 1; part < kNormParts; part++)
+    squares = squares + norm_parts[part * kNormColumns + column];
   return norm_scale(squares, fused.stream_width, fused.epsilon);
 }
 
@@ -112,7 +113,8 @@ void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
     [[unroll]] for (uint p = 0; p < kOwnPairs; p++) {
       uint i = p * kSegments + segment;
       uint column = result_column(tile0 + i / 2u % kColumnTiles, i & 1u), block = block0 + i / 2u / kColumnTiles;
-      if (i < kPairs && column < count && block < block_count) operands[p] = pair_operands(RESULT_COLUMN(column), block, count, fused);
+      if (i < kPairs && column < count && block < block_count)
+        operands[p] = pair_operands(RESULT_COLUMN(column), block, count, fused);
     }
   }
 #ifdef BULKHEAD_CHAINED

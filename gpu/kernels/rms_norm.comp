@@ -38,11 +38,14 @@ float next_gain_of(uint k) {
 }
 // Returns the float to which kAdded adds entry k of result `index`.
 float held_of(uint index, uint k) {
-  return kMakes == kAdded && k < push.width ? FloatsOut(push.out_address + uint64_t(index) * push.out_stride * 4u).v[k] : 0.0;
+  return kMakes == kAdded && k < push.width ? FloatsOut(push.out_address + uint64_t(index) * push.out_stride * 4u).v[k]
+                                            : 0.0;
 }
 
 float result_of(float value, float scale, float gain) {
-  precise float made = kMakes == kCopy ? value : kMakes == kTimes ? value * Floats(push.gain).v[0] : value * scale * gain;
+  precise float made = kMakes == kCopy    ? value
+                       : kMakes == kTimes ? value * Floats(push.gain).v[0]
+                                          : value * scale * gain;
   return made;
 }
 
@@ -71,7 +74,8 @@ uint part_of(uint column) { return column * gl_NumWorkGroups.y + gl_WorkGroupID.
 
 // Returns whether four entries can be loaded and stored at once.
 bool has_whole_quads() {
-  uint all = uint(push.in_address) | uint(push.gain) | uint(push.out_address) | uint(push.next_gain) | uint(push.next_input) |
+  uint all = uint(push.in_address) | uint(push.gain) | uint(push.out_address) | uint(push.next_gain) |
+             uint(push.next_input) |
              (push.width | push.padded_width | push.in_stride | push.out_stride | push.next_stride) * 4u;
   return (all & 15u) == 0u;
 }

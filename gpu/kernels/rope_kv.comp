@@ -46,7 +46,8 @@ shared float sums[kLanes];
 
 #include "kv_write.glsl"
 
-// Puts the head's entries with their biases into `entries`. Returns the sum of the squares of those that the lane loaded.
+// Puts the head's entries with their biases into `entries`. Returns the sum of the squares of those that the lane
+// loaded.
 float load_entries(uint column, uint head, uint lane) {
   Floats source = Floats(push.qkv + (uint64_t(column) * push.in_stride + head * kHead) * 4u);
   precise float sum = 0.0;

@@ -1,12 +1,12 @@
 // Computes what attention over latents reads (DeepSeek-V2, arXiv 2405.04434): a column's queries, and its position's
 // row of the cache. A workgroup computes one query head of a column. The last workgroup of a column computes the row.
 //
-//   query  the head's plain entries times its key matrix (`absorbed`), then its entries that rotate by position, all times
-//          q_scale, which grows with long positions if there is a temperature
+//   query  the head's plain entries times its key matrix (`absorbed`), then its entries that rotate by position, all
+//          times q_scale, which grows with long positions if there is a temperature
 //   row    the latent's norm times its gain, then the key entries that rotate
 //
-// Order of additions of the norm: an invocation's entries k, k + kLanes, ... in rising order, then invocations by halving
-// distances.
+// Order of additions of the norm: an invocation's entries k, k + kLanes, ... in rising order, then invocations by
+// halving distances.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"

@@ -30,7 +30,8 @@ void cap_logits() {
   FloatsOut values = FloatsOut(push.rows + uint64_t(row) * push.stride * 4u);
   uint first = gl_WorkGroupID.y * kEntries;
   uint end = min(first + kEntries, push.width);
-  for (uint at = first + gl_LocalInvocationID.x; at < end; at += kInvocations) values.v[at] = soft_capped(values.v[at], push.cap);
+  for (uint at = first + gl_LocalInvocationID.x; at < end; at += kInvocations)
+    values.v[at] = soft_capped(values.v[at], push.cap);
 }
 
 void main() {

@@ -35,7 +35,8 @@ void main() {
   uint column = gl_WorkGroupID.x;
   uint lane = gl_LocalInvocationID.x;
   if (column == 0u) {
-    for (uint link = lane; link < push.chain_links; link += kInvocations) WordsOut(push.chain_counts + link * 128u).v[0] = 0u;
+    for (uint link = lane; link < push.chain_links; link += kInvocations)
+      WordsOut(push.chain_counts + link * 128u).v[0] = 0u;
     if (lane == 0u && push.chain_links != 0u) WordsOut(push.chain_failed).v[0] = 0u;
   }
   if (column >= Words(push.parameters).v[0]) return;

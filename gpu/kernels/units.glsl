@@ -156,8 +156,8 @@ f16vec2 centred_high(uint word, const float bias) {
   return n;
 }
 
-// kSuper: the scales of both rows for the lane's own share of the stage's groups, for all four lanes that share the rows: in
-// scales[i] that of group 2 * i + q % 2 for weights 0..15 (q < 2) or 16..31.
+// kSuper: the scales of both rows for the lane's own share of the stage's groups, for all four lanes that share the
+// rows: in scales[i] that of group 2 * i + q % 2 for weights 0..15 (q < 2) or 16..31.
 void prepare(inout LaneWeights w) {
   if (!kSuper) return;
   uint word = w.scales[0];
@@ -183,8 +183,8 @@ f16vec2 tiny_floats(uint word, const uint p) {
   return n;
 }
 
-// Pairs p = 0..3 (k = 2 * p, 2 * p + 1 of the lane's eight) of a row from its word of nibbles. `high`: further bits of its
-// pairs from bit 0 on.
+// Pairs p = 0..3 (k = 2 * p, 2 * p + 1 of the lane's eight) of a row from its word of nibbles. `high`: further bits of
+// its pairs from bit 0 on.
 void unpack_nibbles(uint word, uint high, f16vec2 scale, f16vec2 minimum, out f16vec2 pairs[4]) {
   const float bias = float(kBias);
   [[unroll]] for (uint p = 0; p < 4; p++) {

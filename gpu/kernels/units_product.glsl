@@ -140,7 +140,8 @@ PairOperands pair_operands(uint column, uint block, uint count, FusedRef fused) 
   return pair;
 }
 
-void finish_pair(uint column, uint block, float first, float second, float scale, PairOperands operands, FusedRef fused) {
+void finish_pair(uint column, uint block, float first, float second, float scale, PairOperands operands,
+                 FusedRef fused) {
   uint row = result_row(block);
   if (EPILOGUE == kStore || EPILOGUE == kAdd) {
     finish_result(column, row, first, 0.0, scale, operands.first, fused);

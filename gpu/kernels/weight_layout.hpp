@@ -7,11 +7,11 @@
 //   quants  [row][plane][group][16 bytes]   group: 32 weights. Nibbles, one plane: byte i has weight i in its low and
 //                                           weight i + 16 in its high nibble. Bytes, two planes: weights 0..15, 16..31.
 //                                           Halves four, floats eight: 8 or 4 weights each. Or none.
-//   high    [row][group][4, 8, 12 bytes]    the bits beyond nibbles, or all bits if there are no nibbles: bit i of a word
-//                                           belongs to weight i; or two words with two bits a weight; or both, the two
-//                                           words first
-//   scales  [row][group][2 or 4 bytes]      a half, or a half and a half minimum; or 16 bytes of eight groups: Q4_K's and
-//                                           Q5_K's d, dmin and packed scales as in the file, or sixteen int8
+//   high    [row][group][4, 8, 12 bytes]    the bits beyond nibbles, or all bits if there are no nibbles: bit i of a
+//                                           word belongs to weight i; or two words with two bits a weight; or both, the
+//                                           two words first
+//   scales  [row][group][2 or 4 bytes]      a half, or a half and a half minimum; or 16 bytes of eight groups: Q4_K's
+//                                           and Q5_K's d, dmin and packed scales as in the file, or sixteen int8
 //   supers  [row][group / 8][2 bytes]       if scales are int8: half d
 //
 // Each plane starts at a multiple of 256 bytes; a row's part of a plane is a whole number of words.

@@ -5,8 +5,10 @@
 // + n) * scale + bias, where the bias subtracts 2^B again.
 //
 // Each type has a file, types/NAME.glsl, which does this with the functions below:
-//   vec4 scale_NAME(Matrix row, uint group)   (scale, bias) of a group's first sixteen weights in xy, of the others in zw
-//   vec4 decode_NAME(uvec4 words, uvec3 high, uint quarter, const bool upper, vec2 scale)   four weights; see decode()
+//   vec4 scale_NAME(Matrix row, uint group)   (scale, bias) of a group's first sixteen weights in xy, of the others in
+//                                             zw
+//   vec4 decode_NAME(uvec4 words, uvec3 high, uint quarter, const bool upper, vec2 scale)   four weights; see
+//                                             decode()
 #include "constants/weights.glsl"
 
 // BULKHEAD_WIDE_LOADS: loads of sixteen bytes suit the includer's device better than loads of eight.
@@ -106,7 +108,9 @@ uint codebook(uint index) {
   uint word = (index & 8u) != 0u ? high : low;
   return (word >> ((index & 3u) * 8u)) & 255u;
 }
-uvec4 codebook(uvec4 index) { return uvec4(codebook(index.x), codebook(index.y), codebook(index.z), codebook(index.w)); }
+uvec4 codebook(uvec4 index) {
+  return uvec4(codebook(index.x), codebook(index.y), codebook(index.z), codebook(index.w));
+}
 
 // --- floats of integers: in the mantissa of a power of two
 

@@ -39,9 +39,9 @@ class Server {
   // Listens at the options' host and port. The server accepts connections once serve() has been called.
   Status listen();
   // Serves at the first socket of `passed` that listens, and closes the others. This socket's address counts, not the
-  // options'. Returns kInvalidArgument if no socket listens, or if server.host says that only this machine can reach the
-  // server and the socket's address says otherwise, or the reverse: the checks of keys and of names in requests go by
-  // server.host.
+  // options'. Returns kInvalidArgument if no socket listens, or if server.host says that only this machine can reach
+  // the server and the socket's address says otherwise, or the reverse: the checks of keys and of names in requests go
+  // by server.host.
   Status listen_at(std::vector<UniqueFd> passed);
   std::uint16_t port() const;
   void serve(Api& api);

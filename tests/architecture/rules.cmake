@@ -1,7 +1,8 @@
 # Which folder may use which: the arrows between the folders of the product. `bench` and `tests` may use all of them.
 # A folder inside worker/ has rules of its own; a file is judged by the longest name that fits.
 set(layers
-  config ipc gpu worker/model worker/constrain worker/engine worker/forward worker/sandbox worker/vault worker orchestrator tools)
+  config ipc gpu worker/model worker/constrain worker/engine worker/forward worker/sandbox worker/vault worker
+  orchestrator tools)
 set(may_use_config config)
 set(may_use_ipc config ipc)
 set(may_use_gpu config gpu)
@@ -12,7 +13,8 @@ set(may_use_worker/engine config ipc worker/model worker/constrain worker/engine
 set(may_use_worker/forward config ipc gpu worker/model worker/constrain worker/engine worker/forward)
 set(may_use_worker/sandbox config worker/sandbox)
 set(may_use_worker/vault config worker/vault)
-set(may_use_worker config ipc gpu worker worker/model worker/constrain worker/engine worker/forward worker/sandbox worker/vault)
+set(may_use_worker config ipc gpu worker worker/model worker/constrain worker/engine worker/forward worker/sandbox
+  worker/vault)
 set(may_use_orchestrator config ipc orchestrator)
 # The bulkhead tool reads model files and tokenizers, sizes them (worker/forward), lists devices (gpu) and tells what of
 # the sandbox the kernel offers.

@@ -1,5 +1,5 @@
-// How much of a long repetition a test runs. The release build tries every cut and every seed. A sanitizer build looks at
-// memory and threads, not at answers: a sample takes it through the same code.
+// How much of a long repetition a test runs. The release build tries every cut and every seed. A sanitizer build looks
+// at memory and threads, not at answers: a sample takes it through the same code.
 #pragma once
 
 #include <cstddef>

@@ -145,7 +145,8 @@ def main():
     history = "<|im_start|>system\n" + args.system + "<|im_end|>\n" if args.system else ""
     for text in args.chat:
         history += "<|im_start|>user\n" + text + "<|im_end|>\n<|im_start|>assistant\n"
-        out = [i for i in generate(model, model.tokenizer.encode(history), args.count, args.temperature, rng) if i not in model.stop]
+        made = generate(model, model.tokenizer.encode(history), args.count, args.temperature, rng)
+        out = [i for i in made if i not in model.stop]
         answer = model.tokenizer.decode(out)
         history += answer + "<|im_end|>\n"
         print("> %s\n%s\n" % (text, answer))

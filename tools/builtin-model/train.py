@@ -81,7 +81,8 @@ def main():
     begin = time.time()
     length = CONFIG["context"] + 1
     pool = multiprocessing.get_context("fork").Pool(args.processes, _start_worker)  # before CUDA exists in this process
-    jobs = [(HOLD_OUT_SHARD, 1024, length)] + [(args.first_shard + i, args.documents, length) for i in range(args.shards)]
+    jobs = [(HOLD_OUT_SHARD, 1024, length)] + [
+        (args.first_shard + i, args.documents, length) for i in range(args.shards)]
     shards = pool.imap(_make_shard, jobs)
 
     # These import PyTorch, so after the processes have started.

@@ -1,5 +1,5 @@
-// The exported memory of a split model: that of all its stages, as one. All stages' weights come first, then all stages' KV
-// pages; the identity says which layers and blocks are whose.
+// The exported memory of a split model: that of all its stages, as one. All stages' weights come first, then all
+// stages' KV pages; the identity says which layers and blocks are whose.
 #pragma once
 
 #include <vector>
@@ -16,8 +16,8 @@ struct ExportedStage {
 };
 
 ExportedMemory join_exported(std::vector<ExportedStage> stages);
-// Takes apart what join_exported() has made; its blocks are gone then. kCorrupt: it is not of a model split over so many
-// devices.
+// Takes apart what join_exported() has made; its blocks are gone then. kCorrupt: it is not of a model split over so
+// many devices.
 Result<std::vector<ExportedStage>> part_exported(ExportedMemory& exported, std::size_t devices);
 
 }  // namespace bulkhead::forward

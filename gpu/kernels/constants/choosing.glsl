@@ -1,5 +1,5 @@
-// The constants of a product by matrix units that chooses a single column's experts itself. Their ids follow those of all
-// products.
+// The constants of a product by matrix units that chooses a single column's experts itself. Their ids follow those of
+// all products.
 CONSTANTS(ChoosingConstants, 36)
 CONSTANT(36, kChooses, chooses, 0u)         // ChoosesHere
 CONSTANT(37, kExperts, experts, 1u)

@@ -113,7 +113,9 @@ const kHeat = "bulkhead_device_temperature_celsius";
 
 // The growth of the rows of one kind.
 function ofKind(before, now, name, kind) {
-  const only = (sample) => ({ metrics: new Map([[name, rows(sample, name).filter((row) => row.labels.kind === kind)]]) });
+  const only = (sample) => ({
+    metrics: new Map([[name, rows(sample, name).filter((row) => row.labels.kind === kind)]]),
+  });
   return growth(only(before), only(now), name);
 }
 

@@ -96,7 +96,8 @@ def main():
     faults = []
     try:
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            for found in pool.map(lambda file: check(file.stem, json.loads(file.read_text()), url, options.answers, options.tokens, seen), files):
+            for found in pool.map(lambda file: check(file.stem, json.loads(file.read_text()), url, options.answers,
+                                                     options.tokens, seen), files):
                 faults += found
     finally:
         daemon.send_signal(signal.SIGTERM)

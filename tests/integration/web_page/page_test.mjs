@@ -229,7 +229,8 @@ async function theKeyboardReachesEverything(page) {
     const { count, dim, leaps } = await page.run(`(() => {
       const all = [...window.reached.keys()];
       return { count: all.length, dim: all.filter((e) => !window.reached.get(e)).map((e) => e.outerHTML.slice(0, 80)),
-        leaps: all.filter((e, i) => i > 0 && !(all[i - 1].compareDocumentPosition(e) & Node.DOCUMENT_POSITION_FOLLOWING)).length };
+        leaps: all.filter((e, i) => i > 0 &&
+          !(all[i - 1].compareDocumentPosition(e) & Node.DOCUMENT_POSITION_FOLLOWING)).length };
     })()`);
     assert.ok(count >= wanted - 1 && wanted > 5, `Tab reaches ${count} of ${wanted} parts of ${view}`);
     assert.deepEqual(dim, [], `parts of ${view} that do not show that they have the focus`);

@@ -87,8 +87,8 @@ std::vector<double> turned(const Case& each, std::vector<double> v, const double
   return v;
 }
 
-// What a page of bytes says of a position, and how that goes with rounding in double: entries that are one step off, and
-// whether no entry is further.
+// What a page of bytes says of a position, and how that goes with rounding in double: entries that are one step off,
+// and whether no entry is further.
 struct Rounded {
   std::vector<double> entries;
   std::size_t off = 0;

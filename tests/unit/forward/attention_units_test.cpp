@@ -1,6 +1,6 @@
-// Attention by matrix units: against float64, and the same bits however heads, columns and splits are shared out. Where the
-// device has no such units their fragments are emulated (gpu/kernels/units_emulated.glsl), by workgroups of one subgroup.
-// Where every_way() is false, each shape goes some ways; together they go every mode.
+// Attention by matrix units: against float64, and the same bits however heads, columns and splits are shared out. Where
+// the device has no such units their fragments are emulated (gpu/kernels/units_emulated.glsl), by workgroups of one
+// subgroup. Where every_way() is false, each shape goes some ways; together they go every mode.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

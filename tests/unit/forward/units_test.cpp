@@ -116,8 +116,8 @@ TEST(UnitPacking, HoldsEveryWeightOfEveryType) {
   }
 }
 
-// As a quantiser makes them of weights around zero: a group's minimum is half its range, and what is made of it in halves
-// must not be as coarse as the minimum. (5.2e-4 if integers were not centred.)
+// As a quantiser makes them of weights around zero: a group's minimum is half its range, and what is made of it in
+// halves must not be as coarse as the minimum. (5.2e-4 if integers were not centred.)
 TEST(UnitPacking, WeightsAroundZeroAreAsGoodAsTheirScales) {
   std::mt19937 random(20240614);
   for (const TensorType type : {TensorType::kQ4_K, TensorType::kQ5_K}) {
