@@ -1,5 +1,9 @@
 // Finds the best token of each output column (of equal ones the lowest id) and its log-probability, in two passes:
 // first over chunks of the vocabulary, then over the chunks' results.
+//
+// kMasked: the first pass once more, for the outputs that have a mask of the tokens that may come. It overwrites the
+// logits of all other tokens with kExcluded. Numbers that are not finite stay, so that the log-probability still shows
+// them.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -15,6 +19,10 @@ layout(push_constant, std430) uniform Push {
   uint stride;
   uint chunks;
   uint unused;
+  // kMasked: {number of masks, their outputs}, then from byte `mask_rows` on [mask][mask_words], a bit for each token.
+  uint64_t masks;
+  uint mask_rows;
+  uint mask_words;
   FIELDS_END
 #include "fields/chain_push.glsl"
 } push;
@@ -24,7 +32,9 @@ CONSTANTS(GreedyConstants, 0)
 INVOCATIONS(0, kInvocations, invocations, 8u)  // a power of two
 CONSTANT(1, kSecondPass, second_pass, 0u)
 CONSTANT(2, kChunk, chunk, 2048u)
+CONSTANT(3, kMasked, masked, 0u)
 CONSTANTS_END
+#include "excluded.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer QuadsOut { uvec4 v[]; };
 
@@ -48,10 +58,14 @@ void fold(inout float maximum, inout uint id, inout float sum, float m, uint i, 
   maximum = best;
 }
 
-void choose() {
-  uint output_index = gl_WorkGroupID.x;
-  if (output_index >= Words(push.parameters).v[1]) return;
-  if (!chain_wait()) return;
+float logit_at(Floats logits, uint64_t mask, uint token) {
+  float logit = logits.v[token];
+  if (kMasked == 0u || (Words(mask).v[token / 32u] >> (token % 32u) & 1u) != 0u) return logit;
+  bool finite = (floatBitsToUint(logit) & 0x7f800000u) != 0x7f800000u;
+  return finite ? kExcluded : logit;
+}
+
+void choose(uint output_index, uint64_t mask) {
   uint lane = gl_LocalInvocationID.x;
 
   float maximum = -3.4e38;
@@ -62,14 +76,15 @@ void choose() {
     uint end = min((gl_WorkGroupID.y + 1u) * kChunk, push.vocabulary);
     uint start = gl_WorkGroupID.y * kChunk + lane;
     for (uint token = start; token < end; token += kInvocations) {
-      float logit = logits.v[token];
+      float logit = logit_at(logits, mask, token);
+      if (kMasked != 0u) FloatsOut(push.logits + uint64_t(output_index) * push.stride * 4u).v[token] = logit;
       if (logit > maximum || id == kNoToken) {
         maximum = logit;
         id = token;
       }
     }
     for (uint token = start; token < end; token += kInvocations) {
-      precise float total = sum + exp2((logits.v[token] - maximum) * kLog2E);
+      precise float total = sum + exp2((logit_at(logits, mask, token) - maximum) * kLog2E);
       sum = total;
     }
   } else {
@@ -105,7 +120,21 @@ void choose() {
   }
 }
 
+// The workgroups of a masked pass share the masks; few outputs have one.
+void choose_masked() {
+  uint count = Words(push.masks).v[0];
+  for (uint row = gl_WorkGroupID.x; row < count; row += gl_NumWorkGroups.x) {
+    uint64_t mask = push.masks + push.mask_rows + uint64_t(row) * push.mask_words * 4u;
+    choose(Words(push.masks).v[1u + row], mask);
+  }
+}
+
 void main() {
-  choose();
+  if (kMasked != 0u) {
+    choose_masked();
+    return;
+  }
+  uint output_index = gl_WorkGroupID.x;
+  if (output_index < Words(push.parameters).v[1] && chain_wait()) choose(output_index, 0ul);
   chain_arrive();
 }

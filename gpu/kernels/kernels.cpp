@@ -418,8 +418,18 @@ KernelSpec greedy(const Mapping& mapping, GreedyPass pass) {
   constants.invocations = mapping.rows ? mapping.lanes : 128;
   constants.second_pass = flag(pass == GreedyPass::kAll);
   constants.chunk = kGreedyChunk;
+  constants.masked = flag(pass == GreedyPass::kMaskedChunks);
   KernelSpec spec = kernel<GreedyKernel>(constants);
-  if (pass == GreedyPass::kChunks) spec.name = "greedy chunks";
+  switch (pass) {
+    case GreedyPass::kChunks:
+      spec.name = "greedy chunks";
+      break;
+    case GreedyPass::kMaskedChunks:
+      spec.name = "masked greedy chunks";
+      break;
+    case GreedyPass::kAll:
+      break;
+  }
   return spec;
 }
 

@@ -251,8 +251,12 @@ static_assert(sizeof(StreamInPush) == 80);
 KernelSpec stream_in(const Mapping& mapping);
 
 constexpr std::uint32_t kGreedyChunk = 2048;
-static_assert(sizeof(GreedyPush) == 48);
-enum class GreedyPass { kChunks, kAll };
+static_assert(sizeof(GreedyPush) == 64);
+enum class GreedyPass {
+  kChunks,
+  kAll,
+  kMaskedChunks,  // kChunks of the outputs that have a mask, without the tokens that it excludes
+};
 KernelSpec greedy(const Mapping& mapping, GreedyPass pass);
 
 // What one output asks of the sampling kernel (sample.comp). All zeros ask for nothing.

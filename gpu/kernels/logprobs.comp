@@ -34,7 +34,7 @@ float best_of(uint64_t partials) {
 // Finds the `count` best tokens. The count-th best of the chunks' best tokens is not better than the last token that
 // is wanted. If there are enough chunks, few tokens are as good as that.
 uint find_best(uint64_t partials, uint count) {
-  if (push.chunks < count) return sort_best(partials, count);
+  if (push.chunks < count) return sort_best(partials, count, true);
   for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) {
     uint key = key_of(uintBitsToFloat(Quads(partials).v[chunk].x));
     uint rank = 0u;
@@ -50,7 +50,7 @@ uint find_best(uint64_t partials, uint count) {
   gather(partials, 0u, 0u, true);
   if (found_count > kMost) {
     barrier();
-    return sort_best(partials, count);
+    return sort_best(partials, count, true);
   }
   sort_found();
   return min(count, found_count);

@@ -22,7 +22,7 @@ uint64_t drawn(uint64_t total, uvec4 fractions) {
 }
 
 uint draw_from_best(uint64_t partials, uint top_k, uvec4 fractions) {
-  uint kept = sort_best(partials, top_k);
+  uint kept = sort_best(partials, top_k, false);
   if (lane != 0u) return 0u;
   uint64_t whole = 0ul;
   for (uint i = 0u; i < kept; i++) whole += weight_of(value_of(sorted_keys[i]));

@@ -8,6 +8,7 @@ layout(push_constant, std430) uniform Push {
 // of 2^-32, upper 32 bits of the draw, its lower 21, 0 or 1 + the number of log-probabilities}. Mode: 0 nothing, 1
 // all tokens, 2 top-p or min-p removes some.
 #include "constants/sampling.glsl"
+#include "excluded.glsl"
 
 const uint kBuckets = 1024u;  // 32 for each factor of e; beyond the last one a weight is 0
 const uint kMost = 1024u;     // tokens that are sorted at once
@@ -70,12 +71,14 @@ float distance_of(float logit) {
   return scaled;
 }
 uint64_t weight_of(float logit) {
+  if (logit <= kExcluded) return 0ul;
   precise float scaled = exp_of_nonpositive(distance_of(logit)) * 1048576.0;
   uint upper = uint(scaled);
   precise float rest = (scaled - float(upper)) * 1048576.0;
   return (uint64_t(upper) << 20) + uint64_t(uint(rest));
 }
 uint bucket_of(float logit) {
+  if (logit <= kExcluded) return kBuckets;
   return uint(min(-distance_of(logit) * 32.0, float(kBuckets)));  // kBuckets: in none
 }
 
@@ -223,9 +226,15 @@ void sort_found() {
   barrier();
 }
 
-// Sorts the `count` best tokens into sorted_keys and sorted_ids, best first; returns how many there are.
-uint sort_best(uint64_t partials, uint count) {
+// Sorts the `count` best tokens into sorted_keys and sorted_ids, best first; returns how many there are. With
+// `weightless` false, tokens without weight may be missing.
+uint sort_best(uint64_t partials, uint count, bool weightless) {
   find_bucket(uint64_t(count), 0u, true);
+  if (!weightless && found_bucket == kBuckets) {
+    barrier();
+    if (lane == 0u) found_bucket = kBuckets - 1u;
+    barrier();
+  }
   bool fits = found_bucket < kBuckets;
   if (fits) {
     gather(partials, 0u, found_bucket, false);

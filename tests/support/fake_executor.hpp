@@ -30,6 +30,7 @@ inline engine::ExecutorLimits small_limits() {
           .context = 128,
           .vocabulary = 300,
           .embedding = 6,
+          .masks = true,
           .most_pages_summed = 3};
 }
 
@@ -72,7 +73,9 @@ class FakeExecutor : public engine::Executor {
 
   const engine::ExecutorLimits& limits() const override { return limits_; }
   Status reserve_logits(std::uint32_t outputs) override;
+  Status reserve_masks() override;
   Status submit(const engine::Step& step) override;
+  Status choose(std::span<const Mask> masks) override;
   Result<std::span<const engine::ColumnOutput>> wait() override;
   Status start_sums(std::span<const engine::PageIndex> pages, std::uint64_t weight_bytes) override;
   Result<std::span<const engine::PageSum>> finish_sums() override;
@@ -95,6 +98,8 @@ class FakeExecutor : public engine::Executor {
     std::vector<std::vector<engine::PageIndex>> tables;
     std::vector<engine::StateUse> states;
     std::vector<std::vector<engine::PageIndex>> windows;  // by index; released ones are gaps
+    bool waits_for_masks = false;
+    std::vector<std::vector<std::uint32_t>> masks;  // of the masked columns
   };
   Status check(const engine::Step& step) const;
   Status check_windows(const engine::Step& step) const;
@@ -112,7 +117,7 @@ class FakeExecutor : public engine::Executor {
                         const std::vector<engine::TokenId>& before, Run& run);
   void make_output(const Pending& step, std::uint32_t index, std::uint64_t seen);
   std::optional<engine::TokenId> drawn(const std::vector<float>& row, const engine::Choice& choice,
-                                       std::uint32_t position);
+                                       std::uint32_t position, Mask mask);
 
   engine::PageSum sum_of(engine::PageIndex page) const;
   Slot& slot_in(const std::vector<engine::PageIndex>& table, std::uint32_t position);
@@ -127,6 +132,7 @@ class FakeExecutor : public engine::Executor {
   // slot changes the tokens, too.
   std::vector<std::uint64_t> states_;
   std::uint32_t reserved_ = 0;  // reserved rows of logits
+  bool masks_reserved_ = false;
   std::deque<Pending> in_flight_;
   std::deque<std::vector<engine::PageSum>> lots_;
   std::vector<engine::PageSum> sums_;

@@ -228,6 +228,13 @@ std::string AnswerConstraint::forced_text(std::size_t most) {
   return text.substr(0, text.find(kMarkByte));
 }
 
+std::unique_ptr<MasksAhead> AnswerConstraint::ahead() {
+  if (phase_ != Phase::kHeld || !opener_left().empty()) return nullptr;
+  locate();
+  const auto text = [this](TokenId token) { return rules_.tokens->spelled(token); };
+  return std::make_unique<GrammarAhead>(rules_.held->get(), at_, text, rules_.from_start);
+}
+
 bool AnswerConstraint::complete() {
   if (phase_ == Phase::kDone) return true;
   if (phase_ != Phase::kHeld || !rules_.from_start) return false;

@@ -63,6 +63,7 @@ class AnswerConstraint : public TokenConstraint {
   Result<std::span<const std::uint32_t>> mask() override;
   bool is_free() override;
   std::string forced_text(std::size_t most) override;
+  std::unique_ptr<MasksAhead> ahead() override;
   bool complete() override;
 
  private:

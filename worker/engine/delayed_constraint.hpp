@@ -35,6 +35,7 @@ class DelayedConstraint : public TokenConstraint {
   std::string forced_text(std::size_t most) override {
     return begun_ ? inner_->forced_text(most) : std::string();
   }
+  std::unique_ptr<MasksAhead> ahead() override { return begun_ ? inner_->ahead() : nullptr; }
   bool complete() override { return begun_ && inner_->complete(); }
 
  private:

@@ -162,12 +162,14 @@ std::string Engine::StepFacts::name(std::uint64_t number) const {
 // Submits as many steps as the executor takes: while the host looks at one step's tokens, the device computes the
 // next step.
 Status Engine::submit_steps() {
+  BULKHEAD_RETURN_IF_ERROR(give_masks());
   if (profile_wanted_) {
     if (scheduler_.in_flight() > 0) return {};
     profile_wanted_ = false;
     BULKHEAD_RETURN_IF_ERROR(executor_.profile());
   }
-  while (scheduler_.in_flight() < std::max(1U, executor_.limits().steps_in_flight)) {
+  while (masked_step_ == nullptr &&
+         scheduler_.in_flight() < std::max(1U, executor_.limits().steps_in_flight)) {
     BULKHEAD_TRY(const bool may_plan, ask_draft_model());
     if (!may_plan) return {};
     speculator_.propose(scheduler_);
@@ -185,6 +187,8 @@ Status Engine::submit_steps() {
     if (const Status submitted = executor_.submit(*step); !submitted.ok())
       return submitted.error().within(facts.name(steps_submitted_));
     if (scheduler_.in_flight() > 1) counts_.add("steps_ahead_total");
+    if (std::ranges::any_of(step->columns, &Column::masked)) masked_step_ = step;
+    BULKHEAD_RETURN_IF_ERROR(give_masks());
   }
   return {};
 }
@@ -213,18 +217,9 @@ void Engine::mark_started() {
   }
 }
 
-// The masks are made while the device computes the logits that they are for; handle_output() finds them ready.
-void Engine::make_masks() {
-  for (const Scheduler::Member& member : scheduler_.members()) {
-    if (member.sequence == nullptr || member.outputs == 0) continue;
-    auto& request = static_cast<Request&>(*member.sequence);
-    if (request.constraint != nullptr && request.output == Output::kLogits)
-      static_cast<void>(request.constraint->mask());
-  }
-}
-
 // Outputs of sequences that are gone, most often behind their end, are ignored: they were neither drawn nor counted.
 void Engine::handle_outputs(std::span<const ColumnOutput> outputs) {
+  std::erase_if(failed_masks_, [this](const FailedMask& each) { return each.step < steps_ended_; });
   for (const ColumnOutput& output : outputs) {
     Sequence* sequence = scheduler_.sequence_of(output.column);
     if (sequence == nullptr) {
@@ -243,10 +238,13 @@ void Engine::handle_outputs(std::span<const ColumnOutput> outputs) {
   }
 }
 
-// An output behind a wrong guess is of no use, because its column computed another token than the sequence has.
+// An output behind a wrong guess is of no use, because its column computed another token than the sequence has. One
+// that was drawn under another mask than the constraint's is of no use either.
 void Engine::check_draft(Request& request, const ColumnOutput& output) {
-  const bool right = scheduler_.confirm(output.column);
-  if (scheduler_.is_draft(output.column)) speculator_.checked(request, right);
+  const bool draft = scheduler_.is_draft(output.column);
+  const bool right =
+      (!draft || drawn_under_its_mask(request, output.column)) && scheduler_.confirm(output.column);
+  if (draft) speculator_.checked(request, right);
   if (!right) return;
   // The tokens that drafts bring at once must fit one record, too.
   if (request.unsent.tokens.size() >= request.most_unsent) flush_all();
@@ -255,7 +253,7 @@ void Engine::check_draft(Request& request, const ColumnOutput& output) {
 
 void Engine::handle_output(Request& request, const ColumnOutput& output) {
   TokenId token = output.best;
-  const char* failure = nullptr;
+  const char* failure = mask_failure(output.column);
   std::string message;
   const bool finite = std::isfinite(output.best_logprob);
   if (!finite && compute_again(request)) return;
@@ -333,7 +331,7 @@ void Engine::take_token(Request& request, TokenId token) {
   if (!request.any_sent || request.unsent.tokens.size() >= request.flush_tokens) flush_now_ = true;
   if (stopped) return finish(request, ipc::FinishReason::kStop);
   if (request.generated >= request.max_tokens) return finish(request, ipc::FinishReason::kLength);
-  if (request.constraint == nullptr) return;
+  if (request.constraint == nullptr || request.masked) return;
   if (const Output output = next_output(request); output != request.output)
     scheduler_.ask(request, output);
 }

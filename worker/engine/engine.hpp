@@ -161,6 +161,12 @@ class Engine {
   void leave_out_states(std::span<const EnteredState> states);
   void mark_started();
   void make_masks();
+  Status give_masks();
+  void write_mask(Request& request, std::uint32_t column, std::vector<std::uint32_t>& words);
+  bool allows_any(std::span<const std::uint32_t> mask) const;
+  bool draws_under_mask(const Request& request) const;
+  bool drawn_under_its_mask(Request& request, std::uint32_t column) const;
+  const char* mask_failure(std::uint32_t column) const;
   void handle_outputs(std::span<const ColumnOutput> outputs);
   void check_draft(Request& request, const ColumnOutput& output);
   void handle_output(Request& request, const ColumnOutput& output);
@@ -216,6 +222,18 @@ class Engine {
   };
   std::array<StepFacts, 16> step_facts_;  // more than can be in flight
   std::uint64_t steps_submitted_ = 0, steps_ended_ = 0;
+
+  const Step* masked_step_ = nullptr;  // the step submitted last, if it waits for its masks
+  std::vector<std::vector<std::uint32_t>> mask_words_;
+  std::vector<Executor::Mask> masks_;
+  std::vector<std::uint32_t> masked_columns_;  // the columns of these masks, rising
+  // A column of a step in flight that has no mask, because none could be made. Its request fails.
+  struct FailedMask {
+    std::uint64_t step = 0;
+    std::uint32_t column = 0;
+    std::string why;
+  };
+  std::vector<FailedMask> failed_masks_;
 
   bool profile_wanted_ = false;
   bool draining_ = false;

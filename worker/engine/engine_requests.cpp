@@ -313,7 +313,8 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
   const ipc::Sampling& sampling = request.sampling;
   request.choice = {sampling.temperature, sampling.top_k, sampling.top_p,
                     sampling.min_p,       sampling.seed,  request.prompt_tokens};
-  request.may_ask_otherwise = request.constraint != nullptr;
+  request.masked = draws_under_mask(request);
+  request.may_ask_otherwise = request.constraint != nullptr && !request.masked;
   request.logprobs = request.prompt_only ? -1 : request.wanted_logprobs;
   request.history =
       TokenHistory(request.sampling, executor_.limits().vocabulary, request.most_tokens);
@@ -365,11 +366,12 @@ void Engine::tell_prompt_token(Request& request, const Sampler::Logprobs& logpro
   untold.tokens.clear();
 }
 
-// The host gets the row of logits only if it has something to do with them. While no constraint holds the next token,
-// the device may choose it, so an answer that may call tools is as fast as any other answer until it calls one.
+// The host gets the row of logits only if it has something to do with them. If the device can't draw under a mask, it
+// may still choose the tokens that no constraint holds.
 Output Engine::next_output(Request& request) const {
   if (request.prompt_only) return Output::kGreedy;
-  const bool held = request.constraint != nullptr && !request.constraint->is_free();
+  const bool held =
+      request.constraint != nullptr && !request.masked && !request.constraint->is_free();
   if (held || draws_on_host(request)) return Output::kLogits;
   return request.sampling.temperature == 0 ? Output::kGreedy : Output::kSampled;
 }
@@ -384,15 +386,24 @@ bool Engine::draws_on_host(const Request& request) const {
   return limits.sampled_top_k == 0 || !fits;
 }
 
+// Says whether the device draws the request's tokens under the masks of its constraint. Log-probabilities are those of
+// all tokens, and the device has overwritten some of their logits by then.
+bool Engine::draws_under_mask(const Request& request) const {
+  return request.constraint != nullptr && executor_.limits().masks && request.wanted_logprobs < 0 &&
+         !request.prompt_only && !request.embeds && !draws_on_host(request);
+}
+
 bool Engine::may_want_logits(const Request& request) const {
   if (request.embeds) return false;
   if (request.scores_prompt()) return true;
-  return !request.prompt_only && (request.constraint != nullptr || draws_on_host(request));
+  if (request.prompt_only || draws_under_mask(request)) return false;
+  return request.constraint != nullptr || draws_on_host(request);
 }
 
 // Reserves the memory before the engine accepts the request, so that no step fails because memory
 // is short.
 Status Engine::reserve_logits(const Request& request) {
+  if (draws_under_mask(request)) BULKHEAD_RETURN_IF_ERROR(executor_.reserve_masks());
   if (!may_want_logits(request)) return {};
   const ExecutorLimits& limits = executor_.limits();
   std::size_t outputs = limits.max_outputs;

@@ -67,6 +67,8 @@ struct Column {
   // For kGreedy and kSampled: the device also reports the log-probability of the chosen token and of this many best
   // tokens; at most ExecutorLimits::most_logprobs. -1: none.
   std::int32_t logprobs = -1;
+  // For kGreedy and kSampled without log-probabilities: Executor::choose() will say which tokens may come.
+  bool masked = false;
 };
 
 // The slots that hold a sequence's states in a step. Layers of some models carry states from position to position in
@@ -149,6 +151,7 @@ struct ExecutorLimits {
   // The most columns of a step whose tokens are guesses. 0 if a position can't be computed again.
   std::uint32_t max_drafts = 0;
   std::int32_t most_logprobs = -1;  // the largest Column::logprobs; -1: none
+  bool masks = false;               // whether Column::masked is available
   std::uint32_t step_us =
       0;  // microseconds that a step of one column took after loading; 0: unknown
   std::uint32_t most_pages_summed = 0;  // in one start_sums(); 0: the executor makes no sums
@@ -169,9 +172,21 @@ class Executor {
   // host has too little memory; steps with fewer such outputs still work.
   virtual Status reserve_logits(std::uint32_t /*outputs*/) { return {}; }
 
+  // Allocates memory for the masks of all outputs of a step. The engine calls this before it accepts a request with
+  // masked columns; steps may be in flight. Errors are those of reserve_logits().
+  virtual Status reserve_masks() { return {}; }
+
   // Starts a step behind those in flight; fewer than steps_in_flight must be in flight. The caller may free what the
   // step refers to after the call.
   virtual Status submit(const Step& step) = 0;
+  // Says which tokens the masked outputs of the step submitted last may choose, in the order of these outputs: bit t %
+  // 32 of word t / 32 stands for token t, and tokens beyond the last word may not come. A mask must allow some token;
+  // an empty one allows all. The device computes the step's logits meanwhile. Call it once after submit() of a step
+  // with masked columns, before the next submit() and before wait() for that step.
+  using Mask = std::span<const std::uint32_t>;
+  virtual Status choose(std::span<const Mask> /*masks*/) {
+    return Error(ErrorCode::kUnsupported, "this executor takes no masks");
+  }
   // Waits until the oldest step in flight has ended. Returns the outputs in the order of the columns that asked for
   // them; valid until the next submit or wait. kDeviceLost ends the worker.
   virtual Result<std::span<const ColumnOutput>> wait() = 0;

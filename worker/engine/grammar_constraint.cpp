@@ -50,6 +50,14 @@ void GrammarMasks::trim() {
   ++epoch_;
 }
 
+const constrain::TokenMask* GrammarAhead::behind(TokenId token) {
+  if (at_ == constrain::kNowhere) return nullptr;
+  at_ = masks_.advance(at_, text_(token));
+  if (!to_the_end_ && at_ != constrain::kNowhere && masks_.accepting(at_))
+    at_ = constrain::kNowhere;  // the call ends here
+  return at_ == constrain::kNowhere ? nullptr : masks_.mask(at_);
+}
+
 void GrammarConstraint::locate() {
   if (epoch_ == masks_->epoch()) return;
   at_ = masks_->get().advance(masks_->get().start(), text_);
@@ -74,6 +82,12 @@ Result<std::span<const std::uint32_t>> GrammarConstraint::mask() {
 std::string GrammarConstraint::forced_text(std::size_t most) {
   locate();
   return at_ == constrain::kNowhere ? std::string() : masks_->get().forced(at_, most);
+}
+
+std::unique_ptr<MasksAhead> GrammarConstraint::ahead() {
+  locate();
+  const auto text = [this](TokenId token) { return tokenizer_.piece(token); };
+  return std::make_unique<GrammarAhead>(masks_->get(), at_, text, true);
 }
 
 bool GrammarConstraint::complete() {

@@ -7,9 +7,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,6 +48,24 @@ class GrammarMasks {
   std::uint64_t epoch_ = 1;
 };
 
+// Masks behind guesses within one grammar.
+class GrammarAhead final : public MasksAhead {
+ public:
+  // Returns a token's text in the grammar.
+  using Text = std::function<std::string_view(TokenId)>;
+  // `at`: the place behind the answer's tokens. `to_the_end`: the grammar also says what follows the answer's end.
+  GrammarAhead(constrain::TokenMasks& masks, constrain::ConfigId at, Text text, bool to_the_end)
+      : masks_(masks), at_(at), text_(std::move(text)), to_the_end_(to_the_end) {}
+
+  const constrain::TokenMask* behind(TokenId token) override;
+
+ private:
+  constrain::TokenMasks& masks_;
+  constrain::ConfigId at_;
+  Text text_;
+  bool to_the_end_;
+};
+
 // Makes one answer follow a grammar from its first token on. It may be made on another thread than the one that uses
 // it: its first call is the first that uses the masks.
 class GrammarConstraint : public TokenConstraint {
@@ -57,6 +77,7 @@ class GrammarConstraint : public TokenConstraint {
   void advance(TokenId token) override;
   Result<std::span<const std::uint32_t>> mask() override;
   std::string forced_text(std::size_t most) override;
+  std::unique_ptr<MasksAhead> ahead() override;
   bool complete() override;
 
  private:

@@ -184,8 +184,7 @@ Result<TokenId> Sampler::sample(std::span<const float> raw, const ipc::Sampling&
   if (adjustments.mask.empty()) return choose(logits, sampling, n);
   const std::span<const float> few = allowed(logits, adjustments.mask);
   if (few.empty()) {
-    return Error(ErrorCode::kInternal,
-                 "no token of the model's vocabulary can go on with what the answer must be");
+    return Error(ErrorCode::kInternal, kNothingGoesOn);
   }
   return allowed_ids_[choose(few, sampling, n)];
 }

@@ -34,6 +34,10 @@
 
 namespace bulkhead::engine {
 
+// The error if a mask allows no token.
+inline constexpr const char* kNothingGoesOn =
+    "no token of the model's vocabulary can go on with what the answer must be";
+
 // kInvalidArgument names the parameter that is invalid (a negative temperature, NaN, ...).
 Status check_sampling(const ipc::Sampling& sampling);
 

@@ -18,14 +18,10 @@ constexpr double kLearningAgain = 0.5;
 constexpr double kForgetting = 1.0 / 2048;
 constexpr double kLeastSeconds = 1e-9;  // for a clock that stands still
 constexpr float kLeastChance = 0.05F;   // a less likely guess is never worth a column
-// By what has been measured, no sequence gets its tokens slower by more than this factor so that others get more.
-constexpr double kNearlyFree = 1.02;
-// The next three are in units of steps without drafts. Each step pays back so much of what drafts have lost. So
+// The next two are in units of steps without drafts. Each step pays back so much of what drafts have lost. So
 // drafts lose no more than this on average, and the sum of 2 % over 512 steps leaves room for what a first draft can
 // cost.
 constexpr double kPaidBack = 0.01;
-// A width that has earned nothing is tried only while no more than this is owed.
-constexpr double kMayOwe = 0.5;
 // The largest debt and the largest earnings that an account keeps, in steps. The limit lets the account forget a
 // pause of the machine, or many steps with gains. One step can gain kMostDrafts.
 constexpr double kMostCounted = 16;
@@ -87,8 +83,7 @@ void Speculator::propose(const Scheduler& scheduler) {
     const std::size_t wanted = ahead + std::min(room, kMostDrafts);
     const std::span guesses = std::span(drafting.guesses).first(wanted);
     std::size_t count = 0;
-    if (ahead == 0 && drafting.forced != nullptr)
-      count = drafting.forced->guess(sequence.tokens, guesses);
+    if (drafting.forced != nullptr) count = drafting.forced->guess(sequence.tokens, guesses);
     const bool forced = count > 0;
     if (!forced && ahead == 0) count = take_from_model(drafting, sequence.tokens.size(), guesses);
     drafting.by_model = !forced && count > 0;

@@ -139,6 +139,11 @@ class Speculator {
   void checked(DraftedSequence& sequence, bool right);
 
  private:
+  // By what has been measured, no sequence gets its tokens slower by more than this factor so that others get more.
+  static constexpr double kNearlyFree = 1.02;
+  // A width that has earned nothing is tried only while no more steps without drafts than this are owed.
+  static constexpr double kMayOwe = 0.5;
+
   struct Candidate {
     float chance = 0;
     DraftedSequence* sequence = nullptr;

@@ -11,12 +11,10 @@ constexpr std::uint32_t kMostRounds = 8;  // guesses of the draft model for one 
 constexpr std::uint32_t kRoundsAlways = 4;
 // The promises of a sequence's sources are compared over so many tokens.
 constexpr std::uint32_t kCompared = 4;
-constexpr float kLearning = 0.0625F, kLearningOfAll = 1.0F / 128;
+constexpr float kLearningOfModel = 0.0625F, kLearningOfAll = 1.0F / 128;
 // A sequence whose guesses were wrong is gradually treated like other sequences again.
 constexpr float kForgettingChance = 1.0F / 256;
 constexpr double kForgettingTime = 1.0 / 2048;
-// See speculator.cpp.
-constexpr double kNearlyFree = 1.02, kMayOwe = 0.5;
 
 }  // namespace
 
@@ -64,7 +62,7 @@ void Speculator::learn_of_model(Drafting& drafting, std::span<const TokenId> tok
   }
   const bool right = drafting.model_guesses[at - drafting.model_from] == tokens.back();
   const float sample = right ? 1.0F : 0.0F;
-  drafting.model_chance += (sample - drafting.model_chance) * kLearning;
+  drafting.model_chance += (sample - drafting.model_chance) * kLearningOfModel;
   model_chance_ += (sample - model_chance_) * kLearningOfAll;
   if (!right) drafting.model_count = 0;
 }
@@ -154,7 +152,7 @@ Status Speculator::ask_model(std::uint32_t rounds,
   if (guessing > 0 && times.rounds > 0) {
     const double round = std::chrono::duration<double>(times.guessing).count() / times.rounds;
     learn(round_seconds_[place(static_cast<std::uint32_t>(guessing))], std::max(round, 1e-9),
-          kLearning);
+          kLearningOfModel);
   }
   return {};
 }

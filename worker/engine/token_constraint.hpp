@@ -7,13 +7,25 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "config/base/error.hpp"
 #include "worker/engine/executor.hpp"
 
 namespace bulkhead::engine {
+
+// Foretells the masks behind tokens that may come next. Valid until the next call of any constraint.
+class MasksAhead {
+ public:
+  virtual ~MasksAhead() = default;
+  // Returns the mask behind `token`, which follows those of earlier calls; valid until the next call. It may be wrong,
+  // so the caller compares it with the constraint's own once that has got the token. Null: the mask is not known, and
+  // neither are those behind it.
+  virtual const std::vector<std::uint32_t>* behind(TokenId token) = 0;
+};
 
 class TokenConstraint {
  public:
@@ -27,6 +39,8 @@ class TokenConstraint {
   // Returns whether mask() is empty, so that the device may choose the token. It may return false although the mask
   // is empty, if finding out takes as much work as making the mask; then mask() decides. As pure as mask().
   virtual bool is_free() { return false; }
+  // Null: nothing is foretold.
+  virtual std::unique_ptr<MasksAhead> ahead() { return nullptr; }
   // Returns the text that must come next, as long as there is no choice: at most `most` bytes, and perhaps less than
   // is forced.
   virtual std::string forced_text(std::size_t) { return {}; }

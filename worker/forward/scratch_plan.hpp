@@ -49,6 +49,15 @@ constexpr std::uint64_t host_logits_blocks(std::uint64_t rows) {
   return (rows + kHostLogitsRows - 1) / kHostLogitsRows;
 }
 
+// Returns the words of a mask that has a bit for each token.
+constexpr std::uint32_t mask_words(std::uint32_t vocabulary) {
+  return (vocabulary + 31) / 32;
+}
+// Returns the bytes of a slot's masks. Their number and their outputs come first.
+constexpr std::uint64_t mask_bytes(std::uint32_t vocabulary, std::uint64_t outputs) {
+  return 4 + outputs * 4 * (1 + std::uint64_t{mask_words(vocabulary)});
+}
+
 struct ScratchOptions {
   std::uint32_t context = 0;  // positions that a column may see
   std::uint32_t slots = 1;    // steps in flight

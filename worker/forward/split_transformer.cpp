@@ -32,6 +32,8 @@ class SplitTransformer final : public Transformer {
   const engine::ExecutorLimits& limits() const override { return limits_; }
   Status reserve_logits(std::uint32_t outputs) override { return last().reserve_logits(outputs); }
 
+  Status reserve_masks() override { return last().reserve_masks(); }
+
   Status submit(const engine::Step& step) override {
     BULKHEAD_RETURN_IF_ERROR(broken_);
     if (submitted_ - waited_ == stages_.size())
@@ -42,6 +44,14 @@ class SplitTransformer final : public Transformer {
     copies_[submitted_ % copies_.size()].take(step);
     ++submitted_;
     return keep(enter(0, submitted_ - 1));
+  }
+
+  // The last stage gets the masks with its step, or now if it has the step already.
+  Status choose(std::span<const Mask> masks) override {
+    BULKHEAD_RETURN_IF_ERROR(broken_);
+    if (submitted_ == waited_) return Error(ErrorCode::kInternal, "no step is in flight");
+    copies_[(submitted_ - 1) % copies_.size()].take_masks(masks);
+    return at_.back() == submitted_ - 1 ? keep(last().choose(masks)) : Status();
   }
 
   Result<std::span<const engine::ColumnOutput>> wait() override {
@@ -239,6 +249,7 @@ class SplitTransformer final : public Transformer {
     const StepCopy& copy = copies_[step % copies_.size()];
     const bool ends = stage + 1 == stages_.size();
     BULKHEAD_RETURN_IF_ERROR(stages_[stage]->submit(ends ? copy.whole() : copy.without_outputs()));
+    if (ends && !copy.masks().empty()) BULKHEAD_RETURN_IF_ERROR(last().choose(copy.masks()));
     at_[stage] = step;
     ++entered_[stage];
     return start_lots(stage);

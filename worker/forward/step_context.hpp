@@ -33,6 +33,13 @@ struct ParameterLayout {
   std::uint64_t stride = 0;  // between slots
 };
 
+// The masks of a slot's step, as greedy.comp reads them.
+struct MaskLayout {
+  std::uint64_t rows = 0;    // offset of the masks behind their number and their outputs
+  std::uint32_t words = 0;   // of a mask
+  std::uint64_t stride = 0;  // between slots
+};
+
 // Narrow steps without barriers between their kernels (gpu/kernels/chain.glsl), if the device allows it.
 struct ChainedSteps {
   std::uint32_t columns = 0;      // of the widest step; 0: none
@@ -71,6 +78,8 @@ struct StepContext {
   gpu::Buffer stream_rows;
   std::uint64_t stream_stride = 0;  // bytes between slots
   gpu::Buffer logprobs;             // [slot][output] of LogprobRow
+  gpu::Buffer masks;                // [slot]; not there if there are no logits
+  MaskLayout mask_layout;
   Tuning* tuning = nullptr;         // chooses the variant of a product's kernel; null: the default variant
   // While loading: called before each kernel is made and before each operation is recorded, because a driver may take
   // seconds for either.

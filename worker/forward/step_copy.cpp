@@ -9,7 +9,9 @@ void StepCopy::take(const engine::Step& step) {
     column.output = engine::Output::kNone;
     column.choice = nullptr;
     column.logprobs = -1;
+    column.masked = false;
   }
+  masks_.clear();
   // Pointers into `choices_` hold only if it does not grow any more.
   choices_.clear();
   choices_.reserve(columns_.size());
@@ -34,6 +36,18 @@ void StepCopy::take(const engine::Step& step) {
   windows_.clear();
   for (const engine::WindowPages& window : step.windows)
     windows_.push_back({window.first, next(window.pages.size())});
+}
+
+void StepCopy::take_masks(std::span<const engine::Executor::Mask> masks) {
+  mask_words_.clear();
+  for (const engine::Executor::Mask mask : masks)
+    mask_words_.insert(mask_words_.end(), mask.begin(), mask.end());
+  engine::Executor::Mask left = mask_words_;
+  masks_.clear();
+  for (const engine::Executor::Mask mask : masks) {
+    masks_.push_back(left.first(mask.size()));
+    left = left.subspan(mask.size());
+  }
 }
 
 }  // namespace bulkhead::forward

@@ -13,20 +13,30 @@ namespace k = gpu::kernels;
 
 namespace {
 
-k::SamplePush sample_push(const StepContext& context, const Activations& activations,
-                          std::uint32_t slot) {
-  const ModelPlan& plan = context.plan;
-  k::SamplePush push{};
+// The masks whose chunks have a workgroup of their own. Workgroups with nothing to do take time, too.
+constexpr std::uint32_t kMasksAtOnce = 16;
+
+// Fills in what kernels that read a slot's logits share.
+template <typename Push>
+Push push_of_logits(const StepContext& context, const Activations& activations,
+                    std::uint32_t slot) {
+  Push push{};
   const std::uint64_t rows = std::uint64_t{slot} * activations.logits_rows;
-  push.logits = activations.at(plan, Scratch::kLogits) + rows * context.graph.vocabulary * 4;
-  push.partials = activations.at(plan, Scratch::kGreedyPartials);
+  push.logits =
+      activations.at(context.plan, Scratch::kLogits) + rows * context.graph.vocabulary * 4;
+  push.partials = activations.at(context.plan, Scratch::kGreedyPartials);
   push.results = context.results.address() + std::uint64_t{slot} * context.result_rows * 8;
   push.parameters = context.parameters_of(slot);
-  push.choices = push.parameters + context.parameter_layout.choices;
-  push.vocabulary = context.graph.vocabulary;
-  push.stride = context.graph.vocabulary;
+  push.vocabulary = push.stride = context.graph.vocabulary;
   push.chunks = greedy_chunks(context.graph);
-  push.chunk_sums = activations.at(plan, Scratch::kLogprobSums);
+  return push;
+}
+
+k::SamplePush sample_push(const StepContext& context, const Activations& activations,
+                          std::uint32_t slot) {
+  auto push = push_of_logits<k::SamplePush>(context, activations, slot);
+  push.choices = push.parameters + context.parameter_layout.choices;
+  push.chunk_sums = activations.at(context.plan, Scratch::kLogprobSums);
   push.logprobs = context.logprobs.address() +
                   std::uint64_t{slot} * context.result_rows * sizeof(k::LogprobRow);
   return push;
@@ -38,6 +48,29 @@ std::uint32_t most_rows(const StepContext& context) {
 }
 
 }  // namespace
+
+k::GreedyPush greedy_push(const StepContext& context, const Activations& activations,
+                          std::uint32_t slot) {
+  return push_of_logits<k::GreedyPush>(context, activations, slot);
+}
+
+// Chooses once more, for the outputs that have a mask. The others get the same results again.
+Result<StepProgram> build_masking(const StepContext& context, const Activations& activations,
+                                  std::uint32_t slot) {
+  StepProgram program;
+  DispatchedSteps emit(context, program);
+  k::GreedyPush push = greedy_push(context, activations, slot);
+  push.masks = context.masks.address() + slot * context.mask_layout.stride;
+  push.mask_rows = static_cast<std::uint32_t>(context.mask_layout.rows);
+  push.mask_words = context.mask_layout.words;
+  const std::uint32_t workgroups = std::min(most_rows(context), kMasksAtOnce);
+  BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::greedy(context.mapping, k::GreedyPass::kMaskedChunks),
+                                         gpu::push_bytes(push), {workgroups, push.chunks}));
+  emit.barrier();
+  BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::greedy(context.mapping, k::GreedyPass::kAll),
+                                         gpu::push_bytes(push), {most_rows(context)}));
+  return program;
+}
 
 Result<StepProgram> build_sampling(const StepContext& context, const Activations& activations,
                                    std::uint32_t slot) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "config/base/error.hpp"
+#include "gpu/kernels/kernels.hpp"
 #include "worker/forward/step_buffers.hpp"
 #include "worker/forward/step_context.hpp"
 #include "worker/forward/step_emitter.hpp"
@@ -13,6 +14,10 @@ namespace bulkhead::forward {
 // The layout of rows in Scratch::kOutputNormed. kForLogits: as the product of logits reads them (the mapping's
 // InputForm). kHidden: [output][embedding] floats in every mapping.
 enum class OutputRows { kForLogits, kHidden };
+
+// What greedy.comp gets for a slot's step; without chained kernels' fields.
+gpu::kernels::GreedyPush greedy_push(const StepContext& context, const Activations& activations,
+                                     std::uint32_t slot);
 
 struct NormedOutputs {
   std::uint32_t slot = 0;  // the slot of the step; its parameters list the outputs' columns

@@ -359,14 +359,7 @@ class Builder {
       BULKHEAD_RETURN_IF_ERROR(cap_logits(logits.out));
       emit_->barrier();
     }
-    k::GreedyPush push{};
-    push.logits = logits.out;
-    push.partials = at(Scratch::kGreedyPartials);
-    push.results = context_.results.address() + std::uint64_t{slot_} * context_.result_rows * 8;
-    push.parameters = parameters_;
-    push.vocabulary = graph_.vocabulary;
-    push.stride = graph_.vocabulary;
-    push.chunks = greedy_chunks(graph_);
+    const k::GreedyPush push = greedy_push(context_, activations_, slot_);
     BULKHEAD_RETURN_IF_ERROR(dispatch(k::greedy(context_.mapping, k::GreedyPass::kChunks), push,
                                       {shape_.outputs, push.chunks}));
     emit_->barrier();

@@ -18,7 +18,10 @@ namespace bulkhead::forward {
 
 Result<StepProgram> build_step(const StepContext& context, const Activations& activations,
                                StepShape shape, std::uint32_t slot = 0);
-// Builds what follows a step of any shape if an output asks for a draw.
+// Builds what follows a step of any shape if an output has a mask.
+Result<StepProgram> build_masking(const StepContext& context, const Activations& activations,
+                                  std::uint32_t slot = 0);
+// Builds what follows that if an output asks for a draw.
 Result<StepProgram> build_sampling(const StepContext& context, const Activations& activations,
                                    std::uint32_t slot = 0);
 // Builds what follows that if an output asks for log-probabilities.

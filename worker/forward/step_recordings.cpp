@@ -63,14 +63,17 @@ Result<const StepRecording*> StepRecordings::get(StepShape shape) {
 Result<StepRecordings::Followers> StepRecordings::followers(const StepRecording& step,
                                                             const OutputWishes& wishes) {
   Followers followers{};
+  if (wishes.masks) {
+    BULKHEAD_TRY(followers[0], behind(masking_, build_masking, step));
+  }
   if (wishes.draws) {
-    BULKHEAD_TRY(followers[0], behind(sampling_, build_sampling, step));
+    BULKHEAD_TRY(followers[1], behind(sampling_, build_sampling, step));
   }
   if (wishes.logprobs) {
-    BULKHEAD_TRY(followers[1], behind(logprobs_, build_logprobs, step));
+    BULKHEAD_TRY(followers[2], behind(logprobs_, build_logprobs, step));
   }
   if (wishes.hidden) {
-    BULKHEAD_TRY(followers[2], behind(hidden_, build_hidden, step));
+    BULKHEAD_TRY(followers[3], behind(hidden_, build_hidden, step));
   }
   return followers;
 }

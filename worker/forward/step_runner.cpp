@@ -18,6 +18,8 @@ Status StepRunner::submit(const engine::Step& step) {
   if (slots_.all_in_flight())
     return Error(ErrorCode::kInternal,
                  "a step was submitted while as many as can be are in flight");
+  if (slots_.in_flight() > 0 && slots_[slots_.last()].waits_for_masks)
+    return Error(ErrorCode::kInternal, "a step was submitted behind one that waits for its masks");
   BULKHEAD_RETURN_IF_ERROR(broken_);
   BULKHEAD_RETURN_IF_ERROR(check_step(step, limits_, slots_.chosen_rows()));
   const auto outputs = std::count_if(
@@ -32,8 +34,8 @@ Status StepRunner::start(const engine::Step& step, StepShape shape) {
   if (slots_.in_flight() > 0) BULKHEAD_RETURN_IF_ERROR(read_hidden(slots_.last()));
   BULKHEAD_RETURN_IF_ERROR(slots_.write_parameters(step));
   last_shape_ = slots_[index].shape = shape;
-  BULKHEAD_TRY(const Recordings recorded, recordings_of(index));
-  const Status launched = launch(recorded, index);
+  BULKHEAD_TRY(last_recorded_, recordings_of(index));
+  const Status launched = launch(last_recorded_, index);
   if (!launched.ok()) {
     broken_ = launched;
     return launched;
@@ -41,6 +43,24 @@ Status StepRunner::start(const engine::Step& step, StepShape shape) {
   slots_.submitted();
   ++steps_;
   return {};
+}
+
+Status StepRunner::choose(std::span<const engine::Executor::Mask> masks) {
+  BULKHEAD_RETURN_IF_ERROR(broken_);
+  const std::uint32_t index = slots_.last();
+  const bool waits = slots_.in_flight() > 0 && slots_[index].waits_for_masks;
+  if (!waits || masks.size() != slots_[index].masked.size())
+    return Error(ErrorCode::kInternal, "masks for a step that does not wait for so many");
+  const StepSlots::Upload written = slots_.write_masks(index, masks);
+  const auto send = [&]() -> Status {
+    if (written.from.bytes == 0) return follow(last_recorded_, index, {});
+    BULKHEAD_RETURN_IF_ERROR(blit().upload_from(written.from, written.to));
+    const gpu::CommandRing::After uploaded = blit().uploads_done();
+    const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
+    return follow(last_recorded_, index, std::span(&uploaded, wait_for_upload ? 1 : 0));
+  };
+  if (const Status sent = send(); !sent.ok()) broken_ = sent;
+  return broken_;
 }
 
 Status StepRunner::record(StepShape shape, const OutputWishes& wishes) {
@@ -54,8 +74,9 @@ Result<StepRunner::Recordings> StepRunner::recordings_of(std::uint32_t index) {
   const StepSlot& slot = slots_[index];
   Recordings made;
   BULKHEAD_TRY(made.step, recordings_.get(slot.shape));
-  BULKHEAD_TRY(made.followers, recordings_.followers(*made.step, {slot.samples, slot.tells_logprobs,
-                                                                  slot.tells_hidden}));
+  BULKHEAD_TRY(made.followers,
+               recordings_.followers(*made.step, {!slot.masked.empty(), slot.samples,
+                                                  slot.tells_logprobs, slot.tells_hidden}));
   return made;
 }
 
@@ -70,9 +91,19 @@ Status StepRunner::launch(const Recordings& recorded, std::uint32_t index) {
   const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
   BULKHEAD_TRY(slot.ticket, ring().submit(recorded.step->id,
                                           std::span(&uploaded, wait_for_upload ? 1 : 0), index));
-  for (const StepRecording* const next : recorded.followers) {
-    if (next == nullptr) continue;
-    BULKHEAD_TRY(slot.ticket, ring().submit(next->id, {}, index));
+  slot.downloaded.reset();
+  return slot.waits_for_masks ? Status() : follow(recorded, index, {});
+}
+
+// Submits what follows the step. `after`: what the first follower waits for.
+Status StepRunner::follow(const Recordings& recorded, std::uint32_t index,
+                          std::span<const gpu::CommandRing::After> after) {
+  StepSlot& slot = slots_[index];
+  for (std::size_t i = 0; i < recorded.followers.size(); ++i) {
+    const StepRecording* const next = recorded.followers[i];
+    const bool masks = i == 0;
+    if (next == nullptr || (masks && slot.mask_rows == 0)) continue;
+    BULKHEAD_TRY(slot.ticket, ring().submit(next->id, masks ? after : decltype(after)(), index));
   }
   return slots_.start_downloads(index, *recorded.step->activations, blit(), ring());
 }
@@ -80,6 +111,8 @@ Status StepRunner::launch(const Recordings& recorded, std::uint32_t index) {
 Result<std::span<const engine::ColumnOutput>> StepRunner::wait() {
   if (slots_.in_flight() == 0) return Error(ErrorCode::kInternal, "no step is in flight");
   const std::uint32_t index = slots_.oldest();
+  if (slots_[index].waits_for_masks)
+    return Error(ErrorCode::kInternal, "a step was awaited before it had its masks");
   Status finished = finish(index);
   if (finished.ok() && slots_.gave_up(index)) finished = compute_again();
   slots_.waited();
@@ -125,8 +158,8 @@ Status StepRunner::compute_again() {
   slots_.tell_tokens();
   for (std::uint32_t i = 0; i < slots_.in_flight(); ++i) {
     const std::uint32_t index = slots_.after(first, i);
-    BULKHEAD_TRY(const Recordings recorded, recordings_of(index));
-    BULKHEAD_RETURN_IF_ERROR(launch(recorded, index));
+    BULKHEAD_TRY(last_recorded_, recordings_of(index));
+    BULKHEAD_RETURN_IF_ERROR(launch(last_recorded_, index));
     BULKHEAD_RETURN_IF_ERROR(read_hidden(index));
   }
   return finish(first);

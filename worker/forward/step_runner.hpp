@@ -33,8 +33,10 @@ class StepRunner {
   const std::vector<StepShape>& shapes() const { return recordings_.shapes(); }
 
   Status reserve_logits(std::uint32_t outputs) { return slots_.reserve_logits(outputs); }
-  // Like Executor::submit and wait, with checks of the engine's promises.
+  Status reserve_masks() { return slots_.reserve_masks(); }
+  // Like Executor::submit, choose and wait, with checks of the engine's promises.
   Status submit(const engine::Step& step);
+  Status choose(std::span<const engine::Executor::Mask> masks);
   Result<std::span<const engine::ColumnOutput>> wait();
   // For a stage of a split model: where the caller puts the rows of the residual stream before it submits a step, and
   // the rows that the most recently awaited step has computed, which are valid until the next step.
@@ -73,6 +75,8 @@ class StepRunner {
   };
   Result<Recordings> recordings_of(std::uint32_t index);
   Status launch(const Recordings& recorded, std::uint32_t index);
+  Status follow(const Recordings& recorded, std::uint32_t index,
+                std::span<const gpu::CommandRing::After> after);
   Status finish(std::uint32_t index);
   Status read_hidden(std::uint32_t index);  // call it for a step in flight before the next one runs
   Status compute_again();
@@ -83,6 +87,7 @@ class StepRunner {
   StepSlots slots_;
   StepRecordings recordings_;
   StepShape last_shape_;
+  Recordings last_recorded_;  // of the step submitted last, until the next one or wait()
   Status broken_;
   std::uint64_t steps_ = 0, computed_again_ = 0;
 };

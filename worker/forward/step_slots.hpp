@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "config/base/error.hpp"
@@ -21,6 +22,7 @@ namespace bulkhead::forward {
 
 struct StepSlot {
   gpu::BufferSlice parameters, results, logprobs, hidden;  // in host memory
+  gpu::BufferSlice masks;  // the same; not there before reserve_masks()
   // The same for a stage of a split model: rows of the residual stream, from the stage before it and for the stage
   // after it.
   gpu::BufferSlice brought, computed;
@@ -37,6 +39,9 @@ struct StepSlot {
   std::uint64_t parameter_bytes = 0, window_bytes = 0, window_bytes_there = 0;
   std::uint32_t columns = 0;
   bool samples = false;
+  std::vector<std::uint32_t> masked;  // the outputs that have a mask
+  bool waits_for_masks = false;  // what follows the step is not submitted before these are there
+  std::uint32_t mask_rows = 0;   // how many of them exclude tokens
   std::vector<std::int32_t> wanted;       // for each output: Column::logprobs
   bool tells_logprobs = false;            // some outputs ask for log-probabilities
   bool tells_hidden = false;              // some outputs are kHidden
@@ -56,6 +61,8 @@ class StepSlots {
 
   // See Executor::reserve_logits().
   Status reserve_logits(std::uint32_t outputs);
+  // See Executor::reserve_masks().
+  Status reserve_masks();
 
   StepSlot& operator[](std::uint32_t index) { return slots_[index]; }
   std::uint32_t in_flight() const { return in_flight_; }
@@ -82,6 +89,9 @@ class StepSlots {
   // Fills the next slot's parameters and outputs. Returns an error if the step wants more rows of logits than were
   // reserved and the host has no memory for them.
   Status write_parameters(const engine::Step& step);
+  // Writes the masks of the slot's masked outputs. Returns what the device needs of them; it is empty if all tokens may
+  // come.
+  Upload write_masks(std::uint32_t index, std::span<const engine::Executor::Mask> masks);
   // Starts to download the slot's results, log-probabilities, logits and hidden states, as far as they are wanted.
   // They are downloaded once its ticket's work is over.
   Status start_downloads(std::uint32_t index, const Activations& activations, gpu::BlitQueue& blit,
@@ -109,6 +119,7 @@ class StepSlots {
   StepContext& context_;
   const engine::ExecutorLimits& limits_;
   gpu::Buffer host_parameters_, host_results_, host_logprobs_, host_hidden_;  // [slot]
+  gpu::Buffer host_masks_;                                                    // [slot]
   gpu::Buffer host_brought_, host_computed_;                                  // [slot]
   std::vector<gpu::Buffer> host_logits_;                                      // blocks of all slots
   std::vector<StepSlot> slots_;

@@ -58,7 +58,9 @@ class LoadedTransformer final : public Transformer {
   const engine::ExecutorLimits& limits() const override { return limits_; }
 
   Status reserve_logits(std::uint32_t outputs) override { return runner_.reserve_logits(outputs); }
+  Status reserve_masks() override { return runner_.reserve_masks(); }
   Status submit(const engine::Step& step) override { return runner_.submit(step); }
+  Status choose(std::span<const Mask> masks) override { return runner_.choose(masks); }
   Result<std::span<const engine::ColumnOutput>> wait() override { return runner_.wait(); }
 
   std::span<float> brought_rows() override { return runner_.brought_rows(); }
@@ -268,6 +270,7 @@ class LoadedTransformer final : public Transformer {
     if (graph.vocabulary <= k::kSampleVocabulary) {
       limits_.sampled_top_k = k::kSampleTopK;
       limits_.most_logprobs = k::kMostLogprobs;
+      limits_.masks = graph.makes_logits;
     }
     return {};
   }
@@ -430,7 +433,7 @@ class LoadedTransformer final : public Transformer {
     specs.push_back(k::checksum_kernel());
     specs.push_back(k::piece_checksum_kernel());
     const Activations none;
-    for (const auto build : {build_sampling, build_logprobs, build_hidden}) {
+    for (const auto build : {build_masking, build_sampling, build_logprobs, build_hidden}) {
       if (!context_.graph.makes_logits) break;
       BULKHEAD_RETURN_IF_ERROR(
           list_kernels(context_, specs, [&] { return build(context_, none, 0); }));

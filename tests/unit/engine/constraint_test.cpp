@@ -122,6 +122,70 @@ TEST(Constrained, TextThatMustComeIsGuessedAndNoTokenChanges) {
   }
 }
 
+// An executor without masks has the host draw the same tokens. With masks, steps in flight and guesses change nothing.
+TEST(Constrained, WhoDrawsAndHowFarAheadChangesNoToken) {
+  const auto answers_of = [](bool masks, std::uint32_t depth, engine::Speculation speculation) {
+    engine::ExecutorLimits limits = limits_of(depth);
+    limits.context = 512;
+    limits.masks = masks;
+    EngineHarness harness(limits, options_of(speculation));
+    for (std::uint64_t round = 0; round < 3; ++round) {
+      for (ipc::Submit request : some_of_each()) {
+        request.request.value += 6 * round;
+        request.sampling.seed += round;
+        if (round > 0) {  // the device can draw these
+          request.sampling = {.temperature = 1, .top_p = 0.9F, .seed = request.sampling.seed};
+          request.logprobs = -1;
+        }
+        if (round == 1) request.sampling.top_k = 20;
+        if (round == 2 && request.request.value % 2 == 0) request.sampling.temperature = 0;
+        harness.engine.submit(request);
+        if (round == 1) harness.turn();
+      }
+    }
+    harness.run();
+    std::map<std::uint64_t, Answer> answers;
+    for (std::uint64_t id = 1; id <= 18; ++id)
+      answers[id] = harness.answer(id);
+    return answers;
+  };
+  const auto expected = answers_of(false, 1, engine::Speculation::kOff);
+  for (const bool masks : {false, true}) {
+    for (const std::uint32_t depth : {1U, 2U, 3U}) {
+      for (const auto speculation :
+           {engine::Speculation::kOff, engine::Speculation::kNgram, engine::Speculation::kAlways}) {
+        SCOPED_TRACE(testing::Message() << "masks " << masks << " depth " << depth);
+        for (const auto& [id, answer] : answers_of(masks, depth, speculation)) {
+          const Answer& other = expected.at(id);
+          EXPECT_EQ(answer.tokens, other.tokens) << "request " << id;
+          EXPECT_EQ(answer.text, other.text);
+          EXPECT_EQ(answer.logprobs, other.logprobs);
+          ASSERT_TRUE(answer.finished && other.finished);
+          EXPECT_EQ(answer.finished->reason, other.finished->reason);
+        }
+      }
+    }
+  }
+}
+
+// A held stream has a column in each step, as a free one has.
+TEST(Constrained, AStepsTokenIsDrawnWhileTheNextStepIsComputed) {
+  engine::ExecutorLimits limits = limits_of(2);
+  limits.context = 512;
+  for (const float temperature : {0.0F, 1.0F}) {
+    EngineHarness harness(limits, options_of(engine::Speculation::kOff));
+    ipc::Submit request = held(1, {ConstraintKind::kRegex, "[0-9]{60}", "regex"}, 60);
+    request.sampling = {.temperature = temperature, .top_p = 0.9F, .seed = 1};
+    harness.engine.submit(request);
+    harness.run();
+    ASSERT_EQ(harness.answer(1).tokens.size(), 60U);
+    EXPECT_EQ(harness.executor.steps.size(), 60U);
+    EXPECT_EQ(std::ranges::count(harness.executor.steps, std::size_t{2},
+                                 &FakeExecutor::StepRecord::in_flight),
+              59);
+  }
+}
+
 TEST(Constrained, NeighboursAndTheySayTheSameAsAlone) {
   EngineHarness harness(roomy());
   for (const ipc::Submit& request : some_of_each()) {

@@ -12,10 +12,12 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/sample.hpp"
+#include "tests/unit/engine/speculating.hpp"
 #include "tests/unit/engine/tool_harness.hpp"
 #include "worker/constrain/constraint.hpp"
 #include "worker/engine/call_constraints.hpp"
 #include "worker/engine/call_grammar.hpp"
+#include "worker/engine/draft_source.hpp"
 #include "worker/model/answer/derived_family.hpp"
 
 namespace bulkhead::test {
@@ -64,6 +66,54 @@ TEST(ToolChoice, NamedIsOneCallOfThatTool) {
     EXPECT_EQ(calls_of(answer)[0].name, "get_weather");
     EXPECT_FALSE(has_content(answer));
     expect_valid(answer);
+  }
+}
+
+// A guess behind which the constraint may hold is drawn without a mask, and dropped if the constraint does hold there.
+TEST(ToolChoice, MasksStepsAheadAndGuessesChangeNoTokenOfCalls) {
+  const std::string raw =
+      R"(I look.<tool_call>{"name": "get_weather", "arguments": {"city": "Bonn", )"
+      R"("days": 3}}</tool_call><tool_call>{"name": "get_time", "arguments": )"
+      R"({}}</tool_call>That is all.)";
+  const auto answer_with = [&](bool masks, std::uint32_t depth, ToolChoice choice,
+                               const engine::EngineOptions& options) {
+    engine::ExecutorLimits limits = limits_of(depth);
+    limits.context = 1000;
+    limits.masks = masks;
+    ToolHarness harness("hermes", "", kWords, limits, options);
+    harness.says(raw, 2);
+    ipc::Submit request = asks(1, choice);
+    request.sampling = {.temperature = 1, .seed = 4};
+    harness.engine.submit(request);
+    harness.run();
+    return harness.answer(1);
+  };
+  const engine::EngineOptions plain = options_of(engine::Speculation::kOff);
+  for (const ToolChoice choice : {ToolChoice::kAuto, ToolChoice::kRequired, ToolChoice::kNamed}) {
+    const Answer expected = answer_with(false, 1, choice, plain);
+    ASSERT_TRUE(expected.finished);
+    ASSERT_FALSE(calls_of(expected).empty());
+    for (const double accuracy : {0.0, 0.8, 1.0}) {
+      engine::EngineOptions options = options_of(engine::Speculation::kAlways);
+      options.draft_source = [&](std::span<const ipc::TokenId> prompt) {
+        std::vector<ipc::TokenId> all(prompt.begin(), prompt.end());
+        all.insert(all.end(), expected.tokens.begin(), expected.tokens.end());
+        return std::make_unique<engine::RecordedSource>(all, accuracy, 300);
+      };
+      for (const std::uint32_t depth : {1U, 2U, 3U}) {
+        for (const bool masks : {false, true}) {
+          SCOPED_TRACE(testing::Message() << accuracy << " depth " << depth << " masks " << masks);
+          const Answer answer = answer_with(masks, depth, choice, accuracy == 0 ? plain : options);
+          EXPECT_EQ(answer.tokens, expected.tokens);
+          EXPECT_EQ(answer.parts, expected.parts);
+          ASSERT_TRUE(answer.finished);
+          EXPECT_EQ(answer.finished->reason, expected.finished->reason);
+          if (accuracy == 1.0) {
+            EXPECT_GT(answer.finished->accepted_drafts, 20U);
+          }
+        }
+      }
+    }
   }
 }
 

@@ -1,8 +1,10 @@
 // Draws on the device against the CPU sampler's: the same token for the same row, parameters, seed
 // and number, but where a threshold comes within 1e-5 of a token's edge. Those are counted.
 #include <algorithm>
+#include <bit>
 #include <cfloat>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <set>
 
@@ -20,7 +22,24 @@ struct Case {
   std::vector<float> row;
   ipc::Sampling sampling;
   std::uint64_t n = 0;
+  std::vector<std::uint32_t> mask;  // a bit for each token that may come; empty: all may
 };
+
+// The same case with only the tokens that may come, and these tokens.
+struct FewTokens {
+  Case one;
+  std::vector<std::uint32_t> ids;
+};
+FewTokens without_excluded(const Case& one) {
+  FewTokens few{one, {}};
+  few.one.row.clear();
+  for (std::uint32_t id = 0; id < one.row.size(); ++id) {
+    if (!one.mask.empty() && (one.mask[id / 32] >> (id % 32) & 1U) == 0) continue;
+    few.ids.push_back(id);
+    few.one.row.push_back(one.row[id]);
+  }
+  return few;
+}
 
 // The sampler's definition in double, with a draw and a top-p of one's choice.
 std::uint32_t by_definition(const Case& one, double u, double top_p) {
@@ -81,9 +100,11 @@ class SampleTest : public KernelTest {
               told};
     }
   };
-  // Makes the greedy choices. `rows`: the logits of all outputs, one row after the other.
+  // Makes the greedy choices. `rows`: the logits of all outputs, one row after the other. `masks`: of each output; an
+  // empty one allows all tokens.
   Chosen choose_greedily(const k::Mapping& mapping, const std::vector<float>& rows,
-                         const std::vector<k::SampleChoice>& choices) {
+                         const std::vector<k::SampleChoice>& choices,
+                         const std::vector<std::vector<std::uint32_t>>& masks = {}) {
     Chosen chosen;
     chosen.outputs = static_cast<std::uint32_t>(choices.size());
     chosen.vocabulary = static_cast<std::uint32_t>(rows.size() / choices.size());
@@ -93,15 +114,29 @@ class SampleTest : public KernelTest {
     chosen.partials = empty(std::uint64_t{chosen.outputs} * chosen.chunks * 16);
     chosen.results = empty(std::uint64_t{chosen.outputs} * 8);
     chosen.counts = parameters(chosen.outputs);
-    const k::GreedyPush greedy{chosen.logits.address(),
-                               chosen.partials.address(),
-                               chosen.results.address(),
-                               chosen.counts.address(),
-                               chosen.vocabulary,
-                               chosen.vocabulary,
-                               chosen.chunks,
-                               0};
+    k::GreedyPush greedy{};
+    greedy.logits = chosen.logits.address();
+    greedy.partials = chosen.partials.address();
+    greedy.results = chosen.results.address();
+    greedy.parameters = chosen.counts.address();
+    greedy.vocabulary = greedy.stride = chosen.vocabulary;
+    greedy.chunks = chosen.chunks;
     run(k::greedy(mapping, k::GreedyPass::kChunks), greedy, chosen.outputs, chosen.chunks);
+    run(k::greedy(mapping, k::GreedyPass::kAll), greedy, chosen.outputs);
+    if (masks.empty()) return chosen;
+    std::vector<std::uint32_t> words(1 + chosen.outputs);
+    greedy.mask_words = (chosen.vocabulary + 31) / 32;
+    greedy.mask_rows = 4 + chosen.outputs * 4;
+    for (std::size_t i = 0; i < masks.size(); ++i) {
+      if (masks[i].empty()) continue;
+      words[++words[0]] = static_cast<std::uint32_t>(i);
+      words.insert(words.end(), masks[i].begin(), masks[i].end());
+    }
+    const gpu::Buffer told = buffer(std::span<const std::uint32_t>(words));
+    greedy.masks = told.address();
+    // Fewer workgroups than masks.
+    const std::uint32_t workgroups = (chosen.outputs + 2) / 3;
+    run(k::greedy(mapping, k::GreedyPass::kMaskedChunks), greedy, workgroups, chosen.chunks);
     run(k::greedy(mapping, k::GreedyPass::kAll), greedy, chosen.outputs);
     return chosen;
   }
@@ -118,11 +153,13 @@ class SampleTest : public KernelTest {
     const auto vocabulary = static_cast<std::uint32_t>(cases[0].row.size());
     std::vector<float> rows;
     std::vector<k::SampleChoice> choices;
+    std::vector<std::vector<std::uint32_t>> masks;
     for (const Case& one : cases) {
+      masks.push_back(one.mask);
       rows.insert(rows.end(), one.row.begin(), one.row.end());
       k::SampleChoice choice{};
       const auto& s = one.sampling;
-      choice.mode = s.top_p < 1 || s.min_p > 0 ? 2 : 1;
+      choice.mode = s.temperature == 0 ? 0 : s.top_p < 1 || s.min_p > 0 ? 2 : 1;
       choice.top_k = s.top_k < vocabulary ? s.top_k : 0;
       choice.scale = std::min(1.0F / s.temperature, FLT_MAX);
       choice.least = s.min_p > 0 ? std::log(s.min_p) : -FLT_MAX;
@@ -134,7 +171,7 @@ class SampleTest : public KernelTest {
       choice.draw_low = static_cast<std::uint32_t>(bits & ((1U << 21) - 1));
       choices.push_back(choice);
     }
-    const Chosen chosen = choose_greedily(mapping, rows, choices);
+    const Chosen chosen = choose_greedily(mapping, rows, choices, masks);
     run(k::sample(mapping), chosen.push(), chosen.outputs);
     return chosen_tokens(chosen);
   }
@@ -188,16 +225,18 @@ class SampleTest : public KernelTest {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       const Case& one = cases[i];
       const auto& s = one.sampling;
-      const auto expected = sampler.sample(one.row, s, {}, one.n);
+      const auto expected = sampler.sample(one.row, s, {}, one.n, {{}, one.mask});
       ASSERT_TRUE(expected.ok());
       ++count.draws;
       if (drawn[i] == *expected) continue;
       ++count.parted;
+      const FewTokens few = without_excluded(one);
       const double u = engine::uniform_draw(s.seed, one.n);
       std::set<std::uint32_t> near;
       for (const double du : {-kNear, 0.0, kNear}) {
         for (const double dp : {-kNear, 0.0, kNear})
-          near.insert(by_definition(one, std::clamp(u + du, 0.0, 1 - 1e-12), s.top_p + dp));
+          near.insert(
+              few.ids[by_definition(few.one, std::clamp(u + du, 0.0, 1 - 1e-12), s.top_p + dp)]);
       }
       EXPECT_TRUE(near.contains(drawn[i]))
           << "case " << i << ": token " << drawn[i] << ", the CPU's " << *expected
@@ -250,6 +289,67 @@ TEST_F(SampleTest, DrawsTheCpusTokens) {
     RecordProperty("parted", static_cast<int>(count.parted));
     EXPECT_GT(count.draws, 700U);
     EXPECT_LE(count.parted, count.draws / 100);
+  }
+}
+
+// Masks that allow a few tokens, most of them, or one that is far from the best; rows without a mask are among them.
+TEST_F(SampleTest, DrawsUnderMasksAreTheCpus) {
+  std::mt19937 random(12);
+  for (const NamedMapping& each : test_mappings(device())) {
+    SCOPED_TRACE(each.name);
+    Count count;
+    for (const std::uint32_t vocabulary : {31U, 300U, 5003U, 32000U}) {
+      std::vector<Case> cases;
+      for (std::uint64_t i = 0; i < 48; ++i) {
+        Case one = some_case(random, vocabulary, i);
+        if (i % 8 == 7) one.sampling.temperature = 0;
+        // The order in which the CPU and the device go through the tokens differs if top-k leaves all that may come.
+        const std::uint32_t rare = i % 3 == 0 ? 2 : i % 3 == 1 ? 50 : 1000;
+        std::uint32_t allowed = 0;
+        one.mask.assign((vocabulary + 31) / 32, 0);
+        for (std::uint32_t id = 0; id < vocabulary; ++id) {
+          if (random() % rare != 0 && !(id + 1 == vocabulary && allowed == 0)) continue;
+          one.mask[id / 32] |= 1U << (id % 32);
+          ++allowed;
+        }
+        if (one.sampling.top_k >= allowed) one.sampling.top_k = 0;
+        if (i % 5 == 4) one.mask.clear();
+        cases.push_back(std::move(one));
+      }
+      compare(each.mapping, cases, count);
+    }
+    std::printf("%s: %zu draws under masks, %zu parted within %.0e of a threshold\n", each.name,
+                count.draws, count.parted, kNear);
+    EXPECT_LE(count.parted, count.draws / 100);
+  }
+}
+
+// A number that is not finite shows in the log-probability although a mask excludes its token. Under a mask a token
+// comes whose weight is nothing beside the best one's, at any temperature.
+TEST_F(SampleTest, MasksHideNoBrokenNumberAndExcludeForGood) {
+  for (const NamedMapping& each : test_mappings(device())) {
+    SCOPED_TRACE(each.name);
+    constexpr std::uint32_t kVocabulary = 3000;
+    Case one;
+    one.row.assign(kVocabulary, 0.0F);
+    one.row[5] = 80;
+    one.mask.assign((kVocabulary + 31) / 32, 0);
+    one.mask[2000 / 32] |= 1U << (2000 % 32);
+    std::vector<Case> cases;
+    for (const float temperature : {0.01F, 1.0F, 1e30F, FLT_MAX}) {
+      for (const std::uint32_t top_k : {0U, 40U}) {
+        one.sampling.temperature = temperature;
+        one.sampling.top_k = top_k;
+        cases.push_back(one);
+      }
+    }
+    for (const std::uint32_t token : draw(each.mapping, cases))
+      EXPECT_EQ(token, 2000U);
+    std::vector<float> broken = one.row;
+    broken[7] = std::numeric_limits<float>::quiet_NaN();
+    const Chosen chosen = choose_greedily(each.mapping, broken, {k::SampleChoice{}}, {one.mask});
+    const auto words = read<std::uint32_t>(chosen.results, 2);
+    EXPECT_FALSE(std::isfinite(std::bit_cast<float>(words[1])));
   }
 }
 

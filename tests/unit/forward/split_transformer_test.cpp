@@ -106,5 +106,49 @@ TEST_F(SplitModel, KeepsAStepInFlightForEachStage) {
   EXPECT_FALSE(executor.submit({std::span(&column, 1), std::span(&sequence, 1)}).ok());
 }
 
+// A step's masks come while its first stage computes, and are for the last one.
+TEST_F(SplitModel, DrawsUnderMasksAsTheWholeModelDoes) {
+  Options options = narrow();
+  const Loaded whole = load("builtin", options);
+  options.stages = 2;
+  const Loaded split = load("builtin", options);
+  ASSERT_NE(whole.executor, nullptr);
+  ASSERT_NE(split.executor, nullptr);
+  const engine::Choice choice{.temperature = 1, .seed = 3, .first = 4};
+  const auto tokens_of = [&](Executor& executor) {
+    EXPECT_TRUE(executor.limits().masks);
+    const std::uint32_t vocabulary = executor.limits().vocabulary;
+    const std::vector<PageIndex> pages[] = {{5}, {6}};
+    std::vector<TokenId> tokens[2];
+    std::vector<std::uint32_t> words((vocabulary + 31) / 32);
+    for (std::uint32_t n = 0; n < 4; ++n) {
+      for (std::uint32_t s = 0; s < 2; ++s) {
+        std::vector<Column> columns = columns_of(some_prompt(4), 0, Output::kSampled);
+        if (n > 0) columns.assign(1, {tokens[s].back(), 3 + n, 0, Output::kSampled});
+        columns.back().choice = &choice;
+        columns.back().masked = true;
+        const std::span<const PageIndex> sequence = pages[s];
+        EXPECT_TRUE(executor.submit({columns, std::span(&sequence, 1)}).ok());
+        for (TokenId id = 0; id < vocabulary; ++id)
+          words[id / 32] =
+              (words[id / 32] & ~(1U << (id % 32))) | ((id % 7 == n + s ? 1U : 0U) << (id % 32));
+        const Executor::Mask mask = words;
+        const Status chosen = executor.choose(std::span(&mask, 1));
+        EXPECT_TRUE(chosen.ok()) << chosen.error().message();
+      }
+      for (std::uint32_t s = 0; s < 2; ++s) {
+        const auto outputs = executor.wait();
+        EXPECT_TRUE(outputs.ok()) << outputs.error().message();
+        if (!outputs.ok()) return std::vector<TokenId>();
+        tokens[s].push_back(outputs->front().best);
+        EXPECT_EQ(tokens[s].back() % 7, n + s);
+      }
+    }
+    tokens[0].insert(tokens[0].end(), tokens[1].begin(), tokens[1].end());
+    return tokens[0];
+  };
+  EXPECT_EQ(tokens_of(*split.executor), tokens_of(*whole.executor));
+}
+
 }  // namespace
 }  // namespace bulkhead::forward

@@ -134,6 +134,7 @@ class DrawsOnHost final : public engine::Executor {
  public:
   explicit DrawsOnHost(engine::Executor& device) : device_(device), limits_(device.limits()) {
     limits_.sampled_top_k = 0;
+    limits_.masks = false;
   }
   const engine::ExecutorLimits& limits() const override { return limits_; }
   Status reserve_logits(std::uint32_t outputs) override { return device_.reserve_logits(outputs); }
@@ -161,15 +162,19 @@ TEST_F(Steady, DrawsOnTheDeviceGiveTheHostsTokens) {
         mine.insert(mine.end(), sequence.tokens.begin(), sequence.tokens.end());
       }
     });
-    for (std::uint64_t id = 1; id <= 6; ++id) {
+    for (std::uint64_t id = 1; id <= 12; ++id) {
       ipc::Submit submit;
       submit.request = RequestId{id};
       submit.prompt = std::vector<ipc::TokenId>{5, 6, 7, static_cast<ipc::TokenId>(id)};
-      submit.sampling.temperature = id == 6 ? 0 : 0.6F + 0.2F * static_cast<float>(id);
+      submit.sampling.temperature = id % 6 == 0 ? 0 : 0.6F + 0.2F * static_cast<float>(id);
       submit.sampling.top_k = id % 2 == 0 ? 40 : 0;
       submit.sampling.top_p = id < 4 ? 0.9F : 1.0F;
       submit.sampling.min_p = id == 5 ? 0.05F : 0.0F;
       submit.sampling.seed = 1000 + id;
+      if (id > 6 && id % 2 == 1)
+        submit.constraint = {ipc::ConstraintKind::kRegex, "([a-z]{2,5} ){20}", "regex"};
+      if (id > 6 && id % 2 == 0)
+        submit.constraint = {ipc::ConstraintKind::kJsonObject, "", "response_format"};
       submit.max_tokens = 40;
       submit.ignore_eos = true;
       engine.submit(std::move(submit));
@@ -185,7 +190,7 @@ TEST_F(Steady, DrawsOnTheDeviceGiveTheHostsTokens) {
   const auto on_device = tokens_of(*executor_);
   DrawsOnHost host(*executor_);
   const auto on_host = tokens_of(host);
-  EXPECT_EQ(on_device.size(), 6U);
+  EXPECT_EQ(on_device.size(), 12U);
   EXPECT_EQ(on_device, on_host);
 }
 

@@ -13,7 +13,8 @@ namespace {
 class StepsInFlight : public TransformerTest {
  protected:
   void expect_computed_again(const std::string& name, std::size_t prompt_tokens,
-                             std::uint32_t broken_link, config::ChainedKernels setting);
+                             std::uint32_t broken_link, config::ChainedKernels setting,
+                             bool masked = false);
 };
 
 TEST_F(StepsInFlight, SteadyDecodingAllocatesNothingOnTheDevice) {
@@ -191,11 +192,102 @@ TEST_F(StepsInFlight, TheDeviceTellsLogprobabilities) {
   EXPECT_FALSE(executor.submit({std::span<const Column>(&bad, 1), sequences}).ok());
 }
 
+// Masks come after their step, and after the step that it follows: alone and beside a sequence without masks, greedy
+// and drawn, with every part of the GPU layer on and off. The tokens are those of the host under the same masks.
+TEST_F(StepsInFlight, MasksComeWhileTheirStepIsComputed) {
+  for (const bool parts_on : {true, false}) {
+    Options options;
+    options.gpu = [&](config::GpuOptimizations& gpu) {
+      gpu.memory_pool.enabled = gpu.blit_queue.enabled = gpu.command_buffer_ring.enabled = parts_on;
+    };
+    const Loaded model = load(or_builtin("tiny-qwen3-Q4_K_M"), options);
+    ASSERT_NE(model.executor, nullptr);
+    Executor& executor = *model.executor;
+    ASSERT_TRUE(executor.limits().masks);
+    ASSERT_TRUE(executor.reserve_masks().ok());
+    const bool ahead = executor.limits().steps_in_flight > 1;
+    const auto prompt = some_prompt(9);
+    const std::uint32_t vocabulary = executor.limits().vocabulary;
+    const std::vector<std::vector<PageIndex>> tables{pages_for(executor, 40, 0),
+                                                     pages_for(executor, 40, 1)};
+    const std::vector<std::span<const PageIndex>> sequences(tables.begin(), tables.end());
+    const engine::Choice choice{.temperature = 1, .top_p = 0.9F, .seed = 7, .first = 9};
+    ipc::Sampling sampling{.temperature = 1, .top_p = 0.9F, .seed = 7};
+    engine::Sampler sampler(vocabulary);
+    // Allows a third of the tokens, and others after each token.
+    const auto mask_behind = [&](TokenId token) {
+      std::vector<std::uint32_t> words((vocabulary + 31) / 32);
+      for (TokenId id = 0; id < vocabulary; ++id) {
+        if ((id + token) % 3 == 0) words[id / 32] |= 1U << (id % 32);
+      }
+      return words;
+    };
+    constexpr std::uint32_t kTokens = 8;
+    for (const bool drawn : {false, true}) {
+      for (const bool company : {false, true}) {
+        SCOPED_TRACE(testing::Message() << parts_on << drawn << company);
+        sampling.temperature = drawn ? 1 : 0;
+        const Output output = drawn ? Output::kSampled : Output::kGreedy;
+        std::vector<TokenId> want;
+        std::vector<Column> columns = columns_of(prompt, 0, Output::kLogits);
+        TokenId last = prompt.back();
+        for (std::uint32_t n = 0; n < kTokens; ++n) {
+          ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+          const auto outputs = executor.wait();
+          ASSERT_TRUE(outputs.ok());
+          const auto words = mask_behind(last);
+          const auto token = sampler.sample((*outputs)[0].logits, sampling, {}, n, {{}, words});
+          ASSERT_TRUE(token.ok());
+          want.push_back(last = *token);
+          columns.assign(1, {last, 9 + n, 0, Output::kLogits});
+        }
+        std::vector<TokenId> got;
+        const auto submit = [&](std::uint32_t n) {
+          if (n == 0) {
+            columns = columns_of(prompt, 0, output);
+          } else if (ahead) {
+            columns.assign(1, {0, 8 + n, 0, output, 0});
+          } else {
+            columns.assign(1, {got.back(), 8 + n, 0, output});
+          }
+          columns.back().masked = true;
+          columns.back().choice = drawn ? &choice : nullptr;
+          if (company) columns.push_back({n, n, 1, Output::kGreedy});
+          ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+        };
+        const auto choose = [&](TokenId behind) {
+          const auto words = mask_behind(behind);
+          const Executor::Mask mask = words;
+          EXPECT_FALSE(executor.choose({}).ok());
+          EXPECT_FALSE(executor.submit({columns, sequences}).ok());
+          ASSERT_TRUE(executor.choose(std::span(&mask, 1)).ok());
+          EXPECT_FALSE(executor.choose(std::span(&mask, 1)).ok());
+        };
+        submit(0);
+        EXPECT_FALSE(executor.wait().ok());
+        choose(prompt.back());
+        for (std::uint32_t n = 1; n <= kTokens; ++n) {
+          if (ahead && n < kTokens) submit(n);
+          const auto outputs = executor.wait();
+          ASSERT_TRUE(outputs.ok()) << outputs.error().message();
+          got.push_back((*outputs)[0].best);
+          if (!ahead && n < kTokens) submit(n);
+          if (n < kTokens) choose(got.back());
+        }
+        EXPECT_EQ(got, want);
+      }
+    }
+    Column bad{1, 0, 0, Output::kLogits};
+    bad.masked = true;
+    EXPECT_FALSE(executor.submit({std::span<const Column>(&bad, 1), sequences}).ok());
+  }
+}
+
 // A link of a model's chain that waits in vain, with two steps in flight, of which the second works
 // with what the first one left.
 void StepsInFlight::expect_computed_again(const std::string& name, std::size_t prompt_tokens,
-                                          std::uint32_t broken_link,
-                                          config::ChainedKernels setting) {
+                                          std::uint32_t broken_link, config::ChainedKernels setting,
+                                          bool masked) {
   const auto prompt = some_prompt(prompt_tokens);
   const std::size_t tokens = 6;
   Options options;
@@ -213,7 +305,16 @@ void StepsInFlight::expect_computed_again(const std::string& name, std::size_t p
   const std::vector<PageIndex> table = pages_for(executor, 32);
   const std::vector<std::span<const PageIndex>> sequences{table};
   std::vector<Column> columns = columns_of(prompt, 0, Output::kGreedy);
+  // Every token may come.
+  const std::vector<std::uint32_t> words((executor.limits().vocabulary + 31) / 32, 0xFFFFFFFF);
+  const Executor::Mask mask = words;
+  const auto choose = [&] {
+    if (!masked) return;
+    ASSERT_TRUE(executor.choose(std::span(&mask, 1)).ok());
+  };
+  columns.back().masked = masked;
   ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+  choose();
   std::vector<ColumnOutput> got;
   const auto take = [&] {
     const auto outputs = executor.wait();
@@ -225,9 +326,11 @@ void StepsInFlight::expect_computed_again(const std::string& name, std::size_t p
     column.position = static_cast<std::uint32_t>(prompt_tokens) - 1 + n;
     column.output = Output::kGreedy;
     column.chosen_by = 0;
+    column.masked = masked;
     columns = {column};
     ASSERT_TRUE(executor.submit({columns, sequences}).ok());
     take();
+    choose();
   }
   take();
   ASSERT_EQ(got.size(), tokens);
@@ -240,6 +343,10 @@ void StepsInFlight::expect_computed_again(const std::string& name, std::size_t p
 
 TEST_F(StepsInFlight, AStepThatWaitedInVainIsComputedAgain) {
   expect_computed_again(or_builtin("tiny-qwen2-Q4_K_M"), 9, 7, config::ChainedKernels::kOn);
+}
+// The second step has no masks yet when it is computed again, and the first one has.
+TEST_F(StepsInFlight, AStepWithMasksThatWaitedInVainIsComputedAgain) {
+  expect_computed_again(or_builtin("tiny-qwen2-Q4_K_M"), 9, 7, config::ChainedKernels::kOn, true);
 }
 // The prompt is too wide to be chained.
 TEST_F(StepsInFlight, AStepOfOneColumnThatWaitedInVainIsComputedAgain) {

@@ -1,0 +1,41 @@
+// Doubt: what happens to sequences whose pages or outputs can't be believed (scheduler.hpp).
+#include <vector>
+
+#include "worker/engine/scheduler.hpp"
+
+namespace bulkhead::engine {
+
+std::size_t Scheduler::distrust(std::span<const PageIndex> pages, PagePool::Fate fate) {
+  const std::vector<bool> dropped = pool_.drop(pages, fate);
+  std::size_t count = 0;
+  for (std::size_t i = running_.size(); i > 0; --i) {
+    Sequence& sequence = *running_[i - 1];
+    if (std::ranges::none_of(sequence.pages.pages(), [&](PageIndex page) { return dropped[page]; }))
+      continue;
+    send_back(sequence);
+    ++count;
+  }
+  return count;
+}
+
+void Scheduler::compute_again(Sequence& sequence) {
+  const std::span<const PageIndex> all = sequence.pages.pages();
+  const std::vector<PageIndex> shared(all.begin(), all.begin() + sequence.pages.shared());
+  distrust(shared, PagePool::Fate::kUseAgain);
+  sequence.alone = true;
+  if (sequence.state == Sequence::State::kRunning) send_back(sequence);
+}
+
+// Sends a sequence to the head of the queue, as preemption does, but without using any of its pages again.
+void Scheduler::send_back(Sequence& sequence) {
+  std::erase(running_, &sequence);
+  forget_outputs_of(sequence);
+  free_pages_of(sequence);
+  sequence.computed = sequence.done = sequence.unknown = 0;
+  sequence.state = Sequence::State::kWaiting;
+  ++sequence.preemptions;
+  too_few_pages_.reset();  // the flag was about another sequence
+  waiting_.push_front(&sequence);
+}
+
+}  // namespace bulkhead::engine
