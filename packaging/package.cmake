@@ -1,6 +1,6 @@
 # What the packages hold, and where: `cpack -G DEB` in a release build, `cpack -G TGZ` in a portable one.
 # Help files are made when a package is: programs are not run at build time.
-set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # a package needs three programs, not every test
+set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # a package needs four programs, not every test
 
 if(BULKHEAD_PORTABLE)
   set(usr "")
@@ -9,8 +9,8 @@ else()
 endif()
 set(programs "${usr}lib/bulkhead")
 
-install(TARGETS bulkheadd bulkhead-worker bulkhead RUNTIME DESTINATION ${programs})
-# The daemon finds the worker beside itself, through the link.
+install(TARGETS bulkheadd bulkhead-first bulkhead-worker bulkhead RUNTIME DESTINATION ${programs})
+# The daemon finds the worker and bulkhead-first beside itself, through the link.
 install(CODE "
   set(bin \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${usr}bin\")
   file(MAKE_DIRECTORY \"\${bin}\")

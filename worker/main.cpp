@@ -291,6 +291,8 @@ int run(int argc, char** argv) {
                                  "folder for compiled kernels (default: ~/.cache/bulkhead)");
   options.flag("--no-cache", no_cache, "compile them at each start").excludes(cache);
   options.flag("--standby", arguments.standby, "take no request before the daemon promotes it");
+  options.add("--pid-namespace", arguments.pid_namespace,
+              "what the daemon says of the namespace of process ids that it starts workers in");
   options.flag("--vault", arguments.vault,
                "the daemon's first message tells what an earlier process left");
   options.add("--set", arguments.assignments, "a setting, key=value").repeated();
@@ -325,7 +327,7 @@ int run(int argc, char** argv) {
   arguments.cache = no_cache ? std::string() : cache_folder(arguments.cache);
   const Result<std::vector<Protection>> confined_by =
       confine({arguments.model, arguments.chat_template, arguments.draft, arguments.cache,
-               arguments.region},
+               arguments.region, arguments.pid_namespace},
               settings.isolation);
   if (!confined_by.ok()) {
     spdlog::error(

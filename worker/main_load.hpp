@@ -33,7 +33,8 @@ struct Arguments {
   std::string draft;  // a GGUF file of a draft model; empty: none
   int channel = -1;
   int region = -1;
-  std::string cache;  // the cache folder; empty: none
+  std::string cache;          // the cache folder; empty: none
+  std::string pid_namespace;  // what the daemon says of it (main_sandbox.hpp)
   bool standby = false;
   bool vault = false;
   std::vector<std::string> assignments;

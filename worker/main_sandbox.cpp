@@ -11,6 +11,17 @@
 #include "worker/model/gguf.hpp"
 
 namespace bulkhead::worker {
+namespace {
+
+BornIn born_in(const std::string& told) {
+  BornIn born;
+  born.user = told == "own, and a user namespace";
+  born.pids = born.user || told == "own";
+  if (!born.pids && !told.empty()) born.pid_gap = told;
+  return born;
+}
+
+}  // namespace
 
 Result<std::vector<Protection>> confine(const ConfinedNeeds& needs,
                                         const config::IsolationSettings& isolation) {
@@ -30,6 +41,7 @@ Result<std::vector<Protection>> confine(const ConfinedNeeds& needs,
   request.region = needs.region;
   request.more_calls = isolation.sandbox_calls;
   request.namespaces = isolation.namespaces == config::NamespaceMode::kAuto;
+  request.born = born_in(needs.pid_namespace);
   const bool logs = isolation.sandbox == config::SandboxMode::kLog;
   if (logs) request.level = SandboxLevel::kLog;
   for (const std::string& unreadable : unreadable_drivers(request.paths.readable))
@@ -47,6 +59,9 @@ Result<std::vector<Protection>> confine(const ConfinedNeeds& needs,
     spdlog::info("sandbox: not all namespaces: {}", gap);
   else if (const std::string& why = report.namespaces.root_gap; !why.empty())
     spdlog::info("sandbox: no private root: {}", why);
+  if (const std::string& why = report.namespaces.pid_gap;
+      !why.empty() && why != report.namespaces.gap)
+    spdlog::info("sandbox: no namespace of process ids: {}", why);
   return protections(report);
 }
 

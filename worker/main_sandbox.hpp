@@ -17,6 +17,9 @@ struct ConfinedNeeds {
   std::string draft;          // a file, "builtin", or empty
   std::string cache;          // the folder that the worker may write to; empty: none
   int region = -1;            // descriptor of the channel's shared memory
+  // What the daemon says of the namespace of process ids: "own", "own, and a user namespace", or why there is none.
+  // Empty: the daemon did not try.
+  std::string pid_namespace;
 };
 
 // Confines the process, which must have one thread and must not have touched a model or a driver yet. Returns the

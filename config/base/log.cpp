@@ -47,6 +47,14 @@ std::string text_of(const Field& field, bool json) {
   return " " + std::string(field.name) + "=" + quote + value + quote;
 }
 
+// Returns the number by which others know this process: in a namespace of process ids getpid() returns another one.
+std::string process_number() {
+  char number[32];
+  const ssize_t length = ::readlink("/proc/self", number, sizeof number);
+  return length > 0 ? std::string(number, static_cast<std::size_t>(length))
+                    : std::to_string(::getpid());
+}
+
 // Makes one line in either format. A message and fields may contain text of a client or a worker, so they are
 // cleaned.
 std::string line_of(bool json, std::chrono::system_clock::time_point time, std::string_view level,
@@ -56,7 +64,7 @@ std::string line_of(bool json, std::chrono::system_clock::time_point time, std::
   for (const Field& field : fields)
     more += text_of(field, json);
   if (level == "warning") level = "warn";
-  const std::string pid = std::to_string(::getpid());
+  const std::string pid = process_number();
   if (!json) {
     return time_text(time) + " " + cleaned(program) + "[" + pid + "] " + std::string(level) + ": " +
            cleaned(message) + more + "\n";

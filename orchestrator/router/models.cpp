@@ -122,6 +122,8 @@ WorkerOptions Router::worker_options(std::size_t model, std::string name,
   worker.ipc = settings_.ipc;
   worker.heartbeat_timeout = std::chrono::milliseconds(settings_.isolation.heartbeat_timeout_ms);
   worker.exit_timeout = std::chrono::milliseconds(settings_.isolation.exit_timeout_ms);
+  worker.pid_namespace = settings_.isolation.sandbox == config::SandboxMode::kOn &&
+                         settings_.isolation.namespaces == config::NamespaceMode::kAuto;
   worker.vault = settings_.isolation.vault;
   worker.fallback = settings_.gpu_optimizations.graceful_fallback;
   worker.standby = settings_.isolation.standby;

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -22,6 +23,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "orchestrator/supervisor/pid_namespace.hpp"
 #include "orchestrator/supervisor/spawn.hpp"
 #include "orchestrator/supervisor/worker_program.hpp"
 
@@ -31,21 +33,6 @@ namespace {
 
 constexpr int kChannelFd = 3;
 constexpr int kRegionFd = 4;
-
-// The child's descriptors are first moved above this number, so that no dup2 to the final numbers overwrites another
-// descriptor's source.
-constexpr int kFirstHigh = 64;
-
-Result<UniqueFd> move_high(int fd) {
-  int high = ::fcntl(fd, F_DUPFD_CLOEXEC, kFirstHigh);
-  if (high < 0) {
-    return errno_error(
-        ErrorCode::kResourceExhausted,
-        "duplicating a worker's descriptor (the limit on open files, `ulimit -n`, may be too low)",
-        errno);
-  }
-  return UniqueFd(high);
-}
 
 // If memory runs out, the kernel should end a worker, which costs a pause, and not the daemon.
 void prefer_as_victim(pid_t pid) {
@@ -91,49 +78,39 @@ std::set<std::string> threads_of(pid_t pid) {
 
 }  // namespace
 
-Result<Process> Process::start(const std::string& program,
-                               const std::vector<std::string>& arguments, ipc::ChannelPair& channel,
-                               int log_fd) {
-  FileActions actions;
-  int refused = 0;
-  const auto note = [&refused](int error) {
-    if (refused == 0) refused = error;
+Result<Process> Process::start(const std::string& program, std::vector<std::string> arguments,
+                               ipc::ChannelPair& channel, int log_fd, bool own_pids) {
+  ChildDescriptors descriptors;
+  const auto place = [&descriptors](const UniqueFd& from, int to) {
+    descriptors.moves.emplace_back(from.get(), to);
   };
-  const auto place = [&](int from, int to) {
-    note(posix_spawn_file_actions_adddup2(&actions.value, from, to));
-  };
-
   BULKHEAD_TRY(UniqueFd socket, move_high(channel.worker_socket.get()));
   BULKHEAD_TRY(UniqueFd log, move_high(log_fd));
-  place(log.get(), 2);
+  place(log, 2);
   UniqueFd region, child_stdin, child_stdout;
   std::vector<std::string> words = {program};
-  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::ranges::move(arguments, std::back_inserter(words));
   words.insert(words.end(), {"--channel", std::to_string(kChannelFd)});
   if (channel.worker_stdin.valid() && channel.worker_stdout.valid()) {
     BULKHEAD_TRY(child_stdin, move_high(channel.worker_stdin.get()));
     BULKHEAD_TRY(child_stdout, move_high(channel.worker_stdout.get()));
-    place(child_stdin.get(), 0);
-    place(child_stdout.get(), 1);
+    place(child_stdin, 0);
+    place(child_stdout, 1);
   } else {
-    note(posix_spawn_file_actions_addopen(&actions.value, 0, "/dev/null", O_RDONLY, 0));
-    place(2, 1);  // what a library prints goes to the log, never to the daemon's own output
+    descriptors.null_input = true;
+    place(log, 1);  // what a library prints goes to the log, never to the daemon's own output
   }
-  place(socket.get(), kChannelFd);
-  int first_unused = kChannelFd + 1;
+  place(socket, kChannelFd);
+  descriptors.first_unused = kChannelFd + 1;
   if (channel.worker_region.valid()) {
     BULKHEAD_TRY(region, move_high(channel.worker_region.get()));
-    place(region.get(), kRegionFd);
-    first_unused = kRegionFd + 1;
+    place(region, kRegionFd);
+    descriptors.first_unused = kRegionFd + 1;
     words.insert(words.end(), {"--region", std::to_string(kRegionFd)});
   }
-  note(posix_spawn_file_actions_addclosefrom_np(&actions.value, first_unused));
-  if (refused != 0)
-    return errno_error(ErrorCode::kResourceExhausted, "preparing a worker's start", refused);
 
-  BULKHEAD_TRY(const std::string pinned, pinned_program(program));
   Process process;
-  BULKHEAD_TRY(process.pid_, spawn(pinned, std::move(words), actions));
+  BULKHEAD_RETURN_IF_ERROR(process.spawn_child(program, std::move(words), descriptors, own_pids));
   prefer_as_victim(process.pid_);
   process.pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, process.pid_, 0)));
   if (!process.pidfd_.valid())
@@ -147,10 +124,48 @@ Result<Process> Process::start(const std::string& program,
   return process;
 }
 
+Status Process::spawn_child(const std::string& program, std::vector<std::string> words,
+                            const ChildDescriptors& descriptors, bool own_pids) {
+  if (own_pids) {
+    BULKHEAD_TRY(const int pinned, pinned_descriptor(program));
+    words.emplace_back("--pid-namespace");
+    words.emplace_back(needs_user_namespace() ? "own, and a user namespace" : "own");
+    std::vector<char*> argv;
+    for (std::string& word : words)
+      argv.push_back(word.data());
+    argv.push_back(nullptr);
+    const std::vector<char*> environment = environment_without_secrets();
+    const Result<StartedPair> started =
+        start_in_pid_namespace(pinned, argv, environment, descriptors);
+    if (started.ok()) {
+      pid_ = started->worker;
+      first_ = started->first;
+      return {};
+    }
+    words.back() = started.error().message();
+  }
+  FileActions actions;
+  int refused = 0;
+  const auto note = [&refused](int error) {
+    if (refused == 0) refused = error;
+  };
+  if (descriptors.null_input)
+    note(posix_spawn_file_actions_addopen(&actions.value, 0, "/dev/null", O_RDONLY, 0));
+  for (const auto& [from, to] : descriptors.moves)
+    note(posix_spawn_file_actions_adddup2(&actions.value, from, to));
+  note(posix_spawn_file_actions_addclosefrom_np(&actions.value, descriptors.first_unused));
+  if (refused != 0)
+    return errno_error(ErrorCode::kResourceExhausted, "preparing a worker's start", refused);
+  BULKHEAD_TRY(const std::string pinned, pinned_program(program));
+  BULKHEAD_TRY(pid_, spawn(pinned, std::move(words), actions));
+  return {};
+}
+
 Process& Process::operator=(Process&& other) noexcept {
   if (this != &other) {
     end();
     pid_ = std::exchange(other.pid_, -1);
+    first_ = std::exchange(other.first_, -1);
     pidfd_ = std::move(other.pidfd_);
     waited_for_ = std::exchange(other.waited_for_, true);
   }
@@ -158,12 +173,23 @@ Process& Process::operator=(Process&& other) noexcept {
 }
 
 void Process::end() {
-  if (pid_ < 0) return;
-  ::kill(pid_, SIGKILL);
-  int status = 0;
-  while (::waitpid(pid_, &status, waited_for_ ? 0 : WNOHANG) < 0 && errno == EINTR) {
+  // The first process of a namespace ends only when the other one has been reaped.
+  for (pid_t* const child : {&pid_, &first_}) {
+    if (*child < 0) continue;
+    ::kill(*child, SIGKILL);
+    int status = 0;
+    while (::waitpid(*child, &status, waited_for_ ? 0 : WNOHANG) < 0 && errno == EINTR) {
+    }
+    *child = -1;
   }
-  pid_ = -1;
+}
+
+Process Process::take_first_of_namespace() {
+  Process first;
+  if (pid_ >= 0 || first_ < 0) return first;
+  first.pid_ = std::exchange(first_, -1);
+  first.pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, first.pid_, 0)));
+  return first;
 }
 
 void Process::kill() {

@@ -16,6 +16,8 @@
 
 namespace bulkhead::orchestrator {
 
+struct ChildDescriptors;
+
 // How the kernel describes a process's end: siginfo_t's code and status.
 struct Exit {
   int code = 0;    // CLD_EXITED, CLD_KILLED or CLD_DUMPED
@@ -49,9 +51,10 @@ class Process {
   // the daemon's: neither the signal mask, nor the process group (a Ctrl-C on the daemon's terminal must not reach
   // it), nor BULKHEAD_API_KEY. Call it from a thread that lives as long as the daemon: PR_SET_PDEATHSIG, which the
   // worker requests, fires when the spawning thread ends.
-  static Result<Process> start(const std::string& program,
-                               const std::vector<std::string>& arguments, ipc::ChannelPair& channel,
-                               int log_fd = 2);
+  // With `own_pids` the child runs in a namespace of process ids of its own, if that can be made. The child's argument
+  // --pid-namespace says whether it does.
+  static Result<Process> start(const std::string& program, std::vector<std::string> arguments,
+                               ipc::ChannelPair& channel, int log_fd = 2, bool own_pids = false);
 
   Process() = default;
   Process(Process&& other) noexcept { *this = std::move(other); }
@@ -80,11 +83,17 @@ class Process {
   // The process does not end although it was killed: the destructor will not wait for it. Until ended() has reaped
   // it, or this process ends, the kernel keeps what is left of it.
   void let_go() { waited_for_ = false; }
+  // Once the process has been reaped: returns the first process of its namespace, which ends now, and which the caller
+  // reaps. Empty: there is none.
+  Process take_first_of_namespace();
 
  private:
   void end();
+  Status spawn_child(const std::string& program, std::vector<std::string> words,
+                     const ChildDescriptors& descriptors, bool own_pids);
 
   pid_t pid_ = -1;
+  pid_t first_ = -1;  // the first process of its namespace
   UniqueFd pidfd_;
   bool waited_for_ = true;
 };

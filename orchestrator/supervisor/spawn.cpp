@@ -1,8 +1,10 @@
 #include "orchestrator/supervisor/spawn.hpp"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string_view>
 
 namespace bulkhead::orchestrator {
@@ -15,6 +17,19 @@ struct Attributes {
   ~Attributes() { posix_spawnattr_destroy(&value); }
 };
 
+}  // namespace
+
+Result<UniqueFd> move_high(int fd) {
+  const int high = ::fcntl(fd, F_DUPFD_CLOEXEC, kFirstHigh);
+  if (high < 0) {
+    return errno_error(
+        ErrorCode::kResourceExhausted,
+        "duplicating a worker's descriptor (the limit on open files, `ulimit -n`, may be too low)",
+        errno);
+  }
+  return UniqueFd(high);
+}
+
 std::vector<char*> environment_without_secrets() {
   std::vector<char*> kept;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -23,8 +38,6 @@ std::vector<char*> environment_without_secrets() {
   kept.push_back(nullptr);
   return kept;
 }
-
-}  // namespace
 
 Result<pid_t> spawn(const std::string& program, std::vector<std::string> words,
                     const FileActions& actions) {

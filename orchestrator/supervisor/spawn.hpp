@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/base/error.hpp"
+#include "config/base/unique_fd.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -19,6 +20,14 @@ struct FileActions {
   FileActions& operator=(const FileActions&) = delete;
   ~FileActions() { posix_spawn_file_actions_destroy(&value); }
 };
+
+// A child's descriptors are first moved to this number or above, so that no dup2 to the final numbers overwrites
+// another descriptor's source.
+inline constexpr int kFirstHigh = 64;
+Result<UniqueFd> move_high(int fd);
+
+// Returns the daemon's environment without BULKHEAD_API_KEY, and a null at its end.
+std::vector<char*> environment_without_secrets();
 
 // Starts the file `program` with `words` as its argv. The child has the descriptors that `actions` leave it, and the
 // daemon's environment. It inherits nothing else: neither the signal mask, nor BULKHEAD_API_KEY, nor the process

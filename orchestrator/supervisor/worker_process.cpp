@@ -74,7 +74,8 @@ Status WorkerProcess::start(StartFiles files) {
   if (asked_for_vault_) arguments.push_back("--vault");
   BULKHEAD_TRY(UniqueFd log, WorkerLogs::instance().open(name_));
   if (options_.groups != nullptr) group_ = options_.groups->make(name_, options_.most_memory_bytes);
-  BULKHEAD_TRY(process_, Process::start(options_.program, arguments, pair, log.get()));
+  BULKHEAD_TRY(process_, Process::start(options_.program, std::move(arguments), pair, log.get(),
+                                        options_.pid_namespace));
   group_.join(process_.pid());
   channel_ = std::move(pair.daemon);
   channel_watch_ = std::make_unique<ReadableWatch>(loop_, channel_->wait_fd());

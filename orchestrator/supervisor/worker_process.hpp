@@ -48,6 +48,7 @@ struct WorkerOptions {
   config::IpcSettings ipc;
   std::chrono::milliseconds heartbeat_timeout{10000};
   std::chrono::milliseconds exit_timeout{15000};
+  bool pid_namespace = false;      // each process runs in one of its own, if that can be made
   bool vault = false;              // isolation.vault
   bool fallback = true;            // gpu_optimizations.graceful_fallback
   std::uint32_t standby = 0;       // spare processes

@@ -45,6 +45,21 @@ struct Leftover {
   }
 };
 
+// The first process of a namespace, after the worker's end. This object keeps itself alive until it has reaped it.
+struct FirstOfNamespace {
+  Process process;
+  ReadableWatch watch;
+
+  FirstOfNamespace(EventLoop& loop, Process its)
+      : process(std::move(its)), watch(loop, process.exit_fd()) {}
+
+  static void reap_at_its_end(const std::shared_ptr<FirstOfNamespace>& self) {
+    self->watch.wait([self] {
+      if (!self->process.ended().has_value()) reap_at_its_end(self);
+    });
+  }
+};
+
 }  // namespace
 
 WorkerProcess::~WorkerProcess() {
@@ -220,6 +235,8 @@ void WorkerProcess::ended() {
   exit_timer_.cancel();
   exit_watch_.reset();
   if (stuck_) Leftover::tell(name_, process_pid);
+  if (Process first = process_.take_first_of_namespace(); first.exit_fd() >= 0)
+    FirstOfNamespace::reap_at_its_end(std::make_shared<FirstOfNamespace>(loop_, std::move(first)));
   process_ = Process();
   group_ = WorkerGroup();
   alive_.reset();

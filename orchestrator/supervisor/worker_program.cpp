@@ -40,7 +40,7 @@ AllPinned& all_pinned() {
 
 }  // namespace
 
-Result<std::string> pinned_program(const std::string& path) {
+Result<int> pinned_descriptor(const std::string& path) {
   AllPinned& all = all_pinned();
   const std::lock_guard lock(all.mutex);
   Pinned& program = all.programs[path];
@@ -50,9 +50,14 @@ Result<std::string> pinned_program(const std::string& path) {
       return errno_error(ErrorCode::kNotFound, "starting the worker program " + path, errno);
     program.file = std::move(file);
   }
+  return program.file.get();
+}
+
+Result<std::string> pinned_program(const std::string& path) {
+  BULKHEAD_TRY(const int file, pinned_descriptor(path));
   // The path uses the daemon's own process number, because a child that starts the program has closed the descriptor
   // by then.
-  std::string name = fmt::format("/proc/{}/fd/{}", ::getpid(), program.file.get());
+  std::string name = fmt::format("/proc/{}/fd/{}", ::getpid(), file);
   return ::access(name.c_str(), X_OK) == 0 ? name : path;
 }
 

@@ -19,6 +19,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
@@ -139,7 +140,8 @@ class Worker {
     ready.device = "none";
     ready.numerics_id = "fake-1";
     if (!environment("FAKE_NUMERICS_BY_PID").empty())
-      ready.numerics_id = "fake-" + std::to_string(::getpid());
+      // The number that others know: its own may be the same as its predecessor's.
+      ready.numerics_id = "fake-" + std::filesystem::read_symlink("/proc/self").string();
     if (!environment("FAKE_NUMERICS_BY_DEVICE").empty()) ready.numerics_id = "fake-" + device_;
     ready.context_limit = kContext;
     ready.vocabulary_size = 200000;

@@ -31,6 +31,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -137,12 +138,14 @@ struct Surroundings {
   const std::string file = variable("BULKHEAD_DRIVER_FILE"),
                     model = variable("BULKHEAD_DRIVER_MODEL"),
                     cache = variable("BULKHEAD_DRIVER_CACHE"), own = cache + "/own",
-                    daemon = "/proc/" + std::to_string(::getppid());
+                    daemon = "/proc/" + std::to_string(other());
   const int mine = ::open(own.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   const int readable = ::open(model.c_str(), O_RDONLY | O_CLOEXEC);
-  const pid_t parent = ::getppid();
+  const pid_t parent = other();
   cpu_set_t cpus{};
 
+  // The daemon. In a namespace of process ids it has no number, and the first process there takes its place.
+  static pid_t other() { return std::max(::getppid(), 1); }
   long of_daemon(const char* name, int flags) const { return opened(daemon + name, flags); }
 };
 
@@ -411,6 +414,7 @@ void look() {
   count_answers("outside", spellings(s.file));
   count_answers("inside",
                 {s.model, s.cache, s.own, "/usr", "/sys", "/dev/null", "/proc/self/maps"});
+  say("its parent's number: " + std::to_string(::getppid()));
   const std::string link = s.file + "-link";
   say("a link outside: " + std::string(::readlink(link.c_str(), memory, sizeof memory) > 0
                                            ? "read"

@@ -155,6 +155,19 @@ TEST_F(HostileDriver, LearnsNothingAboutFilesOutside) {
   EXPECT_GT(all, 0) << log;
 }
 
+TEST_F(HostileDriver, HasNoNumberForTheDaemon) {
+  if (const worker::Namespaces own = worker::sandbox_support().namespaces; !own.pids)
+    GTEST_SKIP() << "workers get no namespace of process ids here: " << own.pid_gap;
+  const std::string number = "driver: its parent's number: ";
+  std::vector<std::string> settings = {"isolation.sandbox_paths=" + (folder_ / "driver").string()};
+  const std::string log = log_of_attack(settings, {{"BULKHEAD_DRIVER_LOOKS", "1"}});
+  EXPECT_NE(log.find(number + "0\n"), std::string::npos) << log;
+  settings.emplace_back("isolation.namespaces=off");
+  const std::string beside = log_of_attack(settings, {{"BULKHEAD_DRIVER_LOOKS", "1"}});
+  EXPECT_NE(beside.find(number), std::string::npos) << beside;
+  EXPECT_EQ(beside.find(number + "0\n"), std::string::npos) << beside;
+}
+
 // Without a private root a worker can ask about any file. The documentation says so.
 TEST_F(HostileDriver, LearnsAboutFilesOutsideWithoutNamespaces) {
   if (!worker::sandbox_support().files) GTEST_SKIP() << "this kernel has no Landlock";
@@ -230,6 +243,7 @@ TEST(Protections, OfAWorkerAreToldAsTheyAre) {
          {std::tuple("network_namespace", "net", kernel.namespaces.network),
           std::tuple("ipc_namespace", "ipc", kernel.namespaces.ipc),
           std::tuple("mount_namespace", "mnt", kernel.namespaces.mounts),
+          std::tuple("pid_namespace", "pid", kernel.namespaces.pids),
           std::tuple("user_namespace", "user", kernel.namespaces.user)}) {
       const auto of = [&](pid_t pid) {
         return fs::read_symlink("/proc/" + std::to_string(pid) + "/ns/" + file);
@@ -274,7 +288,7 @@ TEST(Protections, AreToldByTheDoctorAsTheyAre) {
   Daemon daemon(BULKHEADD, options);
   ASSERT_NE(daemon.wait_until_listening(), 0) << daemon.log();
   const json protections = worker_of(daemon)["protections"];
-  EXPECT_GE(protections.size(), 9U) << protections;
+  EXPECT_GE(protections.size(), 10U) << protections;
   for (const json& each : protections) {
     const std::string name = each["name"], detail = each["detail"];
     ASSERT_TRUE(told.contains(name)) << name << "\n" << doctor.out;

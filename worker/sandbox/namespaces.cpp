@@ -12,8 +12,8 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -98,7 +98,11 @@ Status reduce_proc(const std::vector<std::string>& shown) {
   // here, too.
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
     return failed("mount: MS_SLAVE");
-  const std::string own = "/proc/" + std::to_string(::getpid());
+  // The number of this process in /proc, which differs from its own in a namespace of process ids.
+  std::error_code error;
+  const std::string number = std::filesystem::read_symlink("/proc/self", error).string();
+  if (error) return Error(ErrorCode::kInternal, "/proc/self: " + error.message());
+  const std::string own = "/proc/" + number;
   std::vector<std::string> paths = {own};
   for (const std::string& path : shown) {
     if (path != "/proc/self") paths.push_back(path);
@@ -110,11 +114,11 @@ Status reduce_proc(const std::vector<std::string>& shown) {
   for (const Kept& each : kept)
     BULKHEAD_RETURN_IF_ERROR(attach(each));
   // The links that the kernel itself has in /proc.
-  for (const auto& [name, target] :
-       {std::pair("self", own.c_str() + std::strlen("/proc/")), std::pair("mounts", "self/mounts"),
-        std::pair("net", "self/net")}) {
-    if (::symlink(target, (std::string("/proc/") + name).c_str()) != 0)
-      return failed(std::string("/proc/") + name);
+  std::map<std::string, std::string> links = {
+      {"self", number}, {"mounts", "self/mounts"}, {"net", "self/net"}};
+  if (const std::string inner = std::to_string(::getpid()); inner != number) links[inner] = number;
+  for (const auto& [name, target] : links) {
+    if (::symlink(target.c_str(), ("/proc/" + name).c_str()) != 0) return failed("/proc/" + name);
   }
   if (::mount(nullptr, "/proc", nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | kFlags, nullptr) != 0)
     return failed("mount: MS_RDONLY");
@@ -167,16 +171,17 @@ Result<std::string> carry_out(const Plan& plan, int beside, const Files& files) 
 // reads its mounts any more.
 enum class Reaps { kCaller, kKernel };
 
-// Lets a child process try the plan, so that a step that fails half way leaves nothing behind in this process. Returns
-// what carry_out() returned there.
-Result<std::string> try_out(const Plan& plan, int beside, const Files& files, Reaps reaps) {
+// Calls `run` in a child process, so that a step that fails half way leaves nothing behind in this process. Returns
+// what it returned there.
+template <typename Run>
+Result<std::string> in_child(Run run, Reaps reaps) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return failed("pipe");
   UniqueFd reading(ends[0]), writing(ends[1]);
   const pid_t child = ::fork();
   if (child < 0) return failed("fork");
   if (child == 0) {
-    const Result<std::string> done = carry_out(plan, beside, files);
+    const Result<std::string> done = run();
     const std::string words = done.ok() ? kDone + *done : done.error().message();
     (void)!::write(writing.get(), words.data(), words.size());
     ::_exit(0);
@@ -196,6 +201,7 @@ struct Choice {
   std::optional<Plan> plan;
   std::string gap;
   std::string root_gap;
+  bool refused = false;  // this process should enter none, whatever the kernel allows
 };
 
 // Returns the widest plan that a child process can carry out.
@@ -204,11 +210,13 @@ Choice choose(int beside, const Files& files, Reaps reaps) {
   const bool privileged = has_capability(CAP_SYS_ADMIN);
   if (!privileged && (has_capability(CAP_DAC_OVERRIDE) || has_capability(CAP_DAC_READ_SEARCH))) {
     choice.gap = "a superuser without CAP_SYS_ADMIN would lose its access to files of other users";
+    choice.refused = true;
     return choice;
   }
   for (const bool mounts : {true, false}) {
     const Plan plan{.user = !privileged, .mounts = mounts};
-    const Result<std::string> tried = try_out(plan, beside, files, reaps);
+    const Result<std::string> tried =
+        in_child([&] { return carry_out(plan, beside, files); }, reaps);
     if (tried.ok()) {
       choice.plan = plan;
       choice.root_gap = *tried;
@@ -219,27 +227,52 @@ Choice choose(int beside, const Files& files, Reaps reaps) {
   return choice;
 }
 
+// Says why no process can be started in a namespace of process ids; empty: one can.
+std::string pid_namespace_gap() {
+  const bool privileged = has_capability(CAP_SYS_ADMIN);
+  const Result<std::string> tried = in_child(
+      [privileged]() -> Result<std::string> {
+        const uid_t user = ::geteuid();
+        const gid_t group = ::getegid();
+        if (::unshare(CLONE_NEWPID | (privileged ? 0 : CLONE_NEWUSER)) != 0)
+          return failed("unshare");
+        if (!privileged) BULKHEAD_RETURN_IF_ERROR(map_ids(user, group));
+        const pid_t first = ::fork();
+        if (first < 0) return failed("clone");
+        if (first == 0) ::_exit(0);
+        return std::string();
+      },
+      Reaps::kCaller);
+  return tried.ok() ? "" : tried.error().message();
+}
+
 Namespaces outcome(const Choice& choice) {
   const bool any = choice.plan.has_value();
   const bool mounts = any && choice.plan->mounts;
   return {.user = any && choice.plan->user,
+          .pids = false,
           .network = any,
           .ipc = any,
           .mounts = mounts,
           .root = mounts && choice.root_gap.empty(),
           .gap = mounts ? "" : choice.gap,
-          .root_gap = mounts ? choice.root_gap : choice.gap};
+          .root_gap = mounts ? choice.root_gap : choice.gap,
+          .pid_gap = ""};
 }
 
 }  // namespace
 
 Namespaces namespace_support(const SandboxPaths& allowed) {
   const std::vector<std::string> shown = proc_paths();
-  return outcome(choose(kSimple, {shown, &allowed}, Reaps::kCaller));
+  const Choice choice = choose(kSimple, {shown, &allowed}, Reaps::kCaller);
+  Namespaces possible = outcome(choice);
+  possible.pid_gap = choice.refused ? choice.gap : pid_namespace_gap();
+  possible.pids = possible.pid_gap.empty();
+  return possible;
 }
 
 Result<Namespaces> enter_namespaces(const std::vector<std::string>& shown,
-                                    const SandboxPaths& allowed) {
+                                    const SandboxPaths& allowed, const BornIn& born) {
   // The kernel reaps the child by itself if its parent ignores SIGCHLD, so no start waits for the child's exit. A
   // confined process starts no other child.
   struct sigaction ignored {};
@@ -256,7 +289,11 @@ Result<Namespaces> enter_namespaces(const std::vector<std::string>& shown,
     else
       choice = {std::nullopt, done.error().message(), ""};
   }
-  return outcome(choice);
+  Namespaces entered = outcome(choice);
+  entered.user |= born.user;
+  entered.pids = born.pids;
+  if (!born.pids) entered.pid_gap = born.pid_gap;
+  return entered;
 }
 
 }  // namespace bulkhead::worker

@@ -6,8 +6,8 @@
 //            only what the sandbox allows (private_root.hpp), unless that fails, which costs none of the others
 //   user     only if the process lacks the privilege to make the others; user and group ids do not change
 //
-// A worker gets no namespace for process ids. The first process in such a namespace ignores every signal that it does
-// not handle, even abort()'s, and an extra first process would stand between the daemon and the worker's exit.
+// A process can't enter a namespace of process ids, it must begin in one. So the daemon starts workers in one
+// (orchestrator/supervisor/pid_namespace.hpp), and tells the worker.
 #pragma once
 
 #include <string>
@@ -18,14 +18,23 @@
 
 namespace bulkhead::worker {
 
+// The namespaces in which the process began.
+struct BornIn {
+  bool pids = false;
+  bool user = false;
+  std::string pid_gap = "the daemon did not ask for one";  // why `pids` is missing
+};
+
 struct Namespaces {
   bool user = false;
+  bool pids = false;
   bool network = false;
   bool ipc = false;
   bool mounts = false;
   bool root = false;     // the private root
   std::string gap;       // why `network`, `ipc` or `mounts` is missing; empty: none is missing
   std::string root_gap;  // why `root` is missing; empty: it is not
+  std::string pid_gap;   // why `pids` is missing; empty: it is not
 };
 
 // Returns the namespaces that this process could enter. Changes nothing, because a child process tries them.
@@ -36,6 +45,6 @@ Namespaces namespace_support(const SandboxPaths& allowed);
 // forbid the calls. The process ignores SIGCHLD from then on. An error means that the process has entered only some
 // namespaces and must end.
 Result<Namespaces> enter_namespaces(const std::vector<std::string>& shown,
-                                    const SandboxPaths& allowed);
+                                    const SandboxPaths& allowed, const BornIn& born = {});
 
 }  // namespace bulkhead::worker

@@ -81,7 +81,7 @@ rlim_t number_in(const char* file) {
   return stream >> number ? number : 0;
 }
 
-Status limit_resources() {
+Status limit_resources(const BornIn& born) {
   // A core file would contain the model and every prompt.
   const rlimit no_core{0, 0};
   if (::setrlimit(RLIMIT_CORE, &no_core) != 0)
@@ -96,6 +96,8 @@ Status limit_resources() {
   // The kernel gives all of a user's processes a common number of threads. While half of it is used, a worker starts
   // no further thread, so that the daemon, and an operator who wants to end all this, still can. (The kernel does not
   // limit the superuser's threads. The daemon counts each worker's.)
+  // Who made the user namespace has set this limit before.
+  if (born.user) return {};
   rlimit threads{};
   const rlim_t most =
       std::min(number_in("/proc/sys/kernel/threads-max"), number_in("/proc/sys/kernel/pid_max"));
@@ -160,6 +162,9 @@ std::vector<Protection> protections(const SandboxReport& report) {
       {"network_namespace", own.network, told(own.network, "no interface")},
       {"ipc_namespace", own.ipc, told(own.ipc, "no object of others")},
       {"mount_namespace", own.mounts, told(own.mounts, "/proc shows no other process")},
+      {"pid_namespace", own.pids,
+       own.pids ? "no number of a process but its own, and that of one which only waits"
+                : own.pid_gap},
       {"private_root", own.root,
        own.root ? "no file exists but those that it may read or write" : own.root_gap},
       {"user_namespace", own.user,
@@ -182,11 +187,12 @@ Result<SandboxReport> enter_sandbox(const SandboxRequest& request) {
     return errno_error(ErrorCode::kInternal, "PR_SET_NO_NEW_PRIVS", errno);
   // The limit on threads must be set before the process enters a user namespace, which has a count of its own. The
   // kernel then compares the count of all of the user's processes with this limit, too (ucounts, Linux 5.14).
-  BULKHEAD_RETURN_IF_ERROR(limit_resources());
+  BULKHEAD_RETURN_IF_ERROR(limit_resources(request.born));
   if (request.namespaces && request.level == SandboxLevel::kHold) {
-    BULKHEAD_TRY(report.namespaces, enter_namespaces(proc_paths(), request.paths));
+    BULKHEAD_TRY(report.namespaces, enter_namespaces(proc_paths(), request.paths, request.born));
   } else {
-    report.namespaces.gap = report.namespaces.root_gap = "isolation.namespaces is off";
+    report.namespaces.gap = report.namespaces.root_gap = report.namespaces.pid_gap =
+        "isolation.namespaces is off";
   }
   BULKHEAD_RETURN_IF_ERROR(drop_capabilities(report.namespaces));
   if (request.level == SandboxLevel::kLog) {

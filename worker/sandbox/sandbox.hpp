@@ -59,6 +59,7 @@ struct SandboxRequest {
   int region = -1;
   std::string more_calls;  // names of system calls to allow in addition to the table's
   bool namespaces = true;  // enters the namespaces that the kernel allows
+  BornIn born;             // those in which the process is already
   SandboxLevel level = SandboxLevel::kHold;
 };
 
