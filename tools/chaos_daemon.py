@@ -13,7 +13,8 @@ import time
 
 # Kinds of fault inside a worker: the planned fault (config/base/fault_points.hpp), and the latest hit for it.
 PLANNED = {"record": ("corrupt@ipc.commit", 60), "device lost": ("fail@gpu.submit", 200),
-           "GPU wait": ("fail@gpu.wait", 200), "no memory": ("fail@heap.allocate", 20000)}
+           "GPU wait": ("fail@gpu.wait", 200), "no memory": ("fail@heap.allocate", 20000),
+           "waiting page": ("corrupt@kv.waiting", 50), "used page": ("corrupt@kv.used", 200)}
 
 
 class Plan:
@@ -66,8 +67,8 @@ class Daemon:
         self.log = LogReader(options.log or os.path.join(folder, "daemon.log"))
         environment = dict(os.environ)
         self.plan = None
-        faulty = os.path.join(options.bin, "..", "tests", "worker_with_faults")
-        if os.access(faulty, os.X_OK) and "BULKHEAD_WORKER" not in environment:
+        faulty = options.worker or os.path.join(options.bin, "..", "tests", "worker_with_faults")
+        if os.access(faulty, os.X_OK) and (options.worker or "BULKHEAD_WORKER" not in environment):
             self.plan = Plan(os.path.join(folder, "plan"))
             environment.update(BULKHEAD_WORKER=os.path.realpath(faulty), BULKHEAD_FAULTS_LIVE=self.plan.path)
         self.settings = os.path.join(folder, "settings.yaml")

@@ -205,6 +205,12 @@ class Executor {
     return Error(ErrorCode::kUnsupported, "this executor makes no sums");
   }
 
+  // For tests, in builds with fault injection: changes one bit of a page that no step in flight writes to, and waits
+  // until it has changed.
+  virtual Status change_bit(PageIndex /*page*/) {
+    return Error(ErrorCode::kUnsupported, "this build damages no memory");
+  }
+
   // Facts for `ready` and `stats`.
   virtual std::string device_name() const = 0;
   virtual std::string numerics_id() const = 0;

@@ -1,8 +1,12 @@
 #include "worker/engine/page_guard.hpp"
 
 #include <algorithm>
+#include <csignal>
 #include <span>
+#include <string_view>
 #include <utility>
+
+#include "config/base/fault_points.hpp"
 
 namespace bulkhead::engine {
 namespace {
@@ -195,8 +199,32 @@ std::uint64_t PageGuard::background() {
   return bytes;
 }
 
+// Fault points, reached when a step is submitted and there is such a page:
+//   kv.waiting  corrupt: a page that waits in the prefix cache changes. The next sequence that finds it, or the
+//               background, compares it.
+//   kv.used     corrupt: a page that one sequence or more use changes, and the process dies before anybody gets a token
+//               that was computed with it. Its successor compares the page.
+Status PageGuard::damage_pages() {
+  for (const char* const point : {"kv.waiting", "kv.used"}) {
+    const bool used = point == std::string_view("kv.used");
+    const auto fits = [&](PageIndex number) {
+      const Page& page = pages_[number];
+      return page.state == State::kSummed && !page.to_check && pool_.can_be_found(number) &&
+             (pool_.users(number) > 0) == used && (used || now_() - page.checked >= kFresh);
+    };
+    PageIndex number = 0;
+    while (number < pool_.total_pages() && !fits(number))
+      ++number;
+    if (number == pool_.total_pages() || !fault::corrupts(point)) continue;
+    BULKHEAD_RETURN_IF_ERROR(executor_.change_bit(number));
+    if (used) std::raise(SIGKILL);
+  }
+  return {};
+}
+
 Status PageGuard::start(std::uint64_t step) {
   if (most_ == 0) return {};
+  if constexpr (fault::kCompiledIn) BULKHEAD_RETURN_IF_ERROR(damage_pages());
   std::uint64_t weight_bytes = 0;
   if (pass_.count() > 0 && (!scrubbed_ever_ || now_() - scrubbed_ >= kBetweenScrubs))
     weight_bytes = background();

@@ -19,8 +19,8 @@
 // holds the page behind which they were saved.
 //
 // The guard does not notice a page that changed before its sum was computed, nor one that changes while a sequence
-// computes with it and before the next comparison. One thread. Only the lists of the background allocate, as they
-// grow.
+// computes with it and before the next comparison. Builds with fault injection can damage pages themselves, at the
+// points kv.waiting and kv.used (page_guard.cpp). One thread. Only the lists of the background allocate, as they grow.
 #pragma once
 
 #include <array>
@@ -117,6 +117,7 @@ class PageGuard final : public PageLedger, public StateLedger {
   void tell(PageIndex number, const PageSum& sum);
   void take_jobs(std::deque<Job>& from, Lot& to);
   std::uint64_t background();
+  Status damage_pages();
   Status start_lot(std::uint64_t step);
   Status end_lot();
   void learn(const Job& job, const PageSum& sum);

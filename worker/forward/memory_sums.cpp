@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "config/base/fault_points.hpp"
 #include "worker/forward/memory_need.hpp"
 
 namespace bulkhead::forward {
@@ -119,6 +120,27 @@ Status MemorySums::start(std::span<const engine::PageIndex> pages, std::uint64_t
   BULKHEAD_RETURN_IF_ERROR(lots_->start(pieces_, sum));
   ++started_;
   return {};
+}
+
+Status MemorySums::change_bit(engine::PageIndex page, gpu::BlitQueue& queue) {
+  if constexpr (fault::kCompiledIn) {
+    pieces_.clear();
+    pieces_of(page, 0);
+    for (const gpu::Buffer& block : context_.kv_blocks) {
+      if (pieces_.empty()) break;
+      // The first key of the page's first layer.
+      const std::uint64_t first = pieces_.front().source;
+      if (first < block.address() || first >= block.address() + block.bytes()) continue;
+      const gpu::BufferSlice place = gpu::slice(block, first - block.address(), kQuadBytes);
+      BULKHEAD_TRY(const gpu::BlitQueue::Ticket ticket, queue.download(place, {}));
+      BULKHEAD_TRY(const std::span<const std::byte> bytes, queue.finish_download(ticket));
+      std::vector<std::byte> changed(bytes.begin(), bytes.end());
+      changed[0] ^= std::byte{1};
+      BULKHEAD_RETURN_IF_ERROR(queue.upload(changed, place));
+      return queue.finish_uploads();
+    }
+  }
+  return Error(ErrorCode::kUnsupported, "this build damages no memory, or not this page's");
 }
 
 Result<std::span<const engine::PageSum>> MemorySums::finish() {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/base/error.hpp"
+#include "gpu/blit_queue.hpp"
 #include "gpu/kernels/checksum.hpp"
 #include "worker/engine/executor.hpp"
 #include "worker/forward/step_context.hpp"
@@ -27,6 +28,8 @@ class MemorySums {
   // See Executor::start_sums and finish_sums.
   Status start(std::span<const engine::PageIndex> pages, std::uint64_t weight_bytes);
   Result<std::span<const engine::PageSum>> finish();
+  // See Executor::change_bit. kUnsupported in builds without fault injection.
+  Status change_bit(engine::PageIndex page, gpu::BlitQueue& queue);
   std::uint32_t in_flight() const { return lots_->in_flight(); }
   // Returns how often all weights have been compared.
   std::uint64_t passes() const { return passes_; }

@@ -82,6 +82,7 @@ class SplitTransformer final : public Transformer {
     return {};
   }
 
+  Status change_bit(engine::PageIndex page) override { return stages_[0]->change_bit(page); }
   Result<std::span<const engine::PageSum>> finish_sums() override {
     sums_.assign(lots_[lots_ended_ % lots_.size()].pages.size(), {});
     for (std::size_t stage = 0; stage < stages_.size(); ++stage) {

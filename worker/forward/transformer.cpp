@@ -73,6 +73,10 @@ class LoadedTransformer final : public Transformer {
   }
   Result<std::span<const engine::PageSum>> finish_sums() override { return sums_->finish(); }
 
+  Status change_bit(engine::PageIndex page) override {
+    return sums_->change_bit(page, *parts_.blit_queue);
+  }
+
   std::string device_name() const override { return context_.device->info().name; }
   std::string numerics_id() const override { return numerics_id_; }
   std::uint64_t weight_bytes() const override { return context_.weights.bytes; }

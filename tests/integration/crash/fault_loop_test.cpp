@@ -21,6 +21,7 @@
 #include <filesystem>
 #include <fstream>
 #include <regex>
+#include <thread>
 
 #include "config/base/fault_points.hpp"
 #include "ipc/fault_points.hpp"
@@ -80,7 +81,7 @@ class Plan {
 
 class Faults : public testing::Test {
  protected:
-  void serve(const char* transport, int heartbeat_ms) {
+  void serve(const char* transport, int heartbeat_ms, int sequences = 2) {
     transport_ = transport;
     // The model is loaded from its file, because points such as file.read are not passed for the model in the
     // program.
@@ -89,8 +90,8 @@ class Faults : public testing::Test {
     // There is little to warm up, because most of the time goes into starting workers. The worker does not spin
     // before it sleeps: on a fast machine it would pass the same points more often.
     serving_ = serve_model(model,
-                           {"ipc.transport="s + transport, "ipc.spin_us=0", "engine.max_batch=2",
-                            "engine.prefill_chunk=32",
+                           {"ipc.transport="s + transport, "ipc.spin_us=0",
+                            "engine.max_batch=" + std::to_string(sequences), "engine.prefill_chunk=32",
                             "isolation.heartbeat_timeout_ms=" + std::to_string(heartbeat_ms)},
                            {{"BULKHEAD_WORKER", WORKER_WITH_FAULTS},
                             {"BULKHEAD_FAULTS_LIVE", plan_.path()},
@@ -307,6 +308,43 @@ TEST_F(Faults, ADeviceThatIsLostSaysInWhichStep) {
     std::printf("%s: %s (%s)\n", fault, words.c_str(),
                 worker["last_death_cause"].get<std::string>().c_str());
   }
+}
+
+// Several pages of a prompt, which wait in the prefix cache after the first such request.
+json request_of_pages() {
+  std::string prompt;
+  for (int i = 0; i < 30; ++i)
+    prompt += "Once upon a time there was ";
+  return {{"prompt", prompt}, {"max_tokens", 40}, {"ignore_eos", true},
+          {"stream", true},   {"temperature", 0}, {"return_token_ids", true}};
+}
+
+constexpr const char* kDamaged = "bulkhead_worker_kv_pages_damaged_total";
+
+TEST_F(Faults, AWaitingPageThatChangesGivesNoToken) {
+  serve("shm", 10000, 16);  // the cache has room without a page
+  const Answer whole = complete(serving_, request_of_pages());
+  ASSERT_EQ(whole.ids.size(), 40U);
+  const json before = serving_.worker();
+  // A page that was compared within the last second is not compared again.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  plan_.arm("corrupt@kv.waiting:1");
+  ASSERT_EQ(serving_.complete({{"prompt", "z"}, {"max_tokens", 2}}).status, 200);
+  ASSERT_TRUE(plan_.disarm()) << "no page waits";
+  EXPECT_EQ(complete(serving_, request_of_pages()).ids, whole.ids);
+  EXPECT_TRUE(Serving::eventually([&] { return serving_.metric(kDamaged) > 0; }));
+  EXPECT_EQ(serving_.worker()["restarts"], before["restarts"]);
+}
+
+TEST_F(Faults, AUsedPageThatChangesBeforeADeathGivesNoToken) {
+  serve("shm", 10000, 16);  // the cache has room without a page
+  const Answer whole = complete(serving_, request_of_pages());
+  ASSERT_EQ(whole.ids.size(), 40U);
+  plan_.arm("corrupt@kv.used:5");
+  EXPECT_EQ(complete(serving_, request_of_pages()).ids, whole.ids);
+  ASSERT_TRUE(plan_.disarm()) << "no page is used";
+  EXPECT_EQ(serving_worker()["last_death"], "killed by signal 9 (SIGKILL)");
+  EXPECT_TRUE(Serving::eventually([&] { return serving_.metric(kDamaged) > 0; }));
 }
 
 // The stream continues in a successor that runs without this part.
