@@ -9,6 +9,7 @@
 #include "config/base/elapsed.hpp"
 #include "config/base/log.hpp"
 #include "gpu/fault_injection.hpp"
+#include "gpu/kernel_marks.hpp"
 #include "gpu/profile.hpp"
 #include "gpu/recorders.hpp"
 #include "gpu/stamps.hpp"
@@ -32,6 +33,7 @@ class RingBase : public CommandRing {
   Status init() {
     BULKHEAD_RETURN_IF_ERROR(timeline_.init(device_));
     BULKHEAD_RETURN_IF_ERROR(stamps_.init(device_, settings_.track_statistics));
+    BULKHEAD_RETURN_IF_ERROR(marks_.init(device_, settings_.mark_kernels));
     return pool_.init(device_, device_.compute_family());
   }
 
@@ -113,10 +115,37 @@ class RingBase : public CommandRing {
     const Clock::time_point start_;
   };
 
-  // Adds what the failed wait was for.
+  // Records a whole command buffer.
+  Status record_commands(VkCommandBuffer commands, VkCommandBufferUsageFlags usage,
+                         const Build& build) {
+    BULKHEAD_RETURN_IF_ERROR(begin_commands(commands, usage));
+    stamps_.begin(commands);
+    full_barrier(commands);  // the submissions before
+    marks_.begin(commands);
+    OneBufferRecorder recorder(device_, commands, marks_);
+    build(recorder);
+    marks_.end(commands);
+    host_barrier(commands);
+    stamps_.end(commands);
+    const Status ended = end_commands(commands);
+    return recorder.status().ok() ? ended : recorder.status();
+  }
+
+  void free_commands(VkCommandBuffer commands) {
+    stamps_.forget(commands);
+    marks_.forget(commands);
+    pool_.free(commands);
+  }
+
+  // Adds what the failed wait was for, and how far the device had got. A lost device may no longer tell that.
   Status named(const Status& status, Ticket ticket) const {
     if (status.ok()) return status;
-    return status.error().within(fmt::format("submission {} of {}", ticket, submitted_));
+    std::string words = fmt::format("submission {} of {}", ticket, submitted_);
+    if (const Result<std::uint64_t> reached = timeline_.reached(); reached.ok())
+      words += fmt::format(" ({} had ended)", *reached);
+    if (const std::string place = marks_.place(); !place.empty())
+      words += fmt::format(", the device stopped {}", place);
+    return status.error().within(words);
   }
 
   Error never_submitted(Ticket ticket) const {
@@ -133,6 +162,7 @@ class RingBase : public CommandRing {
   Timeline timeline_;
   CommandPool pool_;
   Stamps stamps_;
+  KernelMarks marks_;
   Ticket submitted_ = 0;
   CommandRingStats stats_;
 };
@@ -158,10 +188,8 @@ class RecordedRing final : public RingBase {
           commands.ok() ? record_into(*commands, build) : Status(commands.error());
       if (commands.ok()) recording.variants.push_back({*commands, std::move(build), 0});
       if (recorded.ok()) continue;
-      for (const Variant& made : recording.variants) {
-        stamps_.forget(made.commands);
-        pool_.free(made.commands);
-      }
+      for (const Variant& made : recording.variants)
+        free_commands(made.commands);
       return recorded.error();
     }
     const RecordingId id = ++last_id_;
@@ -246,16 +274,7 @@ class RecordedRing final : public RingBase {
   Status record_into(VkCommandBuffer commands, const Build& build) {
     const Timed timed(*this, &CommandRingStats::recording_nanoseconds);
     // Simultaneous use: the next step may be queued behind this one while this one runs.
-    BULKHEAD_RETURN_IF_ERROR(
-        begin_commands(commands, VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT));
-    stamps_.begin(commands);
-    full_barrier(commands);  // the submissions before
-    OneBufferRecorder recorder(device_, commands);
-    build(recorder);
-    host_barrier(commands);
-    stamps_.end(commands);
-    const Status ended = end_commands(commands);
-    return recorder.status().ok() ? ended : recorder.status();
+    return record_commands(commands, VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT, build);
   }
 
   // Command buffers whose last run is over can be recorded again.
@@ -325,8 +344,7 @@ class PlainRing final : public RingBase {
     BULKHEAD_RETURN_IF_ERROR(make_idle());
     const Status submitted = record_and_submit(commands_, found->second[variant], after);
     if (!submitted.ok()) {
-      stamps_.forget(commands_);
-      pool_.free(std::exchange(commands_, VK_NULL_HANDLE));
+      free_commands(std::exchange(commands_, VK_NULL_HANDLE));
       return submitted.error();
     }
     count(&CommandRingStats::recordings);
@@ -384,15 +402,7 @@ class PlainRing final : public RingBase {
 
   Status record_once(VkCommandBuffer commands, const Build& build) {
     const Timed timed(*this, &CommandRingStats::recording_nanoseconds);
-    BULKHEAD_RETURN_IF_ERROR(begin_commands(commands, VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT));
-    stamps_.begin(commands);
-    full_barrier(commands);  // the submissions before
-    OneBufferRecorder recorder(device_, commands);
-    build(recorder);
-    host_barrier(commands);
-    stamps_.end(commands);
-    BULKHEAD_RETURN_IF_ERROR(end_commands(commands));
-    return recorder.status();
+    return record_commands(commands, VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT, build);
   }
 
   RecordingId last_id_ = 0;

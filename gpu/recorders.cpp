@@ -19,6 +19,7 @@ void bind(VkCommandBuffer commands, const Kernel& kernel, std::span<const std::b
 template <typename Record>
 void CheckedRecorder::operation(const char* name, std::uint64_t bytes_moved, const Record& record) {
   if (!status_.ok()) return;
+  comes(name);
   if (const VkCommandBuffer to = commands(); to != VK_NULL_HANDLE) record(to);
   recorded(name, bytes_moved);
 }

@@ -13,6 +13,7 @@
 #include "config/base/error.hpp"
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
+#include "gpu/kernel_marks.hpp"
 
 namespace bulkhead::gpu {
 
@@ -31,7 +32,8 @@ class CheckedRecorder : public Recorder {
   const Status& status() const { return status_; }
 
  protected:
-  virtual VkCommandBuffer commands() = 0;  // null: operations are only counted
+  virtual VkCommandBuffer commands() = 0;      // null: operations are only counted
+  virtual void comes(const char* /*name*/) {}  // before an operation is recorded
   virtual void recorded(const char* name, std::uint64_t bytes_moved) = 0;
 
  private:
@@ -45,7 +47,7 @@ class CheckedRecorder : public Recorder {
 };
 
 // Records everything into one command buffer. With a query pool it records a timestamp before the first operation and
-// after each operation.
+// after each operation. With marks it records a mark before each operation.
 class OneBufferRecorder final : public CheckedRecorder {
  public:
   struct Operation {
@@ -58,6 +60,8 @@ class OneBufferRecorder final : public CheckedRecorder {
       : CheckedRecorder(device), commands_(commands), queries_(queries), query_count_(query_count) {
     timestamp(0);
   }
+  OneBufferRecorder(const Device& device, VkCommandBuffer commands, KernelMarks& marks)
+      : CheckedRecorder(device), commands_(commands), marks_(&marks) {}
 
   void barrier() override;
   void compute_barrier() override;
@@ -65,6 +69,9 @@ class OneBufferRecorder final : public CheckedRecorder {
 
  private:
   VkCommandBuffer commands() override { return commands_; }
+  void comes(const char* name) override {
+    if (marks_ != nullptr) marks_->before(commands_, name);
+  }
   void recorded(const char* name, std::uint64_t bytes_moved) override {
     if (queries_ == VK_NULL_HANDLE) return;
     operations_.push_back({name, bytes_moved});
@@ -78,8 +85,9 @@ class OneBufferRecorder final : public CheckedRecorder {
   }
 
   VkCommandBuffer commands_;
-  VkQueryPool queries_;
-  std::uint32_t query_count_;
+  VkQueryPool queries_ = VK_NULL_HANDLE;
+  std::uint32_t query_count_ = 0;
+  KernelMarks* marks_ = nullptr;
   std::vector<Operation> operations_;
 };
 

@@ -21,9 +21,9 @@ struct Crash {
   std::string worker, model;
   pid_t pid = -1;
   DeathCause cause = DeathCause::kExit;
-  // How the process ended, and its last message. If its device failed, the words name the step, its columns and its
-  // sequences. They name a kernel only if that kernel could not be made, because no driver says which of a step's
-  // kernels ran at the failure.
+  // How the process ended, and its last message. If its device failed, the words name the step, its columns and
+  // sequences, and the recordings of which it consists. No driver says which kernel of a recording ran at the failure,
+  // so the words name one only with gpu_optimizations.command_buffer_ring.mark_kernels, or if it could not be made.
   std::string words;
   std::optional<std::uint64_t> step;  // the process's last step; empty: its channel does not count steps
   std::vector<std::string> requests;  // clients' names of the requests that it may have seen

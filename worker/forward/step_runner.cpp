@@ -36,10 +36,7 @@ Status StepRunner::start(const engine::Step& step, StepShape shape) {
   last_shape_ = slots_[index].shape = shape;
   BULKHEAD_TRY(last_recorded_, recordings_of(index));
   const Status launched = launch(last_recorded_, index);
-  if (!launched.ok()) {
-    broken_ = launched;
-    return launched;
-  }
+  if (!launched.ok()) return fail(index, launched);
   slots_.submitted();
   ++steps_;
   return {};
@@ -59,8 +56,8 @@ Status StepRunner::choose(std::span<const engine::Executor::Mask> masks) {
     const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
     return follow(last_recorded_, index, std::span(&uploaded, wait_for_upload ? 1 : 0));
   };
-  if (const Status sent = send(); !sent.ok()) broken_ = sent;
-  return broken_;
+  const Status sent = send();
+  return sent.ok() ? sent : fail(index, sent);
 }
 
 Status StepRunner::record(StepShape shape, const OutputWishes& wishes) {
@@ -116,12 +113,24 @@ Result<std::span<const engine::ColumnOutput>> StepRunner::wait() {
   Status finished = finish(index);
   if (finished.ok() && slots_.gave_up(index)) finished = compute_again();
   slots_.waited();
-  if (!finished.ok()) {
-    broken_ = finished;
-    return finished.error();
-  }
+  if (!finished.ok()) return fail(index, finished).error();
   recordings_.give_memory_back(last_shape_);
   return std::span<const engine::ColumnOutput>(slots_[index].outputs);
+}
+
+// Says which recordings the step consists of, so that an operator who has several reports of a failing device can
+// compare them.
+const Status& StepRunner::fail(std::uint32_t index, const Status& failure) {
+  const StepSlot& slot = slots_[index];
+  std::string words =
+      fmt::format("recorded for {} columns and {} outputs, {}", slot.shape.columns,
+                  slot.shape.outputs, slot.may_give_up ? "chained" : "with barriers");
+  if (slot.mask_rows > 0) words += ", then masks";
+  if (slot.samples) words += ", then draws";
+  if (slot.tells_logprobs) words += ", then log-probabilities";
+  if (slot.tells_hidden) words += ", then hidden states";
+  broken_ = failure.error().within(words);
+  return broken_;
 }
 
 Result<bool> StepRunner::finished(std::uint32_t wait_ms) {

@@ -77,6 +77,8 @@ class StepRunner {
   Status launch(const Recordings& recorded, std::uint32_t index);
   Status follow(const Recordings& recorded, std::uint32_t index,
                 std::span<const gpu::CommandRing::After> after);
+  // Keeps a failure, with what was recorded for the slot's step in front.
+  const Status& fail(std::uint32_t index, const Status& failure);
   Status finish(std::uint32_t index);
   Status read_hidden(std::uint32_t index);  // call it for a step in flight before the next one runs
   Status compute_again();

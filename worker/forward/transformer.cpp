@@ -211,7 +211,9 @@ class LoadedTransformer final : public Transformer {
     if (options.predecessor != nullptr)
       BULKHEAD_RETURN_IF_ERROR(compare_layouts(memory_layout_, *options.predecessor));
     // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
-    want_chain(context_, options.gpu.chained_kernels);
+    want_chain(context_, options.gpu.command_buffer_ring.mark_kernels
+                             ? config::ChainedKernels::kOff
+                             : options.gpu.chained_kernels);
     BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_to_compile(shapes, options));
     KernelCompiler compiler(device, std::move(kernels));
     const auto upload_progress = [&options](std::uint64_t done, std::uint64_t total) {

@@ -303,7 +303,8 @@ TEST_F(Faults, ADeviceThatIsLostSaysInWhichStep) {
     const json worker = serving_.worker();
     const auto words = worker["last_death"].get<std::string>();
     EXPECT_TRUE(
-        std::regex_search(words, std::regex("step \\d+ \\(\\d+ columns of \\d+ sequences\\)")))
+        std::regex_search(words, std::regex("step \\d+ \\(\\d+ columns of \\d+ sequences\\).*: "
+                                            "recorded for \\d+ columns and \\d+ outputs")))
         << fault << ": " << words;
     std::printf("%s: %s (%s)\n", fault, words.c_str(),
                 worker["last_death_cause"].get<std::string>().c_str());

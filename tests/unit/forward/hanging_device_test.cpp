@@ -102,11 +102,39 @@ TEST_F(FailingDevice, AHangInAStepIsAnErrorAndTheEnd) {
   const auto rows = run_step(**executor, columns, {{0}});
   ASSERT_FALSE(rows.ok());
   EXPECT_EQ(rows.error().code(), ErrorCode::kDeadlineExceeded);
+  EXPECT_TRUE(rows.error().message().starts_with(
+      "recorded for 1 columns and 1 outputs, with barriers: submission "))
+      << rows.error().message();
   const auto more = run_step(**executor, columns, {{0}});
   ASSERT_FALSE(more.ok());
   EXPECT_EQ(more.error().message(), rows.error().message());
   executor->reset();
   EXPECT_TRUE(device_->abandoned());
+}
+
+// Marks change no result. While the device waits for something before a step, no kernel is blamed.
+TEST_F(FailingDevice, MarksOfKernelsChangeNothingAndBlameNoKernelThatDidNotRun) {
+  const auto right = load_and_run();
+  ASSERT_TRUE(right.ok()) << right.error().message();
+  options_.gpu.command_buffer_ring.mark_kernels = true;
+  for (const bool enabled : {false, true}) {
+    options_.gpu.enabled = enabled;
+    const auto marked = load_and_run();
+    ASSERT_TRUE(marked.ok()) << marked.error().message();
+    EXPECT_EQ(*marked, *right);
+  }
+  options_.wait_timeout_ms = 3000;
+  auto executor = load();
+  ASSERT_TRUE(executor.ok()) << executor.error().message();
+  Standstill standstill(*device_);
+  standstill.begin();
+  const std::vector<Column> columns{{5, 0, 0, Output::kLogits}};
+  const auto rows = run_step(**executor, columns, {{0}});
+  ASSERT_FALSE(rows.ok());
+  EXPECT_NE(rows.error().message().find("the device stopped between submissions"),
+            std::string::npos)
+      << rows.error().message();
+  executor->reset();
 }
 
 // The object that ends has no work under way, while other work on the device never ends.
