@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -27,6 +28,7 @@
 #include "orchestrator/memory_reserve.hpp"
 #include "orchestrator/metrics/host_figures.hpp"
 #include "orchestrator/metrics/metrics.hpp"
+#include "orchestrator/metrics/nvidia_watch.hpp"
 #include "orchestrator/reloader.hpp"
 #include "orchestrator/router/router.hpp"
 #include "orchestrator/service_manager.hpp"
@@ -178,6 +180,24 @@ std::vector<DaemonFigure> figures_of_loop_and_log(const EventLoop& loop) {
   };
 }
 
+// The machine and its devices. Each Xid error is counted once: by the kernel's log, or if that can't be read, by what
+// NVIDIA's driver reports.
+class MachineWatch {
+ public:
+  explicit MachineWatch(const std::string& nvml_library)
+      : nvidia_({.program = worker_program(), .library = nvml_library}) {}
+
+  std::vector<DaemonFigure> figures() {
+    std::vector<DaemonFigure> all = host_.figures();
+    std::ranges::move(nvidia_.figures(!host_.reads_kernel_log()), std::back_inserter(all));
+    return all;
+  }
+
+ private:
+  HostWatch host_;
+  NvidiaWatch nvidia_;
+};
+
 std::vector<DaemonFigure> figures_of_server(const Server& server) {
   const Server::Figures now = server.figures();
   const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
@@ -268,8 +288,8 @@ int serve(const config::Sources& sources, config::Settings settings) {
   Metrics metrics(router, disk.journal.get());
   metrics.add_figures([&loop] { return figures_of_loop_and_log(loop); });
   metrics.add_figures([&server] { return figures_of_server(server); });
-  HostWatch host;
-  metrics.add_figures([&host] { return host.figures(); });
+  MachineWatch machine(settings.server.nvml_library);
+  metrics.add_figures([&machine] { return machine.figures(); });
   ResumableStreams streams(loop, router, metrics, disk.journal.get(),
                            {std::chrono::seconds(settings.isolation.resume_window_s),
                             std::chrono::seconds(settings.server.request_timeout_s),

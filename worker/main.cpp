@@ -30,6 +30,7 @@
 #include "worker/main_load.hpp"
 #include "worker/main_loop.hpp"
 #include "worker/main_machine.hpp"
+#include "worker/main_nvidia.hpp"
 #include "worker/main_outbox.hpp"
 #include "worker/main_sandbox.hpp"
 #include "worker/main_vault.hpp"
@@ -301,6 +302,7 @@ int run(int argc, char** argv) {
     return ipc::kExitUsage;
   }
   if (argc == 2 && std::string_view(argv[1]) == "--list-devices") return list_devices();
+  if (argc == 3 && std::string_view(argv[1]) == "--watch-nvidia") return watch_nvidia(argv[2]);
   const Result<bool> read = options.read(argc, argv);
   if (!read.ok()) {
     std::fprintf(stderr, "bulkhead-worker: %s; --help shows what there is\n",

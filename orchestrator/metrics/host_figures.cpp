@@ -189,6 +189,10 @@ void XidCounter::take(const std::string& line) {
   ++state_->counts[{line.substr(device, close - device), line.substr(number, end - number)}];
 }
 
+bool XidCounter::reads_log() const {
+  return state_->log.valid();
+}
+
 std::vector<DaemonFigure> XidCounter::read_on() {
   // A read gives one record. EPIPE means that records were overwritten before they were read; the next read continues
   // behind them.
@@ -202,8 +206,8 @@ std::vector<DaemonFigure> XidCounter::read_on() {
   std::vector<DaemonFigure> figures;
   for (const auto& [of, count] : state_->counts) {
     figures.push_back({"bulkhead_device_xid_errors_total",
-                       "Errors of a device that NVIDIA's driver wrote into the kernel's log", count,
-                       true, "device", of.first, "xid", of.second});
+                       "Xid errors that NVIDIA's driver reported", count, true, "device", of.first,
+                       "xid", of.second});
   }
   return figures;
 }
@@ -211,7 +215,8 @@ std::vector<DaemonFigure> XidCounter::read_on() {
 // ---- the thread ----
 
 struct HostWatch::State {
-  explicit State(std::string the_root) : root(std::move(the_root)), xids(root) {}
+  explicit State(std::string the_root)
+      : root(std::move(the_root)), xids(root), reads_kernel_log(xids.reads_log()) {}
 
   std::vector<DaemonFigure> look() {
     std::vector<DaemonFigure> figures = look_at_host(root);
@@ -235,6 +240,7 @@ struct HostWatch::State {
 
   const std::string root;
   XidCounter xids;  // only the thread uses it once it runs
+  const bool reads_kernel_log;
   std::mutex mutex;
   std::condition_variable asked;
   bool wanted = false, ends = false;
@@ -253,6 +259,10 @@ HostWatch::~HostWatch() {
   const std::lock_guard lock(state_->mutex);
   state_->ends = true;
   state_->asked.notify_one();
+}
+
+bool HostWatch::reads_kernel_log() const {
+  return state_->reads_kernel_log;
 }
 
 std::vector<DaemonFigure> HostWatch::figures() {

@@ -1,6 +1,7 @@
 // Figures of the machine: its memory and the pressure on it; temperature, throttling and memory of devices; and Xid
 // errors of NVIDIA's driver. All come from files in /proc and /sys and from the kernel's log; no device is opened. If
-// a system lacks a file, the figure is missing: docs/operation.md lists what each system provides.
+// a system lacks a file, the figure is missing: docs/operation.md lists what each system provides. NVIDIA's driver has
+// no such files, and nvidia_watch.hpp asks it.
 #pragma once
 
 #include <memory>
@@ -22,6 +23,8 @@ class HostWatch {
 
   // Returns the figures of the last look, and starts another look if that was a second ago.
   std::vector<DaemonFigure> figures();
+  // Returns whether the kernel's log can be read, so that Xid errors are counted here.
+  bool reads_kernel_log() const;
 
  private:
   struct State;
@@ -38,6 +41,7 @@ class XidCounter {
   ~XidCounter();
   // Reads the new part of the log, then returns the counts. Returns nothing if the log can't be read.
   std::vector<DaemonFigure> read_on();
+  bool reads_log() const;
   // Takes a line such as "6,1234,5678,-;NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus."
   void take(const std::string& line);
 

@@ -349,6 +349,71 @@ TEST(WorkersLog, AFloodIsCountedAndTold) {
 }
 
 // Any user of the machine may read the command line.
+// The daemon with a scripted worker, and with the real process that asks NVIDIA's driver, which a library plays.
+class NvidiaDriver : public testing::Test {
+ protected:
+  NvidiaDriver() {
+    std::filesystem::create_directories(folder_);
+    std::ofstream(folder_ + "/worker")
+        << "#!/bin/sh\nif [ \"$1\" = --watch-nvidia ]; then exec '" BULKHEAD_WORKER_PROGRAM
+           "' \"$@\"; fi\n"
+        << "exec '" FAKE_WORKER "' \"$@\"\n";
+    ::chmod((folder_ + "/worker").c_str(), 0700);
+    behave("well");
+  }
+  ~NvidiaDriver() override { std::filesystem::remove_all(folder_); }
+
+  void behave(const std::string& how) const {
+    std::ofstream(folder_ + "/new") << how << "\n";
+    std::filesystem::rename(folder_ + "/new", folder_ + "/behaviour");
+  }
+  Serving serve_with_driver() const {
+    return serve({"server.nvml_library=" FAKE_NVML_LIBRARY},
+                 {{"BULKHEAD_WORKER", folder_ + "/worker"}, {"FAKE_NVML", folder_ + "/behaviour"}});
+  }
+  // Returns how many processes ask this test's driver.
+  int processes() const {
+    int found = 0;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+      std::ifstream command(entry.path() / "cmdline"), environment(entry.path() / "environ");
+      const std::string words{std::istreambuf_iterator<char>(command), {}};
+      const std::string values{std::istreambuf_iterator<char>(environment), {}};
+      found += words.find("--watch-nvidia") != std::string::npos &&
+               values.find(folder_) != std::string::npos;
+    }
+    return found;
+  }
+  static constexpr const char* kMemory = "bulkhead_device_memory_bytes{device=\"0000:01:00.0\"}";
+
+  const std::string folder_ = testing::TempDir() + "nvidia-" + std::to_string(::getpid());
+};
+
+TEST_F(NvidiaDriver, ThatHangsHoldsUpNeitherRequestsNorFiguresNorTheEnd) {
+  const Serving serving = serve_with_driver();
+  ASSERT_TRUE(Serving::eventually([&] { return serving.metric(kMemory) == 4000; }));
+  EXPECT_EQ(serving.metric("bulkhead_device_throttled{device=\"0000:01:00.0\"}"), 1);
+  EXPECT_EQ(processes(), 1);
+  behave("hang");
+  ASSERT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_device_watch_up") == 0; }));
+  EXPECT_EQ(serving.metric(kMemory), -1);
+  EXPECT_TRUE(answers(serving));
+  EXPECT_THAT(serving.daemon->log(), HasSubstr("the driver may hang"));
+  EXPECT_LE(processes(), 1);
+  serving.daemon->signal(SIGTERM);
+  EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
+  EXPECT_EQ(processes(), 0);
+}
+
+TEST_F(NvidiaDriver, LeavesNoProcessBehindADaemonThatIsKilled) {
+  const Serving serving = serve_with_driver();
+  ASSERT_TRUE(Serving::eventually([&] { return serving.metric(kMemory) == 4000; }));
+  behave("hang");
+  (void)serving.get("/metrics");
+  serving.daemon->signal(SIGKILL);
+  EXPECT_TRUE(Serving::eventually([&] { return processes() == 0; }));
+}
+
 TEST(CommandLine, ShowsNoApiKey) {
   const Serving serving =
       serve({"server.api_key=open-sesame", "server.keys=alice sesame-1,bob sesame-2 streams=3"});
