@@ -4,6 +4,7 @@
 
 #include "config/access_key.hpp"
 #include "config/base/loopback.hpp"
+#include "config/http_address.hpp"
 #include "config/loader.hpp"
 
 namespace bulkhead::config {
@@ -45,6 +46,12 @@ Status Loader::check_server() const {
     if (host.find_first_of("/ ") == std::string::npos) continue;
     return wrong(origin("server.allowed_hosts"), "server.allowed_hosts",
                  "'" + host + "' is no host name; write it as chat.example.org, without http://");
+  }
+  if (!server.otlp_endpoint.empty()) {
+    const Result<HttpAddress> collector = parse_http_address(server.otlp_endpoint);
+    if (!collector.ok())
+      return wrong(origin("server.otlp_endpoint"), "server.otlp_endpoint",
+                   collector.error().message());
   }
   for (const std::string& page : server.allowed_origins) {
     const std::size_t scheme = page.find("://");

@@ -21,6 +21,7 @@
 #include "config/base/percent.hpp"
 #include "config/base/program_options.hpp"
 #include "config/config.hpp"
+#include "config/http_address.hpp"
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/http/api.hpp"
 #include "orchestrator/http/server.hpp"
@@ -34,6 +35,7 @@
 #include "orchestrator/service_manager.hpp"
 #include "orchestrator/supervisor/control_groups.hpp"
 #include "orchestrator/supervisor/worker_log.hpp"
+#include "orchestrator/tracing/span_export.hpp"
 
 namespace {
 
@@ -256,6 +258,22 @@ std::unique_ptr<ControlGroups> control_groups(const config::IsolationSettings& i
   return std::make_unique<ControlGroups>(ControlGroupPlaces());
 }
 
+// Returns nothing to read and no file without a path.
+Result<DiskJournal::Opened> open_journal(EventLoop& loop, const std::string& path) {
+  if (path.empty()) return DiskJournal::Opened{};
+  return DiskJournal::open(loop, {.path = path});
+}
+
+// Returns null without server.otlp_endpoint.
+std::unique_ptr<SpanExport> span_export(const config::ServerSettings& settings, Metrics& metrics) {
+  if (settings.otlp_endpoint.empty()) return nullptr;
+  auto spans = std::make_unique<SpanExport>(SpanExport::Options{
+      .collector = *config::parse_http_address(settings.otlp_endpoint),  // the settings are checked
+      .version = BULKHEAD_VERSION});
+  metrics.add_figures([export_to = spans.get()] { return export_to->figures(); });
+  return spans;
+}
+
 std::string listening_line(std::string host, std::uint16_t port) {
   if (host.find(':') != std::string::npos && host.front() != '[') host = "[" + host + "]";
   return fmt::format("listening on http://{}:{}", host, port);
@@ -276,25 +294,24 @@ int serve(const config::Sources& sources, config::Settings settings) {
   Status listening = passed.empty() ? server.listen() : server.listen_at(std::move(passed));
   if (!listening.ok()) return fail(listening.error().message());
 
-  DiskJournal::Opened disk;
-  if (!settings.isolation.journal_path.empty()) {
-    auto opened = DiskJournal::open(loop, {.path = settings.isolation.journal_path});
-    if (!opened.ok()) return fail(opened.error().message());
-    disk = *std::move(opened);
-  }
+  Result<DiskJournal::Opened> disk = open_journal(loop, settings.isolation.journal_path);
+  if (!disk.ok()) return fail(disk.error().message());
 
   const std::unique_ptr<ControlGroups> groups = control_groups(settings.isolation);
   Router router(loop, {worker_program(), settings, groups.get()});
-  Metrics metrics(router, disk.journal.get());
+  Metrics metrics(router, disk->journal.get());
   metrics.add_figures([&loop] { return figures_of_loop_and_log(loop); });
   metrics.add_figures([&server] { return figures_of_server(server); });
   MachineWatch machine(settings.server.nvml_library);
   metrics.add_figures([&machine] { return machine.figures(); });
-  ResumableStreams streams(loop, router, metrics, disk.journal.get(),
+  const std::unique_ptr<SpanExport> spans = span_export(settings.server, metrics);
+  ResumableStreams streams(loop, router, metrics, disk->journal.get(),
                            {std::chrono::seconds(settings.isolation.resume_window_s),
                             std::chrono::seconds(settings.server.request_timeout_s),
                             std::chrono::seconds(settings.server.stream_keep_alive_s)});
   Api api(loop, router, metrics, streams, {settings.server, loopback});
+  api.export_spans(spans.get());
+  streams.export_spans(spans.get());
   api.connection_count = [&server] { return server.connections(); };
   metrics.add_figures([&api] { return api.figures(); });
 
@@ -335,7 +352,7 @@ int serve(const config::Sources& sources, config::Settings settings) {
   Reloader reloader({loop, sources, worker_program(), settings, router, server, api, streams});
   loop.on_hangup_signal([&] { reloader.reload(); });
 
-  streams.recover(std::move(disk.requests), api.limits());
+  streams.recover(std::move(disk->requests), api.limits());
   server.serve(api);
   router.start();
   loop.run();

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "config/base/log.hpp"
+#include "config/base/random.hpp"
 #include "orchestrator/http/key_limits.hpp"
+#include "orchestrator/tracing/span_export.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -119,6 +121,7 @@ void Answer::count_end(int status, std::string_view how) {
                  Field::milliseconds(
                      "ttft_ms", first_token_ == Clock::time_point{} ? -1.0 : first_token.count())};
     if (facts.recovered) line.more.push_back(Field::flag("recovered", true));
+    if (services_.spans != nullptr) export_span(status, how, facts);
   }
   end_request(services_.metrics, std::move(line));
   ticket_.reset();
@@ -131,6 +134,38 @@ void Answer::queue_ended(Clock::time_point first_token, const ipc::Finished& fin
   services_.metrics.time(events::kPrefill, reading);
   services_.metrics.time(events::kQueue,
                          std::max<Clock::duration>(first_token - began_ - reading, {}));
+  const Clock::time_point reading_began = std::max(began_, first_token - reading);
+  if (reading_began_ == Clock::time_point{} || reading_began < reading_began_)
+    reading_began_ = reading_began;
+}
+
+// A client that does not record its trace wants no span of it. A request without a trace begins one.
+void Answer::export_span(int status, std::string_view how, const Facts& facts) const {
+  if (trace_.known() && !trace_.sampled()) return;
+  const auto now = Clock::now();
+  const auto wall_now = GenerationSpan::Time::clock::now();
+  const auto wall = [&](Clock::time_point time) {
+    if (time == Clock::time_point{}) return GenerationSpan::Time{};
+    return wall_now - std::chrono::duration_cast<GenerationSpan::Time::duration>(now - time);
+  };
+  const auto random_hex = [] { return fmt::format("{:016x}", random_u64() | 1); };
+  GenerationSpan span;
+  span.trace_id = trace_.known() ? std::string(trace_.trace_id()) : random_hex() + random_hex();
+  span.span_id = trace_.known() ? trace_.span_id : random_hex();
+  if (trace_.known()) span.parent_id = trace_.parent_id();
+  span.name = method_.empty() ? endpoint_ : method_ + " " + endpoint_;
+  span.began = wall(began_);
+  span.ended = wall_now;
+  span.reading_began = wall(reading_began_);
+  span.first_token = wall(first_token_);
+  span.status = status;
+  span.end = how;
+  span.request_id = facts.id;
+  span.model = facts.model;
+  span.prompt_tokens = facts.usage.prompt_tokens;
+  span.cached_tokens = facts.usage.cached_tokens;
+  span.completion_tokens = facts.usage.completion_tokens;
+  services_.spans->add(std::move(span));
 }
 
 RequestLine Answer::line_of(int status) const {

@@ -29,6 +29,7 @@
 namespace bulkhead::orchestrator {
 
 class Answer;
+class SpanExport;
 
 // The parts of the daemon that answers need.
 struct AnswerServices {
@@ -37,6 +38,7 @@ struct AnswerServices {
   Metrics& metrics;
   std::unordered_set<std::shared_ptr<Answer>> held = {};  // answers that keep themselves alive
   std::chrono::seconds keep_alive{0};                     // server.stream_keep_alive_s
+  SpanExport* spans = nullptr;                            // null without server.otlp_endpoint
 };
 
 class Answer : public RequestObserver, public std::enable_shared_from_this<Answer> {
@@ -129,6 +131,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
  private:
   bool generates() const { return !facts().id.empty(); }
   void count_end(int status, std::string_view how);
+  void export_span(int status, std::string_view how, const Facts& facts) const;
 
   // Returns the parts of the log line that all answers have.
   RequestLine line_of(int status) const;
@@ -142,6 +145,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   bool spoke_ = false;  // whether the stream has sent anything since silence_ was started
   const Clock::time_point began_ = Clock::now();
   Clock::time_point first_token_;
+  Clock::time_point reading_began_;  // when a worker first looked at a prompt of it; 0: unknown
 };
 
 // An answer that lives as long as its client's connection, and keeps itself alive until it ends.

@@ -21,6 +21,8 @@ class Api {
   Api(EventLoop& loop, Router& router, Metrics& metrics, ResumableStreams& streams,
       ApiOptions options);
 
+  // Sends spans of answers to requests that come from now on. `spans` must outlive this object.
+  void export_spans(SpanExport* spans) { context_.services.spans = spans; }
   // Uses these settings for requests that come from now on.
   void configure(config::ServerSettings server);
 

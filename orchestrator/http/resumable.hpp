@@ -52,6 +52,9 @@ class ResumableStreams {
     services_.keep_alive = options.keep_alive;
   }
 
+  // Sends spans of streams that end from now on. `spans` must outlive this object.
+  void export_spans(SpanExport* spans) { services_.spans = spans; }
+
   // Continues the streams that an earlier daemon left, each with the key that began it. Call it before the first
   // start().
   void recover(std::vector<DiskRequest> requests, const KeyLimits& limits);

@@ -37,6 +37,11 @@ std::string TraceContext::field() const {
   return fmt::format("00-{}-{}-{}", trace_id(), span_id, parent.substr(53, 2));
 }
 
+bool TraceContext::sampled() const {
+  constexpr std::string_view kOdd = "13579bdf";  // bit 0 of the flags
+  return kOdd.find(parent[kBytes - 1]) != std::string_view::npos;
+}
+
 TraceContext TraceContext::from_record(std::string_view record) {
   TraceContext trace = trace_of(record.substr(0, kBytes));
   if (trace.known() && record.size() == kBytes + 16) trace.span_id = record.substr(kBytes);

@@ -12,6 +12,7 @@ struct TraceContext {
   std::string span_id;  // of this request, 16 hex digits; empty if `parent` is empty
 
   bool known() const { return !parent.empty(); }
+  bool sampled() const;  // whether the client records this trace; a trace must be known()
   std::string_view trace_id() const { return std::string_view(parent).substr(3, 32); }
   std::string_view parent_id() const { return std::string_view(parent).substr(36, 16); }
   // Returns the form for the journal; empty if the request has no trace.
