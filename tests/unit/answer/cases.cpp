@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 
 #include <gtest/gtest.h>
 
@@ -158,11 +159,20 @@ Expected expected_at(const Case& each, std::size_t bytes) {
   return result;
 }
 
-AnswerParser parser_for(const Case& each) {
-  Result<Tools> tools = Tools::from_json(each.tools);
+// Reads each text once: some tests need a parser for every cut of a case.
+const Tools& tools_of(const std::string& text) {
+  static std::map<std::string, Tools> read;
+  const auto found = read.find(text);
+  if (found != read.end()) return found->second;
+  Result<Tools> tools = Tools::from_json(text);
   EXPECT_TRUE(tools.ok());
-  return AnswerParser(*family_named(each.family),
-                      {.tools = *tools, .prompt_end = each.prompt_end, .id_seed = 7});
+  return read.emplace(text, tools.ok() ? *std::move(tools) : Tools()).first->second;
+}
+
+AnswerParser parser_for(const Case& each) {
+  return AnswerParser(*family_named(each.family), {.tools = tools_of(each.tools),
+                                                   .prompt_end = each.prompt_end,
+                                                   .id_seed = 7});
 }
 
 Message parse(const Case& each, std::string_view raw, std::size_t step, Ended ended) {

@@ -84,19 +84,20 @@ TEST(EngineParts, ReasoningContentAndCalls) {
   EXPECT_EQ(answer.parts[5], (ipc::AnswerPart{PartKind::kArguments, 1, "{}", ""}));
 }
 
-// Wherever the worker died, the successor continues with what was not sent yet, with the same ids.
+// Wherever the worker died, a successor continues with what was not sent yet, with the same ids. What one worker has
+// sent at each place is what it would have sent before it died there; one successor gets the request for all places.
 TEST(EngineParts, AResumedAnswerHasTheSameParts) {
   PartsHarness calm(kRaw);
   calm.engine.submit(chat_request());
   calm.run();
   const std::vector<ipc::TokenId> tokens = calm.answer(1).tokens;
   const std::string whole = flat(calm.answer(1).parts);
+  PartsHarness first(kRaw), second(kRaw);
+  first.engine.submit(chat_request());
   for (std::size_t kept = 0; kept <= tokens.size(); kept += kStride) {
-    PartsHarness first(kRaw);
-    first.engine.submit(chat_request());
     first.run_until_tokens(1, kept);
     ASSERT_EQ(first.answer(1).tokens.size(), kept);
-    PartsHarness second(kRaw);
+    second.answers.clear();
     ipc::Submit again = chat_request();
     again.accepted_tokens.assign(tokens.begin(),
                                  tokens.begin() + static_cast<std::ptrdiff_t>(kept));

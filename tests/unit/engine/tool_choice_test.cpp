@@ -45,8 +45,11 @@ bool has_content(const Answer& answer) {
 
 TEST(ToolChoice, RequiredIsOneCallAtLeastAndNothingElse) {
   int ended = 0;
+  ToolHarness harness;
   for (std::uint64_t id = 0; id < 12; ++id) {
-    const Answer answer = alone(asks(id, ToolChoice::kRequired));
+    harness.engine.submit(asks(id, ToolChoice::kRequired));
+    harness.run();
+    const Answer& answer = harness.answer(id);
     ASSERT_TRUE(answer.finished) << answer.failed->message;
     EXPECT_FALSE(has_content(answer));
     if (answer.finished->reason == FinishReason::kLength) continue;
@@ -58,8 +61,11 @@ TEST(ToolChoice, RequiredIsOneCallAtLeastAndNothingElse) {
 }
 
 TEST(ToolChoice, NamedIsOneCallOfThatTool) {
+  ToolHarness harness;
   for (std::uint64_t id = 0; id < 12; ++id) {
-    const Answer answer = alone(asks(id, ToolChoice::kNamed));
+    harness.engine.submit(asks(id, ToolChoice::kNamed));
+    harness.run();
+    const Answer& answer = harness.answer(id);
     ASSERT_TRUE(answer.finished) << answer.failed->message;
     ASSERT_EQ(answer.finished->reason, FinishReason::kStop);
     ASSERT_EQ(calls_of(answer).size(), 1U);
@@ -120,8 +126,11 @@ TEST(ToolChoice, MasksStepsAheadAndGuessesChangeNoTokenOfCalls) {
 // The prompt has opened the reasoning, which is not restricted; then the call comes.
 TEST(ToolChoice, ReasoningComesBeforeTheCall) {
   int reasoned = 0;
+  ToolHarness harness("hermes", "<think>");
   for (std::uint64_t id = 0; id < 6; ++id) {
-    const Answer answer = alone(asks(id, ToolChoice::kNamed), "hermes", "<think>");
+    harness.engine.submit(asks(id, ToolChoice::kNamed));
+    harness.run();
+    const Answer& answer = harness.answer(id);
     ASSERT_TRUE(answer.finished) << answer.failed->message;
     EXPECT_FALSE(has_content(answer));
     if (answer.finished->reason == FinishReason::kLength) continue;
@@ -135,14 +144,14 @@ TEST(ToolChoice, ReasoningComesBeforeTheCall) {
 // The table has no row for this template, so the form of a call is derived from it.
 TEST(ToolChoice, CallsOfADerivedFamilyAreHeld) {
   int ended = 0;
+  ToolHarness harness;
+  harness.language.chat = jinja::Chat::load(
+      "{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}<call>{\"fn\":"
+      "{{ c.function.name | tojson }},\"args\":{{ c.function.arguments | tojson }}}</call>"
+      "{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
+      "", "");
+  harness.language.family = &model::answer::family_of_chat(*harness.language.chat);
   for (std::uint64_t id = 0; id < 6; ++id) {
-    ToolHarness harness;
-    harness.language.chat = jinja::Chat::load(
-        "{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}<call>{\"fn\":"
-        "{{ c.function.name | tojson }},\"args\":{{ c.function.arguments | tojson }}}</call>"
-        "{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
-        "", "");
-    harness.language.family = &model::answer::family_of_chat(*harness.language.chat);
     harness.engine.submit(asks(id, ToolChoice::kRequired));
     harness.run();
     const Answer& answer = harness.answer(id);
@@ -272,8 +281,8 @@ TEST(ToolChoice, EachFamilyCanBeMadeToCall) {
     const bool channels = calls.syntax == model::answer::CallSyntax::kChannels;
     for (const auto& words : {marks, std::vector<std::string>()}) {
       int ended = 0;
+      ToolHarness harness(family.name.c_str(), channels ? "<|start|>assistant" : "", words);
       for (std::uint64_t id = 0; id < 3 && !(kSample && ended > 0); ++id) {
-        ToolHarness harness(family.name.c_str(), channels ? "<|start|>assistant" : "", words);
         harness.engine.submit(asks(id, ToolChoice::kNamed));
         harness.run();
         const Answer& answer = harness.answer(id);
@@ -314,11 +323,15 @@ TEST(ToolChoice, NeighboursAndTheySayTheSameAsAlone) {
 TEST(ToolChoice, AResumedAnswerGoesOnAsItWouldHave) {
   for (const ipc::Submit& request : some_of_each()) {
     const Answer whole = alone(request);
+    ToolHarness successor;
     for (std::size_t kept = 0; kept <= whole.tokens.size(); kept += 3 * kStride) {
       ipc::Submit resumed = request;
       resumed.accepted_tokens.assign(whole.tokens.begin(),
                                      whole.tokens.begin() + static_cast<std::ptrdiff_t>(kept));
-      const Answer rest = alone(resumed);
+      successor.answers.clear();
+      successor.engine.submit(resumed);
+      successor.run();
+      const Answer& rest = successor.answer(request.request.value);
       ASSERT_TRUE(rest.finished);
       std::vector<ipc::TokenId> tokens = resumed.accepted_tokens;
       tokens.insert(tokens.end(), rest.tokens.begin(), rest.tokens.end());
