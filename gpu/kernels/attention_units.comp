@@ -70,7 +70,7 @@ void leave_partial(uint64_t base, uint columns, uint heads, uint split) {
 #include "attention_near.glsl"
 
 // Computes the heads of a group with a workgroup, as many splits at a time as it has subgroups.
-// Entries that an invocation finishes.
+// The number of entries that one invocation finishes.
 const uint kItems = (kTogetherHeads * kHeadPadded + kInvocations - 1u) / kInvocations;
 
 void leave_in_room(uint heads) {

@@ -2,7 +2,7 @@
 // library is loaded and at each call, how it behaves:
 //
 //     well       two devices; the first is slowed down by heat
-//     absent     nvmlInit_v2 says that no driver is loaded
+//     absent     nvmlInit_v2 returns the error for a driver that is not loaded
 //     hang       no call that asks a device returns
 //     lie        a device has 5,000 degrees
 //     crash      the process dies by a signal

@@ -17,8 +17,8 @@ void Engine::make_masks() {
   }
 }
 
-// Gives the step submitted last its masks, once every token before them is known. Until then no further step is
-// submitted. In steady use that costs the device no time: it computes the step's logits meanwhile.
+// Gives the step submitted last its masks, once the engine knows every token before them. The engine submits no further
+// step until then. The device usually loses no time, because it is still computing the step's logits.
 Status Engine::give_masks() {
   if (masked_step_ == nullptr) return {};
   const bool known = std::ranges::none_of(masked_step_->columns, [](const Column& column) {

@@ -72,7 +72,7 @@ class Sandbox : public testing::Test {
   fs::path model() const { return fs::path(folder_) / "model.gguf"; }
   fs::path secret() const { return fs::path(folder_) / "secret"; }
 
-  // `namespaces` false: only Landlock and seccomp, as if the kernel refused namespaces.
+  // If `namespaces` is false, the process has only Landlock and seccomp, as on a kernel that refuses namespaces.
   int confined(const Attempt& attempt, int region = -1, bool namespaces = false) const {
     return in_child([&] {
       SandboxRequest request;
