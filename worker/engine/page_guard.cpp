@@ -13,6 +13,9 @@ namespace {
 
 // The guard does not compare a page again for the next sequence if it has compared the page within this time.
 constexpr std::chrono::seconds kFresh{1};
+// Whatever has changed one page may have changed others meanwhile: for this time after the guard has found a changed
+// page, it compares every page that a sequence finds.
+constexpr std::chrono::seconds kSuspicious{10};
 constexpr std::chrono::milliseconds kBetweenScrubs{250};
 // The bytes of weights that a lot compares: few enough that steps and heartbeats continue meanwhile.
 constexpr std::uint64_t kMostWeightBytes = std::uint64_t{64} << 20;
@@ -75,7 +78,10 @@ void PageGuard::used(StateSlot slot) {
 }
 
 void PageGuard::found(PageIndex page) {
-  if (most_ > 0 && now_() - pages_[page].checked >= kFresh) want_check(page);
+  if (most_ == 0) return;
+  const auto now = now_();
+  const bool suspicious = damaged_at_ && now - *damaged_at_ < kSuspicious;
+  if (suspicious || now - pages_[page].checked >= kFresh) want_check(page);
 }
 
 void PageGuard::want_check(PageIndex number) {
@@ -109,6 +115,7 @@ Result<std::vector<EnteredPage>> PageGuard::sound(std::span<const EnteredPage> p
       ++figures_.checked;
       if (sums[i] == page.sum) continue;
       ++figures_.damaged;
+      damaged_at_ = now_();
       damaged_.push_back(page.page);
       spoilt[page.page] = true;
       // Whatever was computed behind a window page was also computed behind its full page.
@@ -150,7 +157,9 @@ Result<std::vector<bool>> PageGuard::whole(std::span<const EnteredState> states)
     for (std::size_t i = 0; i < lot.size(); ++i) {
       whole[at + i] = sums[i] == lot[i].sum;
       ++figures_.checked;
-      figures_.damaged += whole[at + i] ? 0 : 1;
+      if (whole[at + i]) continue;
+      ++figures_.damaged;
+      damaged_at_ = now_();
     }
   }
   return whole;
@@ -278,6 +287,7 @@ void PageGuard::learn(const Job& job, const PageSum& sum) {
   ++figures_.checked;
   if (page.sum == sum) return;
   ++figures_.damaged;
+  damaged_at_ = page.checked;
   if (job.page < first_state_) return damaged_.push_back(job.page);
   const StateSlot slot = job.page - first_state_;
   damaged_states_.push_back({slot, page_of_[slot], sum});

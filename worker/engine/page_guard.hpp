@@ -7,6 +7,7 @@
 //     entered()          A page is full. The guard has the device make its sum.
 //       the sum is there The guard tells the ledger of the page and its sum.
 //     found()            A sequence reuses the page. The guard has it compared beside the next step,
+//                        unless it was compared within the last second and no damage was found lately,
 //                        and collect() says whether to believe the step's results.
 //     left()             The guard forgets the page.
 //
@@ -28,6 +29,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -141,6 +143,8 @@ class PageGuard final : public PageLedger, public StateLedger {
   std::vector<EnteredState> collected_states_;  // by the last collect()
   std::chrono::steady_clock::time_point scrubbed_{};
   bool scrubbed_ever_ = false;
+  std::optional<std::chrono::steady_clock::time_point>
+      damaged_at_;  // when the last damage was found
   PageIndex cursor_ = 0;
   double pages_due_ = 0, bytes_due_ = 0;
   std::uint64_t weights_left_ = 0;  // bytes of the weights that are still in doubt

@@ -88,6 +88,36 @@ TEST(SpoiltPages, OneThatWaitsIsNotBelievedWhenItIsFound) {
   }
 }
 
+// The comparisons of all pages are fresh, then two pages change and the background finds one of them.
+TEST(SpoiltPages, OneThatWasComparedJustNowIsComparedAgainOnceAnotherIsFound) {
+  EngineHarness harness(limits_with(1), with_prefixes(std::chrono::seconds(1)));
+  const Tokens first = some_tokens(1, 14), second = some_tokens(2, 14);
+  const Tokens expected = answer_to(harness.executor, second, 20);
+  harness.engine.submit(endless(1, first, 20));
+  harness.engine.submit(endless(2, second, 20));
+  harness.run();
+  ASSERT_EQ(harness.answer(2).tokens, expected);
+  const auto turn_until = [&](auto done) {
+    for (int i = 0; i < 20 && !done(); ++i) {
+      harness.now += std::chrono::milliseconds(300);
+      harness.turn();
+    }
+    return done();
+  };
+  const std::uint32_t cached = harness.engine.scheduler().pool().cached_pages();
+  ASSERT_TRUE(turn_until([&] { return figure(harness, "kv_pages_checked_total") >= cached; }));
+  harness.executor.spoil(page_of(harness, first, 1));
+  harness.executor.spoil(page_of(harness, second, 1));
+  ASSERT_TRUE(turn_until([&] { return figure(harness, "kv_pages_damaged_total") > 0; }));
+  ASSERT_EQ(figure(harness, "kv_pages_damaged_total"), 1) << "the background has found only one";
+  harness.engine.submit(endless(3, first, 20));
+  harness.engine.submit(endless(4, second, 20));
+  harness.run();
+  EXPECT_EQ(harness.answer(3).tokens, harness.answer(1).tokens);
+  EXPECT_EQ(harness.answer(4).tokens, expected);
+  EXPECT_EQ(figure(harness, "kv_pages_damaged_total"), 2);
+}
+
 TEST(SpoiltPages, TheBackgroundFindsThemAndWhatFollowsThemGoes) {
   EngineHarness harness(limits_with(1), with_prefixes(std::chrono::seconds(10)));
   const Tokens prompt = some_tokens(1, 30);
