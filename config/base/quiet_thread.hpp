@@ -1,10 +1,17 @@
 // Threads that receive no signals. Only the threads that expect signals should get them, because a signal makes the
 // system call that it interrupts fail.
+//
+// quiet_thread() starts one that its owner joins. A DetachedThread may wait for the kernel or for another host for
+// longer than its owner lives.
 #pragma once
 
 #include <pthread.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <csignal>
+#include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -25,5 +32,37 @@ std::thread quiet_thread(Run run) {
   } const blocked;  // a new thread inherits the signal mask of the thread that starts it
   return std::thread(std::move(run));
 }
+
+// The owner awaits the thread's end for a limited time. One thread uses it.
+class DetachedThread {
+ public:
+  // Starts `run`, which may outlive this object and all that it does not own. Call it once. Throws as quiet_thread().
+  template <typename Run>
+  void start(Run run) {
+    end_ = std::make_shared<End>();
+    quiet_thread([run = std::move(run), end = end_]() mutable {
+      run();
+      const std::lock_guard lock(end->mutex);
+      end->reached = true;
+      end->changed.notify_all();
+    }).detach();
+  }
+  bool started() const { return end_ != nullptr; }
+
+  // Waits until the thread has ended, but no longer than `most`. Returns at once if no thread was started.
+  void await_end(std::chrono::milliseconds most) const {
+    if (end_ == nullptr) return;
+    std::unique_lock lock(end_->mutex);
+    end_->changed.wait_for(lock, most, [this] { return end_->reached; });
+  }
+
+ private:
+  struct End {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool reached = false;
+  };
+  std::shared_ptr<End> end_;
+};
 
 }  // namespace bulkhead

@@ -9,14 +9,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <filesystem>
 #include <mutex>
 #include <optional>
 
 #include "config/base/clean_text.hpp"
 #include "config/base/log.hpp"
-#include "config/base/quiet_thread.hpp"
 #include "config/base/unique_fd.hpp"
 #include "ipc/device_watch.hpp"
 #include "orchestrator/supervisor/spawn.hpp"
@@ -88,9 +86,8 @@ struct NvidiaWatch::State {
   const Options options;
   const UniqueFd wake;
   std::mutex mutex;
-  std::condition_variable has_ended;
   // All of these are guarded by the mutex.
-  bool started = false, wanted = true, ends = false, over = false, up = false;
+  bool wanted = true, ends = false, up = false;
   std::uint64_t failures = 0;
   NvidiaReports reports;
   steady_clock::time_point looked_at{};
@@ -206,35 +203,30 @@ NvidiaWatch::NvidiaWatch(Options options) : state_(std::make_shared<State>(std::
 }
 
 NvidiaWatch::~NvidiaWatch() {
-  std::unique_lock lock(state_->mutex);
-  state_->ends = true;
-  state_->poke();
-  if (state_->started)
-    state_->has_ended.wait_for(lock, std::chrono::seconds(1), [this] { return state_->over; });
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->ends = true;
+    state_->poke();
+  }
+  thread_.await_end(std::chrono::seconds(1));
 }
 
 void NvidiaWatch::start_if_there() {
   const std::string& library = state_->options.library;
-  if (library.empty() || state_->started) return;
+  if (library.empty() || thread_.started()) return;
   std::error_code error;
   const bool there = library.find('/') != std::string::npos ||
                      std::filesystem::exists(state_->options.root + "/dev/nvidiactl", error);
   if (!there) return;
-  state_->started = true;
   // The thread is detached, because the kernel may hold its process when the daemon ends. The process ends with the
   // thread (PR_SET_PDEATHSIG).
-  quiet_thread([state = state_] {
-    state->run();
-    const std::lock_guard lock(state->mutex);
-    state->over = true;
-    state->has_ended.notify_all();
-  }).detach();
+  thread_.start([state = state_] { state->run(); });
 }
 
 std::vector<DaemonFigure> NvidiaWatch::figures(bool xids) {
   const std::lock_guard lock(state_->mutex);
   start_if_there();
-  if (!state_->started) return {};
+  if (!thread_.started()) return {};
   if (steady_clock::now() - state_->looked_at >= kLookWithin) {
     state_->wanted = true;
     state_->poke();

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/base/quiet_thread.hpp"
 #include "orchestrator/metrics/metrics.hpp"
 
 namespace bulkhead::orchestrator {
@@ -72,6 +73,7 @@ class NvidiaWatch {
   void start_if_there();
 
   std::shared_ptr<State> state_;
+  DetachedThread thread_;
 };
 
 }  // namespace bulkhead::orchestrator

@@ -17,7 +17,6 @@
 
 #include "config/base/clean_text.hpp"
 #include "config/base/log.hpp"
-#include "config/base/quiet_thread.hpp"
 #include "config/base/unique_fd.hpp"
 
 namespace bulkhead::orchestrator {
@@ -144,11 +143,11 @@ struct SpanExport::State {
 
   const Options options;
   std::mutex mutex;
-  std::condition_variable changed, has_ended;
+  std::condition_variable changed;
   // All of these are guarded by the mutex.
   std::deque<GenerationSpan> waiting;
   std::uint64_t exported = 0, refused = 0, no_room = 0;
-  bool ends = false, over = false;
+  bool ends = false;
   std::string told;  // the last failure that was logged; empty: the last request succeeded
 
  private:
@@ -175,19 +174,16 @@ struct SpanExport::State {
 
 SpanExport::SpanExport(Options options) : state_(std::make_shared<State>(std::move(options))) {
   // The thread is detached, because it may be waiting for a name server when the daemon ends.
-  quiet_thread([state = state_] {
-    state->run();
-    const std::lock_guard lock(state->mutex);
-    state->over = true;
-    state->has_ended.notify_all();
-  }).detach();
+  thread_.start([state = state_] { state->run(); });
 }
 
 SpanExport::~SpanExport() {
-  std::unique_lock lock(state_->mutex);
-  state_->ends = true;
-  state_->changed.notify_all();
-  state_->has_ended.wait_for(lock, kLastSpans, [this] { return state_->over; });
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->ends = true;
+    state_->changed.notify_all();
+  }
+  thread_.await_end(kLastSpans);
 }
 
 void SpanExport::add(GenerationSpan span) {

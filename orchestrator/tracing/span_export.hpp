@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "config/base/quiet_thread.hpp"
 #include "config/http_address.hpp"
 #include "orchestrator/metrics/metrics.hpp"
 
@@ -60,6 +61,7 @@ class SpanExport {
  private:
   struct State;
   std::shared_ptr<State> state_;
+  DetachedThread thread_;
 };
 
 }  // namespace bulkhead::orchestrator
