@@ -16,8 +16,6 @@ using nlohmann::json;
 
 namespace {
 
-constexpr std::size_t kAskedAtOnce = 16;  // how many inputs of one request workers have at the same time
-
 void read_input(Fields& fields, const char* name, EmbeddingRequest& request) {
   const json* input = fields.get(name);
   if (input == nullptr) return fields.refuse(name, "is missing.", "missing_parameter");
@@ -116,57 +114,22 @@ std::string base64_of(std::span<const float> values) {
   return text;
 }
 
-void EmbeddingAnswer::start(std::size_t model, std::chrono::seconds timeout) {
-  begin(timeout);
-  model_ = model;
-  model_name_ = services_.router.models()[model].id;
-  values_.resize(request_.inputs.size());
-  while (next_ < request_.inputs.size() && asked_.size() < kAskedAtOnce)
-    ask_next();
-}
-
-void EmbeddingAnswer::ask_next() {
-  const std::size_t index = next_++;
+Work EmbeddingAnswer::ask(std::size_t input) {
   ipc::Embed embed;
-  embed.input = std::move(request_.inputs[index]);
-  asked_.emplace(services_.router.start(model_, Work(std::move(embed)), *this), index);
+  embed.input = std::move(request_.inputs[input]);
+  return embed;
 }
 
-void EmbeddingAnswer::on_answer(RequestId request, const ipc::FromWorker& answer) {
-  auto self = shared_from_this();
-  const auto found = asked_.find(request);
-  if (found == asked_.end()) return;
+std::optional<ApiError> EmbeddingAnswer::take(std::size_t input, const ipc::FromWorker& answer) {
   const auto& embedded = std::get<ipc::Embedded>(answer);
-  const std::size_t index = found->second;
-  asked_.erase(found);
   if (request_.dimensions > embedded.values.size()) {
-    return fail(invalid(
+    return invalid(
         fmt::format("'dimensions' can be {} at most with this model.", embedded.values.size()),
-        "dimensions", "out_of_range"));
+        "dimensions", "out_of_range");
   }
-  values_[index] = normalised(embedded.values, request_.dimensions);
-  tokens_ += embedded.tokens;
-  charge(embedded.tokens);
-  if (next_ < request_.inputs.size()) return ask_next();
-  if (!asked_.empty()) return;
-  finish("");
-}
-
-void EmbeddingAnswer::on_failed(RequestId request, const Failure& failure) {
-  asked_.erase(request);
-  Answer::on_failed(request, failure);
-}
-
-std::vector<RequestId> EmbeddingAnswer::unfinished() const {
-  std::vector<RequestId> requests;
-  for (const auto& [request, index] : asked_)
-    requests.push_back(request);
-  return requests;
-}
-
-void EmbeddingAnswer::cancel() {
-  for (const auto& [request, index] : std::exchange(asked_, {}))
-    services_.router.cancel(request);
+  values_[input] = normalised(embedded.values, request_.dimensions);
+  count(embedded.tokens);
+  return std::nullopt;
 }
 
 std::string EmbeddingAnswer::value_of(std::size_t index) const {
@@ -190,14 +153,14 @@ std::string EmbeddingAnswer::whole() {
     if (openai) out += '}';
   }
   out += "],\"model\":";
-  append_json_string(out, model_name_);
+  append_json_string(out, model_name());
   if (openai) {
     return out +
-           fmt::format(",\"usage\":{{\"prompt_tokens\":{0},\"total_tokens\":{0}}}}}", tokens_);
+           fmt::format(",\"usage\":{{\"prompt_tokens\":{0},\"total_tokens\":{0}}}}}", tokens());
   }
   const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - arrived_);
   return out + fmt::format(",\"total_duration\":{},\"load_duration\":0,\"prompt_eval_count\":{}}}",
-                           took.count(), tokens_);
+                           took.count(), tokens());
 }
 
 }  // namespace bulkhead::orchestrator
