@@ -111,19 +111,39 @@ struct Embed {
   BULKHEAD_MESSAGE(31, "embed", request, input)
 };
 
+// How well a document answers a query, by a model that ranks. Larger is better.
+struct Ranked {
+  RequestId request;
+  std::uint32_t tokens = 0;  // tokens that the model read
+  float score = 0;
+  bool operator==(const Ranked&) const = default;
+  BULKHEAD_MESSAGE(34, "ranked", request, tokens, score)
+};
+
+struct Rank {
+  using Answer = Ranked;
+  RequestId request;
+  std::string query, document;
+  bool operator==(const Rank&) const = default;
+  BULKHEAD_MESSAGE(35, "rank", request, query, document)
+};
+
 // ---- all messages ----
 
 // The questions that a worker answers beside its steps. It runs no model for them.
 using Question = std::variant<Tokenize, Detokenize, ApplyTemplate, CheckConstraint>;
 
 // What a request can ask of a worker: an answer to generate, or something that one message answers (`Answer`).
-using Work = std::variant<Submit, Tokenize, Detokenize, ApplyTemplate, CheckConstraint, Embed>;
+using Work =
+    std::variant<Submit, Tokenize, Detokenize, ApplyTemplate, CheckConstraint, Embed, Rank>;
 
 using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed,
                                 Tokenized, Detokenized, Stats, Pong, Fatal, Drained, VaultOffer,
-                                AppliedTemplate, PromptTokens, Embedded, CheckedConstraint>;
+                                AppliedTemplate, PromptTokens, Embedded, CheckedConstraint,
+                                Ranked>;
 using ToWorker = std::variant<Submit, Cancel, Tokenize, Detokenize, Ping, Vault, Drain, Shutdown,
-                              Profile, Promote, Settled, ApplyTemplate, Embed, CheckConstraint>;
+                              Profile, Promote, Settled, ApplyTemplate, Embed, CheckConstraint,
+                              Rank>;
 
 // Returns the most bytes that encoding takes, which is what to reserve in a channel.
 std::size_t encoded_bound(const FromWorker& message);

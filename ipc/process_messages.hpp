@@ -92,7 +92,7 @@ struct Ready {
   std::uint64_t load_milliseconds = 0;
   bool has_chat_template = false;
   std::string chat_template;  // the form of the model's answers, or the reason why there is no template
-  // What the model can do, in Ollama's words: "completion", "tools", "thinking", "embedding".
+  // What the model can do, in Ollama's words: "completion", "tools", "thinking", "embedding"; and "rerank".
   std::vector<std::string> capabilities;
   std::vector<Optimization> optimizations;
   std::vector<Protection> protections;

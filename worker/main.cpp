@@ -86,9 +86,9 @@ engine::Pooling pooling_of(const config::EngineSettings& settings, const Loaded&
     case config::Pooling::kAuto:
       break;
   }
-  constexpr std::uint64_t kNone = 0, kMean = 1, kLast = 3;
+  constexpr std::uint64_t kNone = 0, kMean = 1, kLast = 3, kRank = 4;
   const auto type = loaded.file->get_uint(loaded.graph.architecture + ".pooling_type");
-  if (!type.ok() || !type->has_value() || **type == kLast || **type == kNone)
+  if (!type.ok() || !type->has_value() || **type == kLast || **type == kNone || **type == kRank)
     return engine::Pooling::kLast;
   if (**type == kMean) return engine::Pooling::kMean;
   spdlog::warn(
@@ -96,6 +96,16 @@ engine::Pooling pooling_of(const config::EngineSettings& settings, const Loaded&
       "taken (engine.pooling)",
       **type);
   return engine::Pooling::kLast;
+}
+
+void add_capabilities_of_text(const Loaded& loaded, ipc::Ready& ready) {
+  ready.capabilities.emplace_back("completion");
+  const bool chat = loaded.language.chat.ok();
+  const model::answer::Family& family = *loaded.language.family;
+  if (chat && family.calls.syntax != model::answer::CallSyntax::kNone)
+    ready.capabilities.emplace_back("tools");
+  if (chat && !family.reasoning.open.empty()) ready.capabilities.emplace_back("thinking");
+  if (loaded.executor->limits().embedding > 0) ready.capabilities.emplace_back("embedding");
 }
 
 ipc::Ready ready_message(const Loaded& loaded, const engine::Engine& engine,
@@ -114,12 +124,9 @@ ipc::Ready ready_message(const Loaded& loaded, const engine::Engine& engine,
   const auto& chat = loaded.language.chat;
   ready.has_chat_template = chat.ok();
   ready.chat_template = chat.ok() ? loaded.language.family->name : chat.error().message();
-  ready.capabilities = {"completion"};
-  const model::answer::Family& family = *loaded.language.family;
-  if (chat.ok() && family.calls.syntax != model::answer::CallSyntax::kNone)
-    ready.capabilities.emplace_back("tools");
-  if (chat.ok() && !family.reasoning.open.empty()) ready.capabilities.emplace_back("thinking");
-  if (limits.embedding > 0) ready.capabilities.emplace_back("embedding");
+  const auto& ranker = loaded.language.ranker;
+  if (ranker.ok()) ready.capabilities.emplace_back("rerank");
+  if (!ranker.ok() || ranker->generates) add_capabilities_of_text(loaded, ready);
   for (const auto& part : loaded.executor->optimizations()) {
     ready.optimizations.push_back({part.name, part.active, part.reason});
   }

@@ -133,6 +133,12 @@ Status load(const Arguments& arguments, const config::Settings& settings,
       BULKHEAD_TRY(loaded.language.chat,
                    model::load_asked_chat(*loaded.file, arguments.chat_template));
     }
+    const bool asked = !arguments.chat_template.empty() && loaded.language.chat.ok();
+    loaded.language.ranker = model::load_ranker(
+        *loaded.file, *loaded.tokenizer, loaded.graph.embedding,
+        asked ? std::string_view(loaded.language.chat->source()) : std::string_view());
+    const Result<model::Ranker>& ranker = loaded.language.ranker;
+    if (!ranker.ok() && ranker.error().code() == ErrorCode::kCorrupt) return ranker.error();
     if (loaded.language.chat.ok())
       loaded.language.family = &model::answer::family_of_chat(*loaded.language.chat);
     return {};

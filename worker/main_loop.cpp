@@ -93,6 +93,7 @@ void MainLoop::handle(ipc::ToWorker message) {
                  [this](ipc::Submit& submit) { engine_.submit(std::move(submit)); },
                  [this](ipc::Cancel& cancel) { engine_.cancel(cancel.request); },
                  [this](ipc::Embed& job) { engine_.embed(std::move(job)); },
+                 [this](ipc::Rank& job) { engine_.rank(std::move(job)); },
                  [this](ipc::Ping& ping) { outbox_.send(ipc::Pong{ping.nonce}); },
                  [](ipc::Vault&) {},  // a vault comes before the model is loaded, and the loading code reads it
                  [this](ipc::Drain&) { engine_.drain(); },

@@ -25,6 +25,7 @@
 #include "orchestrator/http/questions.hpp"
 #include "orchestrator/http/request_fields.hpp"
 #include "orchestrator/http/request_line.hpp"
+#include "orchestrator/http/rerank.hpp"
 #include "orchestrator/http/responses.hpp"
 
 namespace bulkhead::orchestrator {
@@ -193,22 +194,19 @@ void count_tokens(Call call, GenerationRequest wanted) {
   make_answer<TokenCount>(call, render)->start(*model, std::move(wanted), timeout_of(call));
 }
 
-void embed(Call call, EmbeddingRequest wanted) {
+template <typename Answer, typename Wanted>
+void answer_inputs(Call call, Wanted wanted) {
   const auto model = admit(call, wanted.model, 1);
   if (!model) return;
-  make_answer<EmbeddingAnswer>(call, std::move(wanted))->start(*model, timeout_of(call));
+  make_answer<Answer>(call, std::move(wanted))->start(*model, timeout_of(call));
 }
+constexpr auto embed = answer_inputs<EmbeddingAnswer, EmbeddingRequest>;
+constexpr auto rerank = answer_inputs<RerankAnswer, RerankRequest>;
 
 // ---- llama.cpp's ----
 
 HttpResponse get_llama_props(const ApiContext& context, const std::string&) {
   return json_response(200, llama_props(context.services.router));
-}
-
-void refuse_rerank(Call call) {
-  call.refuse(api_error(kNotImplemented,
-                        "/v1/rerank is not supported: this server computes no models that rank "
-                        "documents. /v1/embeddings gives vectors to compare."));
 }
 
 // ---- Ollama's ----
@@ -315,7 +313,9 @@ constexpr Route kRoutes[] = {
      read_conversation<parse_llama_completion, llama_completion_dialect>, converse},
     {kPost, "/infill", "/infill", kClients, kOpenAi,
      read_conversation<parse_llama_infill, llama_completion_dialect>, converse},
-    {kPost, "/v1/rerank", "/v1/rerank", kClients, kOpenAi, nullptr, refuse_rerank},
+    {kPost, "/v1/rerank", "/v1/rerank", kClients, kOpenAi, parse_rerank, rerank},
+    {kPost, "/v1/reranking", "/v1/rerank", kClients, kOpenAi, parse_rerank, rerank},
+    {kPost, "/v2/rerank", "/v1/rerank", kClients, kOpenAi, parse_rerank, rerank},
     {kGet, "/props", "/props", kClients, kOpenAi, get_llama_props},
     {kPost, "/api/chat", "/api/chat", kClients, kOllama, parse_ollama_chat, ask_as_ollama},
     {kPost, "/api/generate", "/api/generate", kClients, kOllama, parse_ollama_generate, ask_as_ollama},

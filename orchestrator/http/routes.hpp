@@ -34,6 +34,7 @@ struct Route;
 struct Conversation;
 struct EmbeddingRequest;
 struct OllamaRequest;
+struct RerankRequest;
 
 // A request that has been received completely.
 struct Call {
@@ -75,7 +76,8 @@ struct Route {
   using Handle = void (*)(Call call);
   using Way =
       WaysOf<ipc::Question, AtOnce, Handle, Takes<GenerationRequest>, Takes<Conversation>,
-             Takes<EmbeddingRequest>, Takes<OllamaRequest>, Takes<std::string>, Takes<Worker::Start>>::Type;
+             Takes<EmbeddingRequest>, Takes<OllamaRequest>, Takes<RerankRequest>, Takes<std::string>,
+             Takes<Worker::Start>>::Type;
 
   constexpr Route(Method row_method, std::string_view row_path, const char* row_label, Who may_call,
                   RefusalForm form, Way row_way)

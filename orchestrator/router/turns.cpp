@@ -42,7 +42,8 @@ bool Router::has_enough(const Worker& worker) const {
 bool Router::takes_turns(RequestId request) {
   const JournalEntry* entry = journal_.find(request);
   return entry != nullptr && (std::holds_alternative<ipc::Submit>(entry->work) ||
-                              std::holds_alternative<ipc::Embed>(entry->work));
+                              std::holds_alternative<ipc::Embed>(entry->work) ||
+                              std::holds_alternative<ipc::Rank>(entry->work));
 }
 
 // Says whether the worker can be given requests now.

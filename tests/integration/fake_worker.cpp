@@ -15,6 +15,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -199,6 +200,8 @@ class Worker {
       send(ipc::CheckedConstraint{check->request});
     } else if (auto* embed = std::get_if<ipc::Embed>(&*message)) {
       send(embedded(*embed));
+    } else if (auto* rank = std::get_if<ipc::Rank>(&*message)) {
+      send(ranked(*rank));
     } else if (auto* ping = std::get_if<ipc::Ping>(&*message)) {
       send(ipc::Pong{ping->nonce});
     } else if (std::holds_alternative<ipc::Profile>(*message)) {
@@ -275,6 +278,16 @@ class Worker {
         text != nullptr ? text->size() : std::get<std::vector<ipc::TokenId>>(embed.input).size();
     return ipc::Embedded{
         embed.request, static_cast<std::uint32_t>(size), {3, 4, static_cast<float>(size)}};
+  }
+
+  // Counts how often the query's first letter is in the document; fails if that contains "refused".
+  static ipc::FromWorker ranked(const ipc::Rank& rank) {
+    if (rank.document.find("refused") != std::string::npos)
+      return ipc::Failed{rank.request, ipc::FailureCode::kContextExceeded, "too long", "documents"};
+    const auto count = std::ranges::count(rank.document, rank.query.front());
+    return ipc::Ranked{rank.request,
+                       static_cast<std::uint32_t>(rank.query.size() + rank.document.size()),
+                       static_cast<float>(count) / 4};
   }
 
   // Tells three tokens at a time. With "halfway@N" in the prompt, the first process dies after N of them.

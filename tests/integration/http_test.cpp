@@ -131,7 +131,6 @@ TEST(LlamaCpp, CompletesWithItsOwnNames) {
   ASSERT_EQ(filled.status, 200) << filled.body;
   // The scripted worker's prompt is "n:x\nab[]c"; each byte is a token.
   EXPECT_EQ(json::parse(filled.body)["tokens_evaluated"], 9);
-  EXPECT_EQ(serving.post("/v1/rerank", R"({"query":"q","documents":[]})").status, 501);
   EXPECT_EQ(json::parse(serving.get("/props").body)["default_generation_settings"]["n_ctx"],
             100000);
 }

@@ -98,6 +98,17 @@ TEST(Keys, InputsThatWereEmbeddedCountThoughALaterOneFails) {
   EXPECT_EQ(metric(serving, "bulkhead_key_tokens_total{key=\"alice\"}"), 5);
 }
 
+TEST(Keys, DocumentsThatWereRankedCountThoughALaterOneFails) {
+  const Serving serving = serve_with_keys("alice a-secret requests_per_minute=2");
+  json ask = {{"query", "q"}, {"documents", {"hello", "refused"}}};
+  EXPECT_EQ(serving.post("/v1/rerank", ask.dump(), with("a-secret")).status, 400);
+  EXPECT_EQ(metric(serving, "bulkhead_key_tokens_total{key=\"alice\"}"), 6);
+  ask["documents"] = {"hello"};
+  EXPECT_EQ(serving.post("/v1/rerank", ask.dump(), with("a-secret")).status, 200);
+  EXPECT_EQ(serving.post("/v1/rerank", ask.dump(), with("a-secret")).status, 429);
+  EXPECT_EQ(serving.post("/v1/rerank", ask.dump()).status, 401);
+}
+
 TEST(Keys, NoneIsTheKeyOfTheEnvironment) {
   Daemon daemon(BULKHEADD,
                 {{"--set", "server.api_key=operator", "--set", "server.keys=alice a-secret"},

@@ -8,6 +8,7 @@
 #include "tools/cli/inspect_json.hpp"
 #include "worker/forward/transformer.hpp"
 #include "worker/model/architecture.hpp"
+#include "worker/model/ranking.hpp"
 #include "worker/model/tokenizer.hpp"
 
 namespace bulkhead::cli {
@@ -81,6 +82,7 @@ Result<json> inspect_json(const model::GgufFile& file, bool tensors) {
     out["embedding"] = graph->embedding;
     out["vocabulary"] = graph->vocabulary;
     out["context"] = graph->context;
+    out["ranks"] = model::has_rank_head(file);
   }
   if (!file.has("tokenizer.ggml.model")) return out;
   const auto tokenizer = model::Tokenizer::from_gguf(file);

@@ -228,7 +228,7 @@ void Engine::handle_outputs(std::span<const ColumnOutput> outputs) {
     }
     auto& request = static_cast<Request&>(*sequence);
     const std::uint32_t position = scheduler_.position_of(output.column);
-    if (request.embeds) {
+    if (request.pools) {
       take_hidden(request, output, position);
     } else if (position + 1 < request.prompt_length) {
       score_prompt(request, output, position);

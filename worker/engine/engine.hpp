@@ -88,6 +88,8 @@ class Engine {
   void cancel(RequestId request);
   // Answers with Embedded (or Failed), and nothing else.
   void embed(ipc::Embed job);
+  // Answers with Ranked (or Failed), and nothing else.
+  void rank(ipc::Rank job);
   // Answers with the question's Answer (or Failed), and nothing else.
   void answer(ipc::Question question);
   // Finishes the present requests, refuses new ones, and sends Drained once none is left.
@@ -137,6 +139,8 @@ class Engine {
     std::string message;
     const char* parameter = "";
   };
+  // Returns the name of the request's field that the prompt comes from.
+  static const char* prompt_field(const Request& request);
   std::optional<Refusal> refusal_of(const Request& request, std::span<const TokenId> prompt) const;
   void refuse(Request& request, Refusal refusal);
   // Call it when the prompt's tokens are known: checks the prompt, sends Accepted, and hands the
@@ -150,7 +154,12 @@ class Engine {
   Status reserve_logits(const Request& request);
   bool logprobs_on_device(const Request& request) const;
   void resume(Request& request, std::span<const TokenId> accepted);
+  // Makes a request that ends in what is made of hidden states; null after a refusal.
+  Request* start_pooling(RequestId id);
   void take_hidden(Request& request, const ColumnOutput& output, std::uint32_t position);
+  void send_pooled(Request& request);
+  // Returns why the model can't generate, or an empty text if it can.
+  std::string cant_generate() const;
   void begin_telling(Request& request);
   // Reports the prompt's token behind `position`, with its log-probability from the logits there.
   void score_prompt(Request& request, const ColumnOutput& output, std::uint32_t position);

@@ -1,4 +1,4 @@
-// The engine's record of a request. Only for engine.cpp and engine_requests.cpp.
+// The engine's record of a request. Only for engine.cpp, engine_pooling.cpp and engine_requests.cpp.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,8 @@ namespace bulkhead::engine {
 inline constexpr const char* kNotFinite =
     "the model's logits are not finite numbers; its weights may be damaged";
 
+inline constexpr const char* kDraining = "this worker is being drained; try again";
+
 struct Engine::Request : DraftedSequence {
   RequestId id;
   std::uint64_t ticket = 0;  // with the tokenizer's thread; 0: not there
@@ -21,7 +23,8 @@ struct Engine::Request : DraftedSequence {
   bool tell_prompt = false;
   bool prompt_only = false;
   std::uint32_t told = 0;      // tokens of the prompt that were sent as PromptTokens
-  bool embeds = false;         // it is an Embed job and ends in Embedded
+  bool pools = false;          // it is an Embed or a Rank job, and ends in Embedded or Ranked
+  bool ranks = false;          // it is a Rank job
   std::vector<double> pooled;  // sum of pooled_count hidden states
   std::uint32_t pooled_count = 0;
   bool chat = false;

@@ -16,8 +16,6 @@ namespace {
 constexpr std::uint32_t kMostUnsent = 64;
 constexpr std::uint32_t kMostUnsentWithLogprobs = 4;
 
-constexpr const char* kDraining = "this worker is being drained; try again";
-
 ipc::FailureCode failure_code(const Error& error) {
   switch (error.code()) {
     case ErrorCode::kInvalidArgument:
@@ -59,6 +57,8 @@ void Engine::submit(ipc::Submit submit) {
   if (requests_.contains(id)) {
     return fail(id, ipc::FailureCode::kInternal, "the request's number is in use already");
   }
+  if (const std::string refusal = cant_generate(); !refusal.empty())
+    return fail(id, ipc::FailureCode::kUnsupported, refusal, "model");
   if (const Status status = check_sampling(submit.sampling); !status.ok()) {
     const std::string& message = status.error().message();
     return fail(id, ipc::FailureCode::kInvalidRequest, message,
@@ -108,58 +108,6 @@ void Engine::submit(ipc::Submit submit) {
     job.work = Preparer::Text{std::move(std::get<std::string>(submit.prompt))};
   }
   preparer_.submit(std::move(job));
-}
-
-void Engine::embed(ipc::Embed job) {
-  const RequestId id = job.request;
-  if (executor_.limits().embedding == 0)
-    return fail(id, ipc::FailureCode::kUnsupported, "this worker can't make embeddings");
-  if (draining_) return fail(id, ipc::FailureCode::kResourceExhausted, kDraining);
-  if (requests_.contains(id))
-    return fail(id, ipc::FailureCode::kInternal, "the request's number is in use already");
-  auto owned = std::make_unique<Request>();
-  Request& request = *owned;
-  request.id = id;
-  request.embeds = request.prompt_only = true;
-  requests_.emplace(id, std::move(owned));
-  if (auto* tokens = std::get_if<std::vector<TokenId>>(&job.input))
-    return start(request, std::move(*tokens));
-  request.ticket = ++last_ticket_;
-  tickets_.emplace(request.ticket, id);
-  preparer_.submit(
-      {request.ticket, Preparer::Text{std::move(std::get<std::string>(job.input))}, {}});
-}
-
-// A sequence that lost its pages computes some positions again; the sum already contains them.
-void Engine::take_hidden(Request& request, const ColumnOutput& output, std::uint32_t position) {
-  const bool last = position + 1 == request.prompt_tokens;
-  const bool mean = request.prompt_output == Output::kHidden;
-  if (mean && position != request.pooled_count) return;
-  const bool numbers = std::ranges::all_of(output.hidden, [](float v) { return std::isfinite(v); });
-  if (!numbers && compute_again(request)) {
-    request.pooled.clear();
-    request.pooled_count = 0;
-    return;
-  }
-  request.pooled.resize(output.hidden.size());
-  for (std::size_t i = 0; i < output.hidden.size(); ++i)
-    request.pooled[i] += output.hidden[i];
-  ++request.pooled_count;
-  if (!last) return;
-  const RequestId id = request.id;
-  ipc::Embedded embedded{id, request.prompt_tokens, {}};
-  bool finite = true;
-  for (const double sum : request.pooled) {
-    embedded.values.push_back(static_cast<float>(sum / request.pooled_count));
-    finite &= std::isfinite(embedded.values.back());
-  }
-  drop(request);
-  if (!finite) return fail(id, ipc::FailureCode::kInternal, kNotFinite);
-  if (ipc::encoded_bound(ipc::FromWorker(embedded)) > options_.max_message_bytes)
-    return fail(id, ipc::FailureCode::kInternal,
-                "an embedding doesn't fit the channel; raise ipc.ring_kib");
-  emit_(embedded);
-  say_drained();
 }
 
 void Engine::cancel(RequestId id) {
@@ -213,8 +161,7 @@ void Engine::prepared(Preparer::Outcome outcome) {
     return start(request, std::move(outcome.tokens), std::move(outcome.warnings));
   const RequestId id = request.id;
   std::string parameter = std::move(outcome.parameter);
-  if (parameter.empty())
-    parameter = request.chat ? "messages" : request.embeds ? "input" : "prompt";
+  if (parameter.empty()) parameter = prompt_field(request);
   drop(request);
   fail(id, failure_code(outcome.status.error()), outcome.status.error().message(),
        std::move(parameter));
@@ -236,6 +183,12 @@ void Engine::answered(const Preparer::Outcome& outcome) {
   }
 }
 
+const char* Engine::prompt_field(const Request& request) {
+  if (request.chat) return "messages";
+  if (request.ranks) return "documents";
+  return request.pools ? "input" : "prompt";
+}
+
 std::optional<Engine::Refusal> Engine::refusal_of(const Request& request,
                                                   std::span<const TokenId> prompt) const {
   const std::uint32_t limit = scheduler_.sequence_limit();
@@ -244,13 +197,14 @@ std::optional<Engine::Refusal> Engine::refusal_of(const Request& request,
     return Refusal{ipc::FailureCode::kInvalidRequest, std::move(message), parameter};
   };
   if (prompt.empty()) return invalid("the prompt is empty: it needs a token at least");
-  if (prompt.size() + (request.embeds ? 0 : 1) > limit) {
+  if (prompt.size() + (request.pools ? 0 : 1) > limit) {
     const ExecutorLimits& limits = executor_.limits();
     const bool cache = limit < std::max(limits.context, limits.asked_context);
     return Refusal{ipc::FailureCode::kContextExceeded,
                    "prompt has " + std::to_string(prompt.size()) + " tokens; the " +
                        (cache ? "KV cache holds " : "context is ") + std::to_string(limit) +
-                       ", and the answer needs one at least; shorten the prompt" +
+                       (request.pools ? "" : ", and the answer needs one at least") +
+                       "; shorten the prompt" +
                        (cache                          ? " or raise engine.kv_cache_mb"
                         : limit < limits.model_context ? " or raise the model's `context`"
                                                        : ": the model allows no more")};
@@ -269,8 +223,7 @@ std::optional<Engine::Refusal> Engine::refusal_of(const Request& request,
 
 void Engine::refuse(Request& request, Refusal refusal) {
   const RequestId id = request.id;
-  if (*refusal.parameter == '\0')
-    refusal.parameter = request.chat ? "messages" : request.embeds ? "input" : "prompt";
+  if (*refusal.parameter == '\0') refusal.parameter = prompt_field(request);
   drop(request);
   fail(id, refusal.code, std::move(refusal.message), refusal.parameter);
 }
@@ -284,10 +237,11 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
   request.prompt_tokens = static_cast<std::uint32_t>(prompt.size());
   const std::uint32_t room = limit - request.prompt_tokens;
   request.max_tokens = request.max_tokens == 0 ? room : std::min(request.max_tokens, room);
-  if (request.embeds) {
+  if (request.pools) {
     request.tokens = std::move(prompt);
     request.output = Output::kHidden;
-    if (options_.pooling == Pooling::kMean) request.prompt_output = Output::kHidden;
+    const bool mean = options_.pooling == Pooling::kMean && !request.ranks;
+    if (mean) request.prompt_output = Output::kHidden;
     request.prompt_length = request.most_tokens = request.prompt_tokens;
     counts_.add("prompt_tokens_total", request.prompt_tokens);
     return scheduler_.add(request);
@@ -390,11 +344,11 @@ bool Engine::draws_on_host(const Request& request) const {
 // all tokens, and the device has overwritten some of their logits by then.
 bool Engine::draws_under_mask(const Request& request) const {
   return request.constraint != nullptr && executor_.limits().masks && request.wanted_logprobs < 0 &&
-         !request.prompt_only && !request.embeds && !draws_on_host(request);
+         !request.prompt_only && !request.pools && !draws_on_host(request);
 }
 
 bool Engine::may_want_logits(const Request& request) const {
-  if (request.embeds) return false;
+  if (request.pools) return false;
   if (request.scores_prompt()) return true;
   if (request.prompt_only || draws_under_mask(request)) return false;
   return request.constraint != nullptr || draws_on_host(request);

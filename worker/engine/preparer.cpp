@@ -202,6 +202,8 @@ void Preparer::prepare(const Job& job, Outcome& outcome) {
       outcome.status = prompt.error();
       outcome.parameter = "input_prefix";
     }
+  } else if (const auto* pair = std::get_if<ipc::Rank>(&job.work)) {
+    outcome.tokens = language_.ranker->prompt.tokens(tokenizer, pair->query, pair->document);
   } else if (const auto* question = std::get_if<ipc::Question>(&job.work)) {
     std::visit(
         [&](const auto& asked) {

@@ -23,6 +23,7 @@
 #include "worker/engine/call_constraints.hpp"
 #include "worker/engine/grammar_constraint.hpp"
 #include "worker/model/answer/family.hpp"
+#include "worker/model/ranking.hpp"
 #include "worker/model/template/chat.hpp"
 #include "worker/model/tokenizer.hpp"
 
@@ -35,6 +36,8 @@ struct Language {
   Result<jinja::Chat> chat = Error(ErrorCode::kUnsupported, "no chat template");
   // How the models of this template's family write their answers.
   const model::answer::Family* family = &model::answer::plain_family();
+  // For a model that ranks; or the reason why the model does not.
+  Result<model::Ranker> ranker = Error(ErrorCode::kUnsupported, "this model does not rank");
 };
 
 class Preparer {
@@ -56,7 +59,7 @@ class Preparer {
   };
   struct Job {
     std::uint64_t ticket = 0;
-    std::variant<Text, Tokens, Chat, ipc::InfillPrompt, ipc::Question> work;
+    std::variant<Text, Tokens, Chat, ipc::InfillPrompt, ipc::Rank, ipc::Question> work;
     ipc::Constraint constraint = {};  // of a request
   };
   struct Outcome {

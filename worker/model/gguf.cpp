@@ -54,7 +54,7 @@ class Gguf final : public GgufFile {
     for (const Source& source : sources_)
       add(source.part.head);
     for (const TensorInfo& tensor : tensors_) {
-      if (tensor.name.starts_with("rope_")) add(tensor.data);
+      if (tensor.name.starts_with("rope_") || tensor.name.starts_with("cls.")) add(tensor.data);
     }
     return sum;
   }

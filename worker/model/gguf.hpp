@@ -70,8 +70,8 @@ class GgufFile {
   virtual std::uint32_t version() const = 0;
   virtual std::uint64_t file_bytes() const = 0;
   // Returns a checksum of everything that determines a model's tokens besides the weights that go to the device: for
-  // each part, all that precedes the data section, and the tensors that the host reads (rope_*). It reads that much
-  // of the files.
+  // each part, all that precedes the data section, and the tensors that the host reads (rope_*, cls.*). It reads that
+  // much of the files.
   virtual std::uint64_t description_sum() const = 0;
   virtual std::span<const TensorInfo> tensors() const = 0;
   virtual const TensorInfo* find_tensor(std::string_view name) const = 0;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "worker/model/architecture.hpp"
+#include "worker/model/ranking.hpp"
 #include "worker/model/template_file.hpp"
 #include "worker/model/tokenizer.hpp"
 
@@ -90,6 +91,12 @@ Status describe_architecture(std::string& out, const GgufFile& file,
   line("vocabulary:", std::to_string(graph->vocabulary) + " tokens" +
                           (graph->tied_output() ? ", output tied to the embeddings" : ""));
   line("context:", std::to_string(graph->context) + " tokens");
+  if (!has_rank_head(file) || !tokenizer.ok()) return {};
+  const auto ranker = load_ranker(file, **tokenizer, graph->embedding, "");
+  if (!ranker.ok() && ranker.error().code() == ErrorCode::kCorrupt) return ranker.error();
+  line("ranks:", !ranker.ok()         ? "no: " + ranker.error().message()
+                 : ranker->generates ? "documents (/v1/rerank)"
+                                     : "documents (/v1/rerank), and does nothing else");
   return {};
 }
 

@@ -153,5 +153,70 @@ TEST(EngineEmbeddings, FailWithTheirReason) {
   EXPECT_EQ(harness.others.size(), 1U);
 }
 
+// ---- scores ----
+
+// Two outputs, of which the second one counts.
+model::Ranker some_ranker(std::uint32_t width) {
+  model::Ranker ranker;
+  ranker.head.output.width = width;
+  for (std::uint32_t i = 0; i < 2 * width; ++i)
+    ranker.head.output.weights.push_back(0.1F * static_cast<float>(i % 7) - 0.2F);
+  ranker.head.relevant = 1;
+  using Kind = model::RankPrompt::Kind;
+  ranker.prompt.parts = {{Kind::kQuery}, {Kind::kText, " says "}, {Kind::kDocument}};
+  return ranker;
+}
+
+TEST(EngineRanking, ScoresAreTheHeadsOfTheLastStates) {
+  for (const engine::Pooling pooling : {engine::Pooling::kLast, engine::Pooling::kMean}) {
+    ExecutorLimits limits = small_limits();
+    limits.max_outputs = 6;
+    limits.total_pages = 20;
+    EngineOptions options;
+    options.pooling = pooling;  // embeddings' alone
+    options.scheduler = {.max_batch = 6, .prefill_chunk = 9, .prefix_cache = true};
+    EngineHarness harness(limits, options);
+    harness.language.ranker = some_ranker(limits.embedding);
+    for (std::uint64_t id = 1; id < 5; ++id)
+      harness.engine.rank({RequestId{id}, "the same query", std::string(9 * id, 'd')});
+    harness.run();
+    ASSERT_EQ(harness.others.size(), 4U);
+    for (const ipc::FromWorker& each : harness.others) {
+      const auto& ranked = std::get<ipc::Ranked>(each);
+      const std::string text =
+          "the same query says " + std::string(9 * ranked.request.value, 'd');
+      EXPECT_EQ(ranked.tokens, text.size());
+      const std::vector<TokenId> prompt(text.begin(), text.end());
+      EXPECT_EQ(ranked.score,
+                harness.language.ranker->head.score(harness.executor.hidden_after(prompt)));
+    }
+  }
+}
+
+TEST(EngineRanking, OtherModelsSayThatTheyDoNotRank) {
+  EngineHarness harness;
+  harness.engine.rank({RequestId{1}, "query", "document"});
+  EXPECT_EQ(harness.answer(1).failed->code, ipc::FailureCode::kUnsupported);
+}
+
+TEST(EngineRanking, WithoutAnOutputMatrixNothingElseIsAnswered) {
+  EngineHarness harness;
+  harness.language.ranker = some_ranker(small_limits().embedding);
+  harness.engine.submit(greedy_request(1, some_tokens(1, 20), 15));
+  harness.engine.embed({RequestId{2}, some_tokens(2, 20)});
+  harness.engine.rank({RequestId{3}, "query", std::string(200, 'd')});
+  harness.run();
+  for (const std::uint64_t id : {1, 2}) {
+    EXPECT_EQ(harness.answer(id).failed->code, ipc::FailureCode::kUnsupported);
+    EXPECT_EQ(harness.answer(id).failed->parameter, "model");
+  }
+  EXPECT_EQ(harness.answer(3).failed->code, ipc::FailureCode::kContextExceeded);
+  EXPECT_EQ(harness.answer(3).failed->parameter, "documents");
+  harness.language.ranker->generates = true;
+  harness.engine.submit(greedy_request(4, some_tokens(1, 20), 15));
+  harness.run();
+  EXPECT_EQ(harness.answer(4).tokens.size(), 15U);
+}
+
 }  // namespace
 }  // namespace bulkhead::test

@@ -80,6 +80,7 @@ inline std::vector<FromWorker> samples_from_worker() {
       AppliedTemplate{RequestId{6}, "<s>hi", {"no tools"}},
       CheckedConstraint{RequestId{9}},
       Embedded{RequestId{9}, 2, {0.5F, -1.25F}},
+      Ranked{RequestId{10}, 30, 0.75F},
       PromptTokens{RequestId{8}, 3, {{-0.5F, "\xC3", {{7, -0.25F, "a"}}}, {0, "b", {}}}},
   };
 }
@@ -136,6 +137,7 @@ inline std::vector<ToWorker> samples_to_worker() {
       CheckConstraint{RequestId{9}, {ConstraintKind::kRegex, "[ab]+", "regex"}},
       Embed{RequestId{9}, std::string("a text")},
       Embed{RequestId{10}, std::vector<TokenId>{3, 4}},
+      Rank{RequestId{11}, "what is it?", "a text \xC3"},
   };
 }
 
