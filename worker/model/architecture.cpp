@@ -25,6 +25,20 @@ constexpr NamedPart kParts[] = {
     {"imatrix", "an importance matrix, which quantisers take"},
 };
 
+// Architectures of models that read a text in both directions: BERT and its descendants.
+constexpr std::string_view kEncoders[] = {"bert",         "nomic-bert",  "nomic-bert-moe",
+                                          "jina-bert-v2", "jina-bert-v3", "modern-bert",
+                                          "neo-bert",     "eurobert",    "t5encoder"};
+
+Status refuse_encoders(const GgufFile& file, std::string_view architecture) {
+  if (std::ranges::find(kEncoders, architecture) == std::end(kEncoders)) return {};
+  return Error(ErrorCode::kUnsupported,
+               file.name() + ": architecture \"" + std::string(architecture) +
+                   "\" is an encoder: each token sees the whole text, and not only what stands before "
+                   "it. Only decoders are supported; for embeddings load one such as "
+                   "Qwen3-Embedding, for ranking Qwen3-Reranker");
+}
+
 Status refuse_parts(const GgufFile& file, std::string_view architecture) {
   BULKHEAD_TRY(const auto type, file.get_string("general.type"));
   for (const NamedPart& part : kParts) {
@@ -45,6 +59,7 @@ Result<ModelGraph> read(const GgufFile& file, GraphBuilder::Has has) {
                      "converted wrongly");
   }
   BULKHEAD_RETURN_IF_ERROR(refuse_parts(file, *name));
+  BULKHEAD_RETURN_IF_ERROR(refuse_encoders(file, *name));
   for (const Architecture* const each : architectures()) {
     if (*name != each->name) continue;
     GraphBuilder builder(file, *each, std::move(has));
