@@ -59,6 +59,8 @@ Result<Optimizations> create_optimizations(Device& device, const config::GpuOpti
                 all.command_ring, all.reports, [&](bool on) {
                   return CommandRing::create(device, settings.command_buffer_ring, on, timeout_ms);
                 }));
+  all.free_memory = std::make_unique<FreeMemoryWatch>(
+      device, timeout_ms, [&device] { return device.free_memory_bytes(); });
   return all;
 }
 
@@ -125,7 +127,8 @@ std::vector<FigureValue> figures(const Optimizations& parts, Device& device) {
   add("ring_submit_seconds", seconds(ring.submit_nanoseconds));
 
   add("device_memory_bytes", device.info().device_memory_bytes);
-  add("device_memory_free_bytes", device.free_memory_bytes());
+  add("device_memory_free_bytes", parts.free_memory->newest());
+  parts.free_memory->ask();
   add("gpu_allocated_bytes", device.allocated_bytes());
   add("gpu_allocated_bytes_peak", device.allocated_bytes_peak());
   add("gpu_busy_seconds", seconds(activity.compute_ns));

@@ -11,6 +11,7 @@
 #include "gpu/blit_queue.hpp"
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
+#include "gpu/free_memory_watch.hpp"
 #include "gpu/memory_pool.hpp"
 
 namespace bulkhead::gpu {
@@ -33,7 +34,8 @@ struct Optimizations {
   std::unique_ptr<MemoryPool> memory_pool;
   std::unique_ptr<BlitQueue> blit_queue;
   std::unique_ptr<CommandRing> command_ring;
-  std::vector<OptimizationReport> reports;  // one for each part
+  std::unique_ptr<FreeMemoryWatch> free_memory;  // for the figures
+  std::vector<OptimizationReport> reports;       // one for each part
 
   // Waits, in bounded time, until nothing runs on the device any more. For error paths, before leases and buffers
   // that submitted work uses are freed. Returns false if the device hangs; it was then abandoned, and freeing such
@@ -43,7 +45,8 @@ struct Optimizations {
 
 // Returns everything that the parts and the device count, under names for metrics: pool_*, blit_*, ring_*, gpu_*.
 // Rates and shares are 0 to 1. Names that end in _microseconds or _seconds are times. gpu_busy_share counts from the
-// last call. Each call also writes the trace's events to its file.
+// last call. device_memory_free_bytes is the driver's newest answer, and each call makes a thread ask again. Each call
+// also writes the trace's events to its file.
 std::vector<FigureValue> figures(const Optimizations& parts, Device& device);
 
 // If a part is switched on and fails to initialise, and settings.graceful_fallback is set, the part's plain form

@@ -46,6 +46,7 @@ class LoadedTransformer final : public Transformer {
     }
     if (options.broken_link != 0) self->break_chain(options.broken_link);
     self->load_times_.warm_up_ns = nanoseconds_since(loaded);
+    self->parts_.free_memory->ask();  // for the first report, what the model leaves free
     self->load_times_.total_ns = nanoseconds_since(start);
     log_load_times(self->load_times_, self->context_.weights.bytes);
     return std::unique_ptr<Transformer>(std::move(self));
