@@ -11,6 +11,9 @@
 //   replay   until the daemon has the stream's next token: prompt and tokens computed again, or kept
 //   client   until the client has it
 //
+// The column "later" is no part of the pause: it is the stream's longest gap behind that token. A successor may send
+// one token and then wait for the driver, which still takes back the dead process's memory.
+//
 // Modes: cold (a new process loads the model), vault (the new process imports what the dead one left in device
 // memory), standby (another process is ready already, and takes over the pages). The column "way" shows what was
 // done. Each stream's tokens are compared with those of an undisturbed run.
@@ -64,7 +67,8 @@ struct Plan {
 };
 
 // The columns in order, in ms.
-constexpr const char* kParts[] = {"total", "detect", "exit", "spawn", "load", "replay", "client"};
+constexpr const char* kParts[] = {"total", "detect", "exit",   "spawn",
+                                  "load",  "replay", "client", "later"};
 using Parts = std::map<std::string, double>;
 
 struct Kill {
@@ -289,7 +293,8 @@ class Served {
                {"spawn", part("spawn_ms")},
                {"load", part("load_ms")},
                {"replay", part("replay_ms")},
-               {"client", ms_between(resumed_ns, next->at_ns)}};
+               {"client", ms_between(resumed_ns, next->at_ns)},
+               {"later", longest_gap_ms(stream, next->at_ns, stream.events.back().at_ns)}};
     return kill;
   }
 
