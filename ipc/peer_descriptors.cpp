@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::chrono::seconds kIdle{1};  // then an idle thread ends
 constexpr int kMostPackets = 4096;        // in a queue; the kernel's limit is some hundreds
+constexpr blkcnt_t kSmallFileBlocks = 128;  // of 512 bytes
 constexpr std::size_t kMostOpened = 256;  // descriptors that one thread may take out of sockets within sockets
 
 #ifndef ANON_INODE_FS_MAGIC
@@ -30,7 +31,9 @@ bool closes_at_once(int fd) {
   if (::fstat(fd, &status) != 0 || ::fstatfs(fd, &system) != 0) return true;  // not open
   if (system.f_type == ANON_INODE_FS_MAGIC || system.f_type == PIPEFS_MAGIC) return true;
   if (S_ISCHR(status.st_mode) && major(status.st_rdev) == 1) return true;  // /dev/null and its like
-  return S_ISREG(status.st_mode) && system.f_type == TMPFS_MAGIC;
+  // The kernel frees a file's pages with its last descriptor: 0.1 s and more for each gigabyte.
+  return S_ISREG(status.st_mode) && system.f_type == TMPFS_MAGIC &&
+         status.st_blocks <= kSmallFileBlocks;
 }
 
 int socket_option(int fd, int name) {

@@ -6,9 +6,9 @@
 // lingering socket stopped the daemon's thread for as many seconds as the worker had set, even when the daemon never
 // took the socket from the queue.)
 //
-// This file therefore sorts the descriptors. It closes those that can't block (files in memory, pipes, the kernel's
-// anonymous ones) at once. It first empties sockets and tells them not to linger. A separate thread, which may block
-// in place of the daemon, then closes sockets and all other descriptors.
+// This file therefore sorts the descriptors. It closes those that can't block (small files in memory, pipes, the
+// kernel's anonymous ones) at once. It first empties sockets and tells them not to linger. A separate thread, which
+// may block in place of the daemon, then closes sockets and all other descriptors.
 //
 // Descriptors that wait for that thread occupy the daemon's descriptor table, which all workers share. Therefore each
 // worker has one PeerCloser, with its own threads and queue, for all of its lives, and the daemon does not restart

@@ -2,10 +2,12 @@
 #include "ipc/peer_descriptors.hpp"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <atomic>
+#include <string>
 
 #include "ipc/peer_socket.hpp"
 #include "tests/support/descriptor_packet.hpp"
@@ -74,6 +76,19 @@ TEST_F(StuckPeer, HoldsNeitherItsCallerNorAnothersDescriptorsUp) {
   neighbour->close_lot(std::move(lot));
   EXPECT_TRUE(settles(*neighbour, 0));
   EXPECT_EQ(closer_->unclosed(), 3 * PeerCloser::kMostThreads);
+}
+
+// The last descriptor of a file in memory frees its pages, which takes time.
+TEST_F(StuckPeer, LargeFilesInMemoryAreClosedByAThread) {
+  constexpr std::size_t kLarge = std::size_t{1} << 20;
+  for (const std::size_t bytes : {std::size_t{1}, kLarge}) {
+    UniqueFd memory(::memfd_create("test", MFD_CLOEXEC));
+    ASSERT_TRUE(memory.valid());
+    const std::string content(bytes, 'x');
+    ASSERT_EQ(::write(memory.get(), content.data(), bytes), static_cast<ssize_t>(bytes));
+    closer_->close(std::move(memory));
+    EXPECT_EQ(closer_->unclosed(), bytes == kLarge ? 1U : 0U) << bytes;
+  }
 }
 
 TEST_F(StuckPeer, IsFullAfterSoMany) {
