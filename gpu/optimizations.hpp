@@ -45,8 +45,8 @@ struct Optimizations {
 
 // Returns everything that the parts and the device count, under names for metrics: pool_*, blit_*, ring_*, gpu_*.
 // Rates and shares are 0 to 1. Names that end in _microseconds or _seconds are times. gpu_busy_share counts from the
-// last call. device_memory_free_bytes is the driver's newest answer, and each call makes a thread ask again. Each call
-// also writes the trace's events to its file.
+// last call. device_memory_free_bytes is the driver's newest answer; each call makes a thread ask the driver again.
+// Each call also writes the events of the trace to the trace's file.
 std::vector<FigureValue> figures(const Optimizations& parts, Device& device);
 
 // If a part is switched on and fails to initialise, and settings.graceful_fallback is set, the part's plain form

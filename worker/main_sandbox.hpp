@@ -17,8 +17,8 @@ struct ConfinedNeeds {
   std::string draft;          // a file, "builtin", or empty
   std::string cache;          // the folder that the worker may write to; empty: none
   int region = -1;            // descriptor of the channel's shared memory
-  // What the daemon says of the namespace of process ids: "own", "own, and a user namespace", or why there is none.
-  // Empty: the daemon did not try.
+  // The daemon's report on the worker's namespace of process ids: "own", "own, and a user namespace", or the reason
+  // why the worker has none. Empty: the daemon did not try to make one.
   std::string pid_namespace;
 };
 

@@ -49,7 +49,7 @@ class DetachedThread {
   }
   bool started() const { return end_ != nullptr; }
 
-  // Waits until the thread has ended, but no longer than `most`. Returns at once if no thread was started.
+  // Waits for the thread's end, but no longer than `most`. If no thread was started, the function returns at once.
   void await_end(std::chrono::milliseconds most) const {
     if (end_ == nullptr) return;
     std::unique_lock lock(end_->mutex);

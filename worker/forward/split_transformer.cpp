@@ -46,7 +46,8 @@ class SplitTransformer final : public Transformer {
     return keep(enter(0, submitted_ - 1));
   }
 
-  // The last stage gets the masks with its step, or now if it has the step already.
+  // Gives the masks to the last stage. If the last stage does not have the step yet, the copy of the step keeps the
+  // masks for it.
   Status choose(std::span<const Mask> masks) override {
     BULKHEAD_RETURN_IF_ERROR(broken_);
     if (submitted_ == waited_) return Error(ErrorCode::kInternal, "no step is in flight");

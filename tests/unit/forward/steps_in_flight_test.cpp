@@ -345,7 +345,7 @@ void StepsInFlight::expect_computed_again(const std::string& name, std::size_t p
 TEST_F(StepsInFlight, AStepThatWaitedInVainIsComputedAgain) {
   expect_computed_again(or_builtin("tiny-qwen2-Q4_K_M"), 9, 7, config::ChainedKernels::kOn);
 }
-// The second step has no masks yet when it is computed again, and the first one has.
+// Two steps are computed again: the first step has its masks by then, and the second step does not.
 TEST_F(StepsInFlight, AStepWithMasksThatWaitedInVainIsComputedAgain) {
   expect_computed_again(or_builtin("tiny-qwen2-Q4_K_M"), 9, 7, config::ChainedKernels::kOn, true);
 }
