@@ -163,27 +163,36 @@ Status DecodeBench::profile(const DecodeLoop& loop, const DecodeRoom& room,
   std::vector<engine::Column> columns;
   std::vector<std::span<const engine::PageIndex>> tables;
   std::vector<engine::StateUse> states;
+  std::vector<engine::WindowPages> windows;
   for (const auto& sequence : loop.sequences()) {
     const auto position = static_cast<std::uint32_t>(sequence->tokens.size()) - 1;
     columns.push_back({sequence->tokens.back(), position - 1,
                        static_cast<std::uint32_t>(tables.size()), engine::Output::kGreedy});
     tables.push_back(sequence->pages.pages());
     if (limits.states > 0) states.push_back({sequence->slot, sequence->slot});
+    if (limits.window_pages > 0) windows.push_back(sequence->pages.windows());
   }
-  BULKHEAD_TRY(const auto times, executor_.profile_step({columns, tables, states}));
+  BULKHEAD_TRY(const auto times, executor_.profile_step({columns, tables, states, windows}));
   result["kernels"] = kernel_table(times, bandwidth_);
-  // This is a step of a prompt. It repeats the first sequence's prompt, and writes the same keys and values.
+  // This is a step of a prompt. It repeats tokens of the first sequence, and writes the same keys and values. If the
+  // sequence has released window pages, the step begins at the first position that sees none of these.
+  const engine::DraftedSequence& sequence = *loop.sequences().front();
+  const std::uint32_t released = windows.empty() ? 0 : windows.front().first * limits.page_tokens;
+  const std::uint32_t first = released == 0 ? 0 : released + limits.window - 1;
+  const std::uint32_t end =
+      released == 0 ? room.prompt : static_cast<std::uint32_t>(sequence.tokens.size()) - 1;
   const std::uint32_t chunk =
-      std::min({room.prompt, std::max(engine_.prefill_chunk, engine_.prefill_chunk_alone),
-                limits.max_columns});
+      std::min({end - std::min(first, end - 1),
+                std::max(engine_.prefill_chunk, engine_.prefill_chunk_alone), limits.max_columns});
   columns.clear();
-  for (std::uint32_t i = 0; i < chunk; ++i)
-    columns.push_back({loop.sequences().front()->tokens[i], i, 0, engine::Output::kNone});
+  for (std::uint32_t i = end - chunk; i < end; ++i)
+    columns.push_back({sequence.tokens[i], i, 0, engine::Output::kNone});
   columns.back().output = engine::Output::kGreedy;
   std::printf("    a step of %u prompt tokens:\n", chunk);
   BULKHEAD_TRY(const auto prompt_times,
                executor_.profile_step({columns, std::span(tables).first(1),
-                                       std::span(states).first(limits.states > 0 ? 1 : 0)}));
+                                       std::span(states).first(states.empty() ? 0 : 1),
+                                       std::span(windows).first(windows.empty() ? 0 : 1)}));
   result["prompt_kernels"] = kernel_table(prompt_times, bandwidth_);
   return {};
 }

@@ -43,7 +43,7 @@ struct Shape {
 
 constexpr std::uint32_t kMostColumns = 2048;
 
-// The matrices of a 1B, an 8B and a 7B.
+// The matrices of a 1B, an 8B, a 7B and a 14B.
 constexpr Shape kShapes[] = {
     {"1B qkv F16", k::WeightType::kF16, k::Epilogue::kStore, 3072, 2048},
     {"1B out F16", k::WeightType::kF16, k::Epilogue::kAdd, 2048, 2048},
@@ -54,6 +54,7 @@ constexpr Shape kShapes[] = {
     {"8B out F16", k::WeightType::kF16, k::Epilogue::kAdd, 4096, 4096},
     {"8B gate-up F16", k::WeightType::kF16, k::Epilogue::kGated, 14336, 4096},
     {"8B down F16", k::WeightType::kF16, k::Epilogue::kAdd, 4096, 14336},
+    {"8B logits F16", k::WeightType::kF16, k::Epilogue::kStore, 128256, 4096},
     {"7B qkv Q4_K", k::WeightType::kQ4_K, k::Epilogue::kStore, 4608, 3584},
     {"7B out Q4_K", k::WeightType::kQ4_K, k::Epilogue::kAdd, 3584, 3584},
     {"7B gate-up Q4_K", k::WeightType::kQ4_K, k::Epilogue::kGated, 18944, 3584},
@@ -66,6 +67,13 @@ constexpr Shape kShapes[] = {
     {"7B out Q8_0", k::WeightType::kQ8_0, k::Epilogue::kAdd, 3584, 3584},
     {"7B gate-up Q8_0", k::WeightType::kQ8_0, k::Epilogue::kGated, 18944, 3584},
     {"7B down Q8_0", k::WeightType::kQ8_0, k::Epilogue::kAdd, 3584, 18944},
+    {"7B logits Q8_0", k::WeightType::kQ8_0, k::Epilogue::kStore, 152064, 3584},
+    {"14B qkv Q4_K", k::WeightType::kQ4_K, k::Epilogue::kStore, 7680, 5120},
+    {"14B out Q4_K", k::WeightType::kQ4_K, k::Epilogue::kAdd, 5120, 5120},
+    {"14B gate-up Q4_K", k::WeightType::kQ4_K, k::Epilogue::kGated, 17920, 5120},
+    {"14B down Q4_K", k::WeightType::kQ4_K, k::Epilogue::kAdd, 5120, 17920},
+    {"14B down Q6_K", k::WeightType::kQ6_K, k::Epilogue::kAdd, 5120, 17920},
+    {"14B logits Q4_K", k::WeightType::kQ4_K, k::Epilogue::kStore, 100352, 5120},
 };
 
 struct Plan {
@@ -120,6 +128,29 @@ std::vector<Variant> variants(const k::Mapping& mapping, const k::MatvecShape& s
   return list;
 }
 
+// Returns tilings of a step of many columns in which neighbouring subgroups compute a row's segments and add them by
+// pieces.
+std::vector<k::UnitTiling> pieces(const k::MatvecShape& shape, std::uint32_t columns) {
+  constexpr std::uint32_t kTiles[][2] = {{1, 4}, {1, 8}, {2, 2}, {2, 4}, {2, 8}, {4, 2}, {4, 4}};
+  const std::uint32_t segments = k::unit_segments(shape).count;
+  std::vector<k::UnitTiling> list;
+  for (const auto& [blocks, tiles] : kTiles) {
+    if (tiles * 8 > std::max(columns, 8U)) continue;
+    for (const std::uint32_t step : {1U, 2U}) {
+      for (std::uint32_t sets = 1; sets * segments <= 16; sets *= 2) {
+        for (const std::uint32_t piece : {2U, 4U, 8U}) {
+          for (const std::uint32_t ahead : {0U, 1U}) {
+            const k::UnitTiling tiling{columns, blocks, tiles, segments * sets, step,
+                                       false,   1,      ahead, false,           piece};
+            if (piece < blocks * tiles && k::unit_sums_fit(shape, tiling)) list.push_back(tiling);
+          }
+        }
+      }
+    }
+  }
+  return list;
+}
+
 // Returns the variants for matrix units (k::UnitTiling): the one in use, and those whose label contains `wanted`.
 std::vector<Variant> unit_variants(const k::MatvecShape& shape, std::uint32_t columns,
                                    const std::string& wanted) {
@@ -133,12 +164,13 @@ std::vector<Variant> unit_variants(const k::MatvecShape& shape, std::uint32_t co
       if (known.spec.constants == made.spec.constants) return;
     }
     const auto text = [](std::uint32_t number) { return std::to_string(number); };
-    std::string label = std::string(tiling.serial ? "serial" : "split") + "/r" +
-                        text(tiling.row_blocks) + "/n" + text(tiling.column_tiles) + "/s" +
-                        text(tiling.subgroups) +
-                        (tiling.column_subgroups > 1 ? "x" + text(tiling.column_subgroups) : "") +
-                        "/g" + text(tiling.step_groups) + (tiling.ahead != 0 ? "/ahead" : "") +
-                        (tiling.local_totals ? "/local" : "") + "/k" + text(segments);
+    std::string label =
+        std::string(tiling.serial ? "serial" : "split") + "/r" + text(tiling.row_blocks) + "/n" +
+        text(tiling.column_tiles) + "/s" + text(tiling.subgroups) +
+        (tiling.column_subgroups > 1 ? "x" + text(tiling.column_subgroups) : "") + "/g" +
+        text(tiling.step_groups) + (tiling.ahead != 0 ? "/ahead" : "") +
+        (tiling.local_totals ? "/local" : "") +
+        (tiling.piece_tiles != 0 ? "/p" + text(tiling.piece_tiles) : "") + "/k" + text(segments);
     if (!standard && label.find(wanted) == std::string::npos) return;
     list.push_back({std::move(made.spec),
                     made.columns_per_workgroup,
@@ -150,6 +182,10 @@ std::vector<Variant> unit_variants(const k::MatvecShape& shape, std::uint32_t co
                     {}});
   };
   add(usual);
+  if (columns > 8) {
+    for (const k::UnitTiling& tiling : pieces(shape, columns))
+      add(tiling);
+  }
   for (const std::uint32_t blocks : {1U, 2U, 4U}) {
     for (const std::uint32_t tiles : {1U, 2U, 4U, 8U}) {
       for (const std::uint32_t step : {1U, 2U, 4U}) {

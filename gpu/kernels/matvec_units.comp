@@ -20,10 +20,12 @@ CONSTANT(22, kColumnSubgroups, column_subgroups, 1u)  // kSerial: subgroups side
 // 1: weights are loaded a step ahead. 2: only a segment's first weights are, before the kernel waits for
 // other kernels.
 CONSTANT(23, kAhead, ahead, 0u)
-CONSTANT(24, kPartialFloats, partial_floats, 1u)  // shared: kSubgroups * kRows * kColumnTiles * 128
+CONSTANT(24, kPartialFloats, partial_floats, 1u)  // shared: kSubgroups * kPieceTiles * 128
 CONSTANT(25, kScaling, scaling, 0u)               // Scaling
 CONSTANT(26, kNormColumns, norm_columns, 1u)      // kScaledHere: columns
 CONSTANT(27, kLocalTotals, local_totals, 0u)      // kSerial: totals lie in memory, not in registers
+// Tiles of a subgroup whose segments are added at a time. It divides kRows * kColumnTiles.
+CONSTANT(28, kPieceTiles, piece_tiles, 1u)
 CONSTANTS_END
 #ifdef BULKHEAD_EXPERTS
 #define BULKHEAD_CHOOSES_HERE
@@ -91,9 +93,18 @@ float column_scale(uint column, FusedRef fused) {
   return norm_scale(squares, fused.stream_width, fused.epsilon);
 }
 
-// The results that a lane of a subgroup finishes: pairs i with i % kSegments == segment.
-const uint kPairs = kTiles * 2u;
+// Shared memory has room for the sums of a piece, which is all tiles of a subgroup or a part of them. Of a piece's
+// pairs of results, a lane of a subgroup finishes the pairs i with i % kSegments == segment.
+const uint kPieces = kTiles / kPieceTiles;
+const uint kPairs = kPieceTiles * 2u;
 const uint kOwnPairs = (kPairs + kSegments - 1u) / kSegments;
+const bool kEarlyOperands = kPieces == 1u && kOwnPairs <= 2u;  // they are loaded before the weights
+
+void leave_piece(const uint piece) {
+  [[unroll]] for (uint i = 0; i < kPieceTiles * 4u; i++) {
+    partials[(unit_subgroup * kPieceTiles * 4u + i) * 32u + lane] = sums[piece * kPieceTiles + i / 4u][i % 4u];
+  }
+}
 
 void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
   take_place(block0, tile0);
@@ -109,7 +120,7 @@ void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
   if (!chain_wait()) return;
 #endif
   PairOperands operands[kOwnPairs];
-  if (kOwnPairs <= 2u) {
+  if (kEarlyOperands) {
     [[unroll]] for (uint p = 0; p < kOwnPairs; p++) {
       uint i = p * kSegments + segment;
       uint column = result_column(tile0 + i / 2u % kColumnTiles, i & 1u), block = block0 + i / 2u / kColumnTiles;
@@ -128,11 +139,7 @@ void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
   if (kScaling == kScaledHere) sum_squares(fused);
 #endif
   multiply(first_group, last_group);
-  if (kSegments > 1u) {
-    [[unroll]] for (uint i = 0; i < kTiles * 4u; i++) {
-      partials[(unit_subgroup * kTiles * 4u + i) * 32u + lane] = sums[i / 4u][i % 4u];
-    }
-  }
+  if (kSegments > 1u) leave_piece(0u);
 #ifdef BULKHEAD_CHAINED
   if (late_squares) {
     keep_touched(touched);
@@ -140,27 +147,34 @@ void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
   }
 #endif
   if (kSegments > 1u || kScaling == kScaledHere) barrier();
-  [[unroll]] for (uint p = 0; p < kOwnPairs; p++) {
-    uint i = p * kSegments + segment;
-    uint t = i / 2u, e = i & 1u;
-    uint column = result_column(tile0 + t % kColumnTiles, e), block = block0 + t / kColumnTiles;
-    if (i < kPairs && column < count && block < block_count) {
-      precise float first, second;
-      if (kSegments > 1u) {
-        uint at = (first_subgroup * kTiles * 4u + t * 4u + e) * 32u + lane;
-        first = partials[at];
-        second = partials[at + 64u];
-        [[unroll]] for (uint s = 1; s < kSegments; s++) {
-          first = first + partials[at + s * (kTiles * 128u)];
-          second = second + partials[at + s * (kTiles * 128u) + 64u];
+  [[unroll]] for (uint piece = 0; piece < kPieces; piece++) {
+    if (piece != 0u) {
+      barrier();
+      leave_piece(piece);
+      barrier();
+    }
+    [[unroll]] for (uint p = 0; p < kOwnPairs; p++) {
+      uint i = p * kSegments + segment;
+      uint t = piece * kPieceTiles + i / 2u, e = i & 1u;
+      uint column = result_column(tile0 + t % kColumnTiles, e), block = block0 + t / kColumnTiles;
+      if (i < kPairs && column < count && block < block_count) {
+        precise float first, second;
+        if (kSegments > 1u) {
+          uint at = (first_subgroup * kPieceTiles * 4u + i / 2u * 4u + e) * 32u + lane;
+          first = partials[at];
+          second = partials[at + 64u];
+          [[unroll]] for (uint s = 1; s < kSegments; s++) {
+            first = first + partials[at + s * (kPieceTiles * 128u)];
+            second = second + partials[at + s * (kPieceTiles * 128u) + 64u];
+          }
+        } else {
+          first = sums[p / 2u][p & 1u];
+          second = sums[p / 2u][(p & 1u) + 2u];
         }
-      } else {
-        first = sums[p / 2u][p & 1u];
-        second = sums[p / 2u][(p & 1u) + 2u];
+        if (!kEarlyOperands) operands[p] = pair_operands(RESULT_COLUMN(column), block, count, fused);
+        float scale = kScaling == kScaledHere ? column_scale(column, fused) : 1.0;
+        finish_pair(RESULT_COLUMN(column), block, first, second, scale, operands[p], fused);
       }
-      if (kOwnPairs > 2u) operands[p] = pair_operands(RESULT_COLUMN(column), block, count, fused);
-      float scale = kScaling == kScaledHere ? column_scale(column, fused) : 1.0;
-      finish_pair(RESULT_COLUMN(column), block, first, second, scale, operands[p], fused);
     }
   }
 }

@@ -1,6 +1,6 @@
-// Chooses how a product is divided among subgroups. The table has what was fastest on an H200 for whole steps of a
-// Qwen2.5-7B (Q4_0, Q4_K_M, Q8_0) and a Llama-3.2-1B (F16), timed by turns (bench/RESULTS.md). Cases that were not
-// measured use the choice of a similar case.
+// Chooses how a product is divided among subgroups. The tables have what was fastest on an H200, for whole steps of a
+// Qwen2.5-7B (Q4_0, Q4_K_M, Q8_0) and a Llama-3.2-1B (F16), timed by turns (bench/RESULTS.md), or for products by
+// themselves (bench-matvec, bench/history/kernels.md). Cases that were not measured use the choice of a similar case.
 #include <algorithm>
 #include <iterator>
 #include <optional>
@@ -9,6 +9,8 @@
 
 namespace bulkhead::gpu::kernels {
 namespace {
+
+constexpr std::uint32_t kMostSubgroups = 16;  // of a workgroup that divides rows
 
 // The kinds of a layer's products: few or many rows, short or long rows.
 enum class Part : std::uint8_t {
@@ -20,11 +22,15 @@ enum class Part : std::uint8_t {
   kOther,  // a gate and up with few rows
 };
 
-Part part_of(const MatvecShape& shape) {
-  constexpr std::uint32_t kFewBlocks = 512, kLongGroups = 256;
+std::uint32_t blocks_of(const MatvecShape& shape) {
   const std::uint32_t results =
       shape.epilogue == Epilogue::kGated ? kUnitBlockRows / 2 : kUnitBlockRows;
-  const std::uint32_t blocks = (shape.rows + results - 1) / results;
+  return (shape.rows + results - 1) / results;
+}
+
+Part part_of(const MatvecShape& shape) {
+  constexpr std::uint32_t kFewBlocks = 512, kLongGroups = 256;
+  const std::uint32_t blocks = blocks_of(shape);
   switch (shape.epilogue) {
     case Epilogue::kGated:
       return blocks > kFewBlocks ? Part::kGateUp : Part::kOther;
@@ -60,6 +66,11 @@ Kind kind_of(TensorType type) {
 
 enum class Chained : std::uint8_t { kNo, kYes };
 
+constexpr std::uint32_t kNoMatter = 0xffffffffU;
+// Models with shorter rows have smaller matrices; large tiles would make too few of them for a device (a 1B read a
+// prompt of 512 tokens 7 % slower). A down has longer rows than other matrices.
+constexpr std::uint32_t kLongRow = 4096, kLongDownRow = 12288;
+
 // Neighbouring subgroups compute the segments of a row; for steps of a chain, or steps with barriers.
 struct Split {
   std::uint8_t kinds;
@@ -67,6 +78,8 @@ struct Split {
   Chained chained;
   std::uint32_t from, to;  // columns
   std::uint32_t row_blocks, column_tiles, row_sets, step_groups, ahead;
+  std::uint32_t piece_tiles = 0;
+  std::uint32_t segments = 0;  // the row is for rows of so many segments; 0: of any number
 };
 // The first row that matches counts.
 constexpr Split kSplits[] = {
@@ -88,6 +101,7 @@ constexpr Split kSplits[] = {
     {kOtherNibbles, Part::kQkv, Chained::kYes, 2, 4, 2, 1, 1, 2, 1},
     {kOtherNibbles, Part::kQkv, Chained::kYes, 5, 8, 2, 1, 1, 4, 2},
     // Two tiles.
+    {kOtherNibbles, Part::kGateUp, Chained::kYes, 9, 16, 4, 2, 1, 2, 2, 4, 4},
     {kAny, Part::kGateUp, Chained::kYes, 9, 16, 1, 2, 2, 2, 2},
     {kBytes, Part::kOut, Chained::kYes, 9, 16, 1, 2, 1, 2, 2},
     {kNibbles, Part::kOut, Chained::kYes, 9, 16, 1, 2, 1, 4, 1},
@@ -110,6 +124,55 @@ constexpr Split kSplits[] = {
     {kOtherNibbles, Part::kOut, Chained::kNo, 33, 128, 1, 2, 1, 2, 0},
 };
 
+// Neighbouring subgroups compute the segments of a row, as above, but in tiles so large that they add their sums by
+// pieces. Large tiles load less: each subgroup that takes other columns loads and unpacks the same weights again, and
+// each that takes other rows loads the same inputs again.
+struct Pieces {
+  std::uint8_t kinds;
+  Part part;
+  std::uint32_t from, to;  // columns
+  std::uint32_t row_blocks, column_tiles, row_sets, step_groups, ahead, piece_tiles;
+  std::uint32_t most_inputs = kNoMatter;  // weights of a row
+};
+// The first row that matches and suits the number of workgroups (suits_device) counts.
+constexpr Pieces kPieces[] = {
+    {kHalves | kNibbles, Part::kQkv, 17, 32, 4, 4, 1, 1, 0, 4},
+    {kHalves, Part::kQkv, 17, 32, 2, 4, 1, 2, 0, 4},
+    {kBytes, Part::kQkv, 17, 32, 1, 4, 1, 2, 1, 2},
+    {kBytes, Part::kQkv, 33, 64, 1, 8, 1, 2, 0, 4},
+    {kHalves | kBytes | kNibbles, Part::kQkv, 33, 256, 2, 8, 1, 1, 0, 4},
+    {kHalves | kNibbles, Part::kQkv, 33, 64, 2, 4, 1, 2, 0, 4},
+    {kHalves | kNibbles, Part::kOut, 17, 32, 2, 4, 1, 2, 0, 4},
+    {kBytes, Part::kOut, 17, 32, 1, 4, 1, 2, 1, 2},
+    {kHalves | kBytes | kNibbles, Part::kOut, 33, 256, 2, 8, 1, 1, 0, 4},
+    {kHalves | kBytes | kNibbles, Part::kOut, 33, 128, 2, 4, 1, 2, 0, 4},
+    {kAny, Part::kDown, 17, 32, 2, 4, 1, 2, 0, 4},
+    {kAny, Part::kDown, 33, 256, 2, 8, 1, 1, 0, 4},
+    {kAny, Part::kDown, 33, 128, 2, 4, 1, 2, 0, 4},
+    {kHalves | kBytes | kNibbles, Part::kGateUp, 17, 32, 2, 4, 1, 2, 0, 4},
+    {kBytes | kNibbles, Part::kGateUp, 33, 128, 2, 8, 1, 2, 0, 4},
+    {kBytes | kNibbles, Part::kGateUp, 129, 256, 2, 8, 2, 1, 0, 4},
+    {kHalves, Part::kGateUp, 33, 64, 2, 8, 1, 1, 0, 4, kLongRow - 1},
+    {kHalves, Part::kGateUp, 65, 128, 2, 8, 1, 1, 0, 2},
+    {kHalves, Part::kLogits, 17, 32, 2, 4, 4, 2, 0, 4},
+    {kAny, Part::kLogits, 17, 32, 4, 4, 1, 2, 0, 4},
+    {kHalves | kSixBits, Part::kLogits, 33, 64, 2, 8, 2, 1, 0, 4},
+    {kBytes | kNibbles, Part::kLogits, 33, 64, 2, 8, 1, 2, 0, 4},
+    {kSixBits, Part::kLogits, 65, 128, 1, 8, 8, 2, 1, 4},
+    {kSixBits, Part::kLogits, 129, 256, 1, 8, 2, 1, 1, 4},
+    {kHalves, Part::kLogits, 65, 256, 2, 8, 2, 2, 0, 4},
+    {kBytes | kNibbles, Part::kLogits, 65, 128, 2, 8, 2, 2, 0, 4},
+    {kBytes | kNibbles, Part::kLogits, 129, 256, 2, 8, 2, 1, 0, 4},
+};
+
+// An H200 has 132 processors, and such a workgroup takes a whole one. With fewer workgroups processors have nothing to
+// do. With slightly more, most have nothing to do while a few compute a second workgroup, and smaller tiles are faster.
+bool suits_device(std::uint32_t workgroups, std::uint32_t column_tiles) {
+  constexpr std::uint32_t kEnough = 90, kProcessors = 132, kSlightlyMore = 172;
+  if (workgroups < kEnough) return false;
+  return column_tiles < 8 || workgroups <= kProcessors || workgroups >= kSlightlyMore;
+}
+
 // One subgroup computes all segments of a row.
 struct Serial {
   std::uint8_t kinds;
@@ -120,10 +183,7 @@ struct Serial {
 };
 // In a step with more columns one subgroup computes all segments in each product; in a step with fewer columns it
 // does so if a row of kSerials says so.
-constexpr std::uint32_t kSplitColumns = 128, kWide = kSplitColumns + 1, kNoMatter = 0xffffffffU;
-// Models with shorter rows have smaller matrices; large tiles would make too few of them for a device (a 1B read a
-// prompt of 512 tokens 7 % slower). A down has longer rows than other matrices.
-constexpr std::uint32_t kLongRow = 4096, kLongDownRow = 12288;
+constexpr std::uint32_t kSplitColumns = 128, kWide = kSplitColumns + 1;
 // UnitTiling: columns (of the step), row_blocks, column_tiles, subgroups, step_groups, serial,
 // column_subgroups, ahead, local_totals.
 constexpr Serial kSerials[] = {
@@ -175,6 +235,33 @@ constexpr UnitTiling kOtherSerial{0, 2, 4, 8, 2, true, 1, 0};
 template <typename Row>
 bool is_for(const Row& row, const MatvecShape& shape) {
   return (row.kinds & kind_of(shape.type)) != 0 && row.part == part_of(shape);
+}
+
+std::optional<UnitTiling> tiling_by_pieces(const MatvecShape& shape, std::uint32_t columns) {
+  const std::uint32_t segments = unit_segments(shape).count;
+  const auto sets = [&](const Pieces& each) {
+    return std::clamp(kMostSubgroups / segments, 1U, each.row_sets);
+  };
+  const auto workgroups = [&](const Pieces& each) {
+    const std::uint32_t rows = sets(each) * each.row_blocks, width = each.column_tiles * 8;
+    return (blocks_of(shape) + rows - 1) / rows * ((columns + width - 1) / width);
+  };
+  const auto* const found = std::ranges::find_if(kPieces, [&](const Pieces& each) {
+    return is_for(each, shape) && columns >= each.from && columns <= each.to &&
+           shape.groups * kGroupWeights <= each.most_inputs &&
+           suits_device(workgroups(each), each.column_tiles);
+  });
+  if (found == std::end(kPieces)) return std::nullopt;
+  return UnitTiling{columns,
+                    found->row_blocks,
+                    found->column_tiles,
+                    segments * sets(*found),
+                    found->step_groups,
+                    false,
+                    1,
+                    found->ahead,
+                    false,
+                    found->piece_tiles};
 }
 
 std::optional<UnitTiling> serial_tiling(const MatvecShape& shape, std::uint32_t columns) {
@@ -235,19 +322,23 @@ UnitTiling usual_split(const MatvecShape& shape, std::uint32_t columns, bool in_
 }  // namespace
 
 UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns, bool in_chain) {
-  constexpr std::uint32_t kMostSubgroups = 16;
+  if (!in_chain) {
+    if (const std::optional<UnitTiling> pieces = tiling_by_pieces(shape, columns)) return *pieces;
+  }
   if (const std::optional<UnitTiling> serial = serial_tiling(shape, columns)) return *serial;
   UnitTiling tiling = usual_split(shape, columns, in_chain);
+  const std::uint32_t segments = unit_segments(shape).count;
   const auto* const found = std::ranges::find_if(kSplits, [&](const Split& each) {
     return is_for(each, shape) && (each.chained == Chained::kYes) == in_chain &&
-           columns >= each.from && columns <= each.to;
+           columns >= each.from && columns <= each.to &&
+           (each.segments == 0 || each.segments == segments);
   });
   if (found == std::end(kSplits)) return tiling;
-  const std::uint32_t segments = unit_segments(shape).count;
   tiling.row_blocks = found->row_blocks;
   tiling.column_tiles = found->column_tiles;
   tiling.step_groups = found->step_groups;
   tiling.ahead = found->ahead;
+  tiling.piece_tiles = found->piece_tiles;
   if (segments >= 4)
     tiling.subgroups = segments * std::clamp(kMostSubgroups / segments, 1U, found->row_sets);
   return tiling;

@@ -26,10 +26,14 @@ std::uint32_t blocks_of(const MatvecShape& shape) {
   return (shape.rows + results_of_block(shape) - 1) / results_of_block(shape);
 }
 
-// A float of each entry of a tile.
+std::uint32_t piece_tiles(const UnitTiling& tiling) {
+  return tiling.piece_tiles != 0 ? tiling.piece_tiles : tiling.row_blocks * tiling.column_tiles;
+}
+
+// A float of each entry of a tile of a piece.
 std::uint32_t shared_floats(const UnitSegments& segments, const UnitTiling& tiling) {
   if (tiling.serial || segments.count == 1) return 0;
-  return tiling.subgroups * tiling.row_blocks * tiling.column_tiles * kUnitBlockRows * 8;
+  return tiling.subgroups * piece_tiles(tiling) * kUnitBlockRows * 8;
 }
 
 }  // namespace
@@ -98,6 +102,7 @@ MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling) {
   units.ahead = tiling.ahead;
   units.partial_floats = std::max(shared_floats(segments, tiling), 1U);
   units.scaling = static_cast<std::uint32_t>(shape.scaling);
+  units.piece_tiles = piece_tiles(tiling);
   units.local_totals = tiling.serial && tiling.local_totals ? 1 : 0;
   units.norm_columns = shape.scaling == Scaling::kHere ? tiling.columns : 1;
   variant.spec.constants =

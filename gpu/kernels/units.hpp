@@ -31,6 +31,7 @@ struct UnitTiling {
   std::uint32_t column_subgroups = 1;  // serial: subgroups side by side over columns
   std::uint32_t ahead = 0;             // kAhead of matvec_units.comp
   bool local_totals = false;           // serial: keeps totals in memory, so that more subgroups run
+  std::uint32_t piece_tiles = 0;       // split: tiles whose segments are added at a time; 0: all
 };
 // Returns what was fastest on an H200 (unit_tilings.cpp).
 UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns, bool in_chain = false);

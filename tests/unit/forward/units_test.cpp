@@ -222,7 +222,7 @@ TEST(UnitSegments, CoverARow) {
 
 // Whatever the table has for a shape: workgroups of whole rows' segments that a device can hold.
 TEST(UnitTilings, FitADevice) {
-  constexpr std::uint32_t kMostInvocations = 1024, kSharedBytes = 48 * 1024, kTileBytes = 512;
+  constexpr std::uint32_t kMostInvocations = 1024;
   for (const TensorType type : kTypes) {
     for (const std::uint32_t rows :
          {64U, 512U, 896U, 2048U, 3584U, 4608U, 8192U, 18944U, 152064U}) {
@@ -234,7 +234,7 @@ TEST(UnitTilings, FitADevice) {
                                      epilogue};
           const std::uint32_t segments = k::unit_segments(shape).count;
           for (const std::uint32_t columns :
-               {1U, 2U, 4U, 8U, 16U, 32U, 64U, 128U, 272U, 512U, 1024U, 2048U}) {
+               {1U, 2U, 4U, 8U, 16U, 32U, 64U, 128U, 256U, 272U, 512U, 1024U, 2048U}) {
             for (const bool in_chain : {false, true}) {
               const k::UnitTiling tiling = k::unit_tiling(shape, columns, in_chain);
               SCOPED_TRACE(testing::Message()
@@ -247,9 +247,10 @@ TEST(UnitTilings, FitADevice) {
                         0U);
               ASSERT_TRUE(tiling.step_groups == 1 || tiling.step_groups == 2 ||
                           tiling.step_groups % 4 == 0);
-              if (!tiling.serial && segments > 1) {
-                ASSERT_LE(tiling.subgroups * tiling.row_blocks * tiling.column_tiles * kTileBytes,
-                          kSharedBytes);
+              ASSERT_TRUE(k::unit_sums_fit(shape, tiling));
+              if (tiling.piece_tiles != 0) {
+                ASSERT_FALSE(tiling.serial);
+                ASSERT_EQ(tiling.row_blocks * tiling.column_tiles % tiling.piece_tiles, 0U);
               }
               // A tile has no more columns than there are, rounded up.
               ASSERT_LE(tiling.column_tiles, std::max(columns / 8, 1U));
@@ -337,7 +338,11 @@ TEST_F(Units, BitsDoNotDependOnHowTheWorkIsShared) {
     // Four blocks, several blocks' rows in a workgroup, large tiles; and whatever goes together.
     std::vector<k::UnitTiling> tilings{{130, 4, 1, segments, 2, false, 1, 2},
                                        {130, 2, 1, segments * 2, 2, false, 1, 2},
-                                       {130, 2, 8, 4, 1, true, 2, 0}};
+                                       {130, 2, 8, 4, 1, true, 2, 0},
+                                       {130, 2, 8, segments, 1, false, 1, 0, false, 4},
+                                       {130, 4, 4, segments, 1, false, 1, 0, false, 2},
+                                       {130, 1, 8, segments, 2, false, 1, 1, false, 4},
+                                       {130, 4, 2, segments, 2, false, 1, 2, false, 4}};
     for (const std::uint32_t blocks : {1U, 2U}) {
       for (const std::uint32_t tiles : {1U, 2U}) {
         for (const std::uint32_t ahead : {0U, 1U, 2U}) {
@@ -354,8 +359,8 @@ TEST_F(Units, BitsDoNotDependOnHowTheWorkIsShared) {
     for (const k::UnitTiling& each : tilings) {
       SCOPED_TRACE(testing::Message()
                    << each.row_blocks << " blocks, " << each.column_tiles << " tiles, steps of "
-                   << each.step_groups << ", ahead " << each.ahead
-                   << (each.local_totals ? ", totals in memory" : ""));
+                   << each.step_groups << ", ahead " << each.ahead << ", pieces of "
+                   << each.piece_tiles << (each.local_totals ? ", totals in memory" : ""));
       compare(multiply(m, weights, x, k::Epilogue::kStore, each), x.size(),
               each.serial ? "serial" : "split");
     }
