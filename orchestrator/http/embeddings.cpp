@@ -83,10 +83,8 @@ Parsed<EmbeddingRequest> parse_ollama_embeddings(std::string_view body) {
 std::vector<float> normalised(std::vector<float> values, std::uint32_t dimensions) {
   if (dimensions != 0 && dimensions < values.size()) values.resize(dimensions);
   double squares = 0;
-  for (float& value : values) {
-    if (!std::isfinite(value)) value = 0;  // a worker may send anything
+  for (const float value : values)
     squares += static_cast<double>(value) * value;
-  }
   const double scale = squares > 0 ? 1 / std::sqrt(squares) : 0;
   for (float& value : values)
     value = static_cast<float>(value * scale);

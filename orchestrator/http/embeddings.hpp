@@ -34,6 +34,7 @@ Parsed<EmbeddingRequest> parse_ollama_embed(std::string_view body);
 Parsed<EmbeddingRequest> parse_ollama_embeddings(std::string_view body);
 
 // Returns the first `dimensions` values (0: all), divided by their Euclidean norm. If all are zero, they stay zero.
+// All must be finite: check_limits() (worker_limits.hpp) ends a worker that sends others.
 std::vector<float> normalised(std::vector<float> values, std::uint32_t dimensions);
 // Writes the values as base64 of little-endian floats, as OpenAI's clients read them.
 std::string base64_of(std::span<const float> values);

@@ -1,7 +1,6 @@
 #include "orchestrator/http/rerank.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <numeric>
 
@@ -88,8 +87,7 @@ Work RerankAnswer::ask(std::size_t input) {
 
 std::optional<ApiError> RerankAnswer::take(std::size_t input, const ipc::FromWorker& answer) {
   const auto& ranked = std::get<ipc::Ranked>(answer);
-  // A worker may send anything, and JSON has no infinities.
-  scores_[input] = std::isfinite(ranked.score) ? ranked.score : 0;
+  scores_[input] = ranked.score;  // finite: check_limits() (worker_limits.hpp) has checked it
   count(ranked.tokens);
   return std::nullopt;
 }

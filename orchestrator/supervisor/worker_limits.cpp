@@ -1,5 +1,6 @@
 #include "orchestrator/supervisor/worker_limits.hpp"
 
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -31,6 +32,10 @@ Status too_long(const char* what, std::size_t size, std::size_t limit) {
 Status too_many(const char* what, std::size_t count, std::size_t limit) {
   if (count <= limit) return {};
   return Error(ErrorCode::kCorrupt, fmt::format("{} {}, and {} are allowed", count, what, limit));
+}
+
+Status not_finite(std::string_view what) {
+  return Error(ErrorCode::kCorrupt, fmt::format("{} is not a finite number", what));
 }
 
 // Streams are compared, journalled and logged by the id, and a client's fingerprint is made of it. So the id is checked
@@ -94,6 +99,15 @@ struct Check {
   Status operator()(const ipc::Failed& m) const {
     BULKHEAD_RETURN_IF_ERROR(too_long("failed.message", m.message.size(), kFailureBytes));
     return too_long("failed.parameter", m.parameter.size(), kNameBytes);
+  }
+  // JSON has no infinity and no NaN. An honest worker fails a request rather than send one.
+  Status operator()(const ipc::Embedded& m) const {
+    for (std::size_t i = 0; i < m.values.size(); ++i)
+      if (!std::isfinite(m.values[i])) return not_finite(fmt::format("embedded.values[{}]", i));
+    return {};
+  }
+  Status operator()(const ipc::Ranked& m) const {
+    return std::isfinite(m.score) ? Status() : not_finite("ranked.score");
   }
   template <typename Other>
   Status operator()(const Other&) const {

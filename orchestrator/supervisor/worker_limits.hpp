@@ -16,7 +16,7 @@ namespace bulkhead::orchestrator {
 inline constexpr std::size_t kMostThreads = 1024;
 inline constexpr std::chrono::milliseconds kBetweenThreadCounts{500};
 
-// kCorrupt if a text or list is longer than it can be.
+// kCorrupt if a text or list is longer than it can be, or if a number of an embedding or a score is not finite.
 Status check_limits(const ipc::FromWorker& message);
 
 // Makes texts fit for one line of a log or terminal: control characters become spaces, and a last message, whose

@@ -6,6 +6,8 @@
 //   slow       a token every 5 ms
 //   lie=NAME   that lie, but only in the first process that is told so: it makes the file that
 //              HOSTILE_TOLD in the environment names, and a successor that finds the file is honest
+// The text of an embedding and the document of a ranking obey lie=NUMBER; NUMBER, such as nan or -inf, becomes a value
+// or the score. With "always" in the text, each process lies.
 // HOSTILE_READY=NAME in the environment: a lie in the handshake.
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -150,6 +152,11 @@ class Worker {
       finished.request = cancel->request;
       finished.reason = ipc::FinishReason::kCancelled;
       send(finished);
+    } else if (auto* embed = std::get_if<ipc::Embed>(&*message)) {
+      const float last = number_of(std::get<std::string>(embed->input));
+      send(ipc::Embedded{embed->request, 1, {3, last}});
+    } else if (auto* rank = std::get_if<ipc::Rank>(&*message)) {
+      send(ipc::Ranked{rank->request, 1, number_of(rank->document)});
     } else if (auto* ping = std::get_if<ipc::Ping>(&*message)) {
       send(ipc::Pong{ping->nonce});
     } else if (std::holds_alternative<ipc::Shutdown>(*message)) {
@@ -158,14 +165,26 @@ class Worker {
     return true;
   }
 
+  // Returns the lie that the text tells this process to use; empty: none.
+  static std::string lie_in(const std::string& text) {
+    const std::size_t at = text.find("lie=");
+    if (at == std::string::npos) return "";
+    const char* told = std::getenv("HOSTILE_TOLD");
+    const bool lies =
+        text.find("always") != std::string::npos ||
+        (told != nullptr && ::open(told, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600) >= 0);
+    return lies ? text.substr(at + 4) : "";
+  }
+  // An honest worker's number is 4.
+  static float number_of(const std::string& text) {
+    const std::string lie = lie_in(text);
+    return lie.empty() ? 4 : std::stof(lie);
+  }
+
   void begin(const ipc::Submit& submit) {
     const auto* prompt = std::get_if<std::string>(&submit.prompt);
     if (prompt == nullptr) std::exit(6);
-    const std::size_t at = prompt->find("lie=");
-    const char* told = std::getenv("HOSTILE_TOLD");
-    const bool lies = at != std::string::npos && told != nullptr &&
-                      ::open(told, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600) >= 0;
-    const std::string name = lies ? prompt->substr(at + 4) : "";
+    const std::string name = lie_in(*prompt);
     if (name.starts_with("early_")) tell(name, submit.request);
     ipc::Accepted accepted;
     accepted.request = submit.request;
@@ -173,7 +192,7 @@ class Worker {
     accepted.max_tokens = submit.max_tokens;
     if (name == "long_prompt") accepted.prompt_tokens.assign(99999, 7);
     send(accepted);
-    if (lies) tell(name, submit.request);
+    if (!name.empty()) tell(name, submit.request);
     Sequence& sequence = sequences_[submit.request];
     sequence.seed = submit.sampling.seed;
     sequence.next = static_cast<std::uint32_t>(submit.accepted_tokens.size());

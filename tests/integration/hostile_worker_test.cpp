@@ -243,6 +243,56 @@ TEST(HostileWorker, SaysThatItsVaultComesLaterAndSendsNoDescriptors) {
   EXPECT_NE(cause.find("0 descriptors came, not 2"), std::string::npos) << cause;
 }
 
+// A request that a worker answers with numbers, and the rule that the worker breaks if it obeys the order.
+struct NumberLie {
+  std::string path;
+  json body;
+  std::string rule;
+};
+std::vector<NumberLie> number_lies(const std::string& order) {
+  const std::string embedded = "embedded.values[1] is not a finite number";
+  const std::string ranked = "ranked.score is not a finite number";
+  return {{"/v1/embeddings", {{"input", order}}, embedded},
+          {"/v1/embeddings", {{"input", order}, {"encoding_format", "base64"}}, embedded},
+          {"/v1/embeddings", {{"input", order}, {"dimensions", 1}}, embedded},
+          {"/api/embed", {{"input", order}}, embedded},
+          {"/api/embeddings", {{"prompt", order}}, embedded},
+          {"/v1/rerank", {{"query", "q"}, {"documents", {order}}}, ranked}};
+}
+
+TEST(HostileWorker, NumbersThatAreNotFiniteEndItAndItsSuccessorAnswers) {
+  const Mark mark;
+  const Serving serving = serve({"models.0.path=builtin"}, {{"BULKHEAD_WORKER", HOSTILE_WORKER},
+                                                            {"HOSTILE_TOLD", mark.path()}});
+  for (const char* const number : {"nan", "inf", "-inf"}) {
+    for (const NumberLie& lie : number_lies("lie="s + number)) {
+      SCOPED_TRACE(lie.path + lie.body.dump());
+      mark.remove();
+      const int restarts = serving.worker()["restarts"];
+      const HttpReply reply = serving.post(lie.path, lie.body.dump());
+      ASSERT_EQ(reply.status, 200) << reply.body;
+      EXPECT_EQ(serving.worker()["restarts"], restarts + 1);
+      const std::string cause = serving.worker()["last_death"];
+      EXPECT_NE(cause.find(kViolation + lie.rule), std::string::npos) << cause;
+      // A token shows that the successor works, so its next start is not delayed.
+      ASSERT_EQ(serving.complete({{"prompt", "warm"}, {"max_tokens", 3}, {"seed", 3}}).status, 200);
+    }
+  }
+}
+
+TEST(HostileWorker, NumbersThatAreNeverFiniteEndTheRequestWithTheReason) {
+  const Serving serving = serve({"models.0.path=builtin", "isolation.max_strikes=1"},
+                                {{"BULKHEAD_WORKER", HOSTILE_WORKER}});
+  for (const NumberLie& lie : number_lies("always lie=nan")) {
+    SCOPED_TRACE(lie.path + lie.body.dump());
+    const HttpReply reply = serving.post(lie.path, lie.body.dump());
+    EXPECT_EQ(reply.status, 500) << reply.body;
+    EXPECT_NE(reply.body.find(lie.rule), std::string::npos) << reply.body;
+    // A token shows that the successor works, so its next start is not delayed.
+    ASSERT_EQ(serving.complete({{"prompt", "warm"}, {"max_tokens", 3}, {"seed", 3}}).status, 200);
+  }
+}
+
 TEST(HostileWorker, LiesInTheHandshakeEndTheStartWithTheReason) {
   for (const Lie& lie :
        {Lie{"build", "hello.build has 1048576 bytes"}, Lie{"name", "ready.modelName has"},
