@@ -70,6 +70,15 @@ inline ipc::Submit asks(std::uint64_t id, ipc::ToolChoice choice,
   return submit;
 }
 
+// Returns the answer of an engine that has no other request.
+inline Answer alone(const ipc::Submit& request, const char* family = "hermes",
+                    const char* prompt_end = "") {
+  ToolHarness harness(family, prompt_end);
+  harness.engine.submit(request);
+  harness.run();
+  return harness.answer(request.request.value);
+}
+
 struct Call {
   std::string name, arguments;
 };
