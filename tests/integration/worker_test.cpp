@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/integration/worker_serving.hpp"
 #include "tests/support/fixture_models.hpp"
 #include "tests/support/fixtures.hpp"
 #include "tests/support/signals.hpp"
@@ -28,7 +29,6 @@ namespace fs = std::filesystem;
 using ipc::TokenId;
 using testing::HasSubstr;
 
-const std::string kProgram = BULKHEAD_BIN_DIR "/bulkhead-worker";
 constexpr double kLogprobTolerance = 2e-2;
 
 struct Transport {
@@ -49,36 +49,10 @@ config::IpcSettings over(const Transport& transport) {
   return settings;
 }
 
-fs::path model_path(const std::string& name) {
-  return fixtures() / "models" / (name + ".gguf");
-}
-
-// A machine under load may need long for the first step, which compiles kernels on a CPU device.
-std::vector<std::string> serving(const std::string& model) {
-  return {"--model", model_path(model).string(),
-          "--set",   "log.level=warn",
-          "--set",   "isolation.heartbeat_timeout_ms=100000"};
-}
-
 nlohmann::json expected_of(const std::string& model) {
   std::ifstream file(fixtures() / "models" / (model + ".expected.json"));
   return nlohmann::json::parse(file);
 }
-
-ipc::Submit greedy(std::uint64_t id, const std::string& prompt, std::uint32_t tokens) {
-  ipc::Submit submit;
-  submit.request = RequestId{id};
-  submit.prompt = prompt;
-  submit.sampling.temperature = 0;
-  submit.max_tokens = tokens;
-  submit.ignore_eos = true;
-  return submit;
-}
-
-#define NEEDS_MODEL(name)                                                                    \
-  if (!fs::exists(model_path(name))) {                                                       \
-    GTEST_SKIP() << model_path(name) << " is not there; BULKHEAD_FIXTURES names the folder"; \
-  }
 
 class FixtureModel : public testing::TestWithParam<const char*> {};
 
@@ -442,59 +416,6 @@ TEST(Worker, ModelThatCannotBeLoadedIsToldWithItsReason) {
   ASSERT_TRUE(worker.fatal.has_value());
   EXPECT_THAT(worker.fatal->message, HasSubstr("/nonexistent/model.gguf"));
   EXPECT_EQ(worker.wait_exit(), 3);
-}
-
-// A coarser form of the same model guesses, and is often right.
-TEST(Worker, ADraftModelChangesNoToken) {
-  NEEDS_MODEL("tiny-llama-Q8_0");
-  NEEDS_MODEL("tiny-llama-Q4_0");
-  std::vector<WorkerAnswer> answers;
-  for (const bool drafts : {false, true}) {
-    std::vector<std::string> arguments = serving("tiny-llama-Q8_0");
-    arguments.insert(arguments.end(),
-                     {"--set", std::string("engine.speculation=") + (drafts ? "always" : "off")});
-    if (drafts)
-      arguments.insert(arguments.end(), {"--draft", model_path("tiny-llama-Q4_0").string()});
-    WorkerProcess worker(kProgram, arguments, over(kTransports[0]));
-    ASSERT_TRUE(worker.wait_ready()) << worker.why_not_ready();
-    worker.send(greedy(1, "Once upon a time there was a", 30));
-    ipc::Submit sampled = greedy(2, "Once upon a time there was a", 30);
-    sampled.sampling.temperature = 1;
-    sampled.sampling.seed = 11;
-    worker.send(sampled);
-    ASSERT_TRUE(
-        worker.receive_until([&] { return worker.answer(1).ended() && worker.answer(2).ended(); }));
-    for (const std::uint64_t id : {1U, 2U})
-      answers.push_back(worker.answer(id));
-    if (!drafts) continue;
-    const auto accepted = [&] {
-      if (!worker.stats.has_value()) return 0.0;
-      const auto& counters = worker.stats->counters;
-      const auto found =
-          std::ranges::find(counters, "draft_model_accepted_tokens_total", &ipc::Counter::name);
-      return found == counters.end() ? 0.0 : found->value;
-    };
-    EXPECT_TRUE(worker.receive_until([&] { return accepted() > 0; }));
-  }
-  for (const std::size_t i : {0U, 1U}) {
-    ASSERT_TRUE(answers[i].finished.has_value() && answers[i + 2].finished.has_value());
-    EXPECT_EQ(answers[i].tokens.size(), 30U);
-    EXPECT_EQ(answers[i].tokens, answers[i + 2].tokens);
-    EXPECT_EQ(answers[i].text, answers[i + 2].text);
-  }
-}
-
-TEST(Worker, ADraftModelOfAnotherVocabularyIsRefused) {
-  NEEDS_MODEL("tiny-llama-F16");
-  NEEDS_MODEL("tiny-qwen2-Q8_0");
-  std::vector<std::string> arguments = serving("tiny-llama-F16");
-  arguments.insert(arguments.end(), {"--draft", model_path("tiny-qwen2-Q8_0").string()});
-  WorkerProcess worker(kProgram, arguments, over(kTransports[0]));
-  EXPECT_FALSE(worker.wait_ready());
-  ASSERT_TRUE(worker.fatal.has_value());
-  EXPECT_THAT(worker.fatal->message, HasSubstr("tiny-llama-F16"));
-  EXPECT_THAT(worker.fatal->message, HasSubstr("tiny-qwen2-Q8_0"));
-  EXPECT_THAT(worker.fatal->message, HasSubstr("vocabulary"));
 }
 
 TEST(Worker, StartedByHandExplainsItself) {
