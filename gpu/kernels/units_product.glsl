@@ -1,16 +1,17 @@
 // A tile of a product by matrix units; units.glsl says in which order it adds.
 //
-// There are two ways of dividing the work, which give the same bits. For few columns, neighbouring subgroups take the
-// segments of a block of rows and add through shared memory; so even a small matrix has all its loads in flight. For
-// many columns a subgroup computes all segments one after another, and keeps the total beside the segment's sums, or
-// in memory (kLocalTotals).
+// There are two ways of dividing the work, which give the same bits. For up to 256 columns, neighbouring subgroups take
+// the segments of a block of rows and add through shared memory; so even a small matrix has all its loads in flight. If
+// their tiles are too large for shared memory, they add one piece of the tile after another (kPieceTiles). For many
+// columns a subgroup computes all segments one after another, and keeps the total beside the segment's sums, or in
+// memory (kLocalTotals).
 //
 // Loops over steps are not unrolled: otherwise the compiler moves loads forward until registers spill, and the kernel
 // becomes much slower.
 //
 // The includer has push (matvec_push.glsl), epilogue.glsl, the constants kColumns, kRows (blocks of a subgroup),
 // kColumnTiles, kSubgroups, kStepGroups, kAhead, kLocalTotals, and SEGMENTS and SEGMENT_STAGES; for split_product() the
-// shared array `partials` of kSubgroups * kRows * kColumnTiles * 128 floats.
+// shared array `partials` of kSubgroups * kPieceTiles * 128 floats.
 const uint kTiles = kRows * kColumnTiles;
 
 uint lane;
