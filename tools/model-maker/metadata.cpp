@@ -167,6 +167,21 @@ void add_scored_expert_keys(const Shape& shape, Metadata& metadata) {
   metadata.add_float(prefix + ".expert_weights_scale", shape.expert_scale);
 }
 
+// Adds keys that Bulkhead can do without, with values that mean what their absence means. llama.cpp refuses a model of
+// these architectures without them.
+void add_keys_of_llama_cpp(const Shape& shape, Metadata& metadata) {
+  const std::string& prefix = shape.architecture;
+  if (prefix == "granite" || prefix == "granitemoe") metadata.add_float(prefix + ".logit_scale", 1);
+  if (prefix == "gemma4") metadata.add_uint(prefix + ".embedding_length_per_layer_input", 0);
+  if (prefix == "qwen35" || prefix == "qwen35moe") {
+    // The pairs that turn by a picture's time, row and column. All three are the position of a text's token.
+    const std::uint32_t turning = shape.turning != 0 ? shape.turning : shape.head_size;
+    const auto pairs = static_cast<std::int32_t>(turning / 2);
+    metadata.add_ints(prefix + ".rope.dimension_sections",
+                      {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0});
+  }
+}
+
 }  // namespace
 
 void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metadata) {
@@ -215,6 +230,7 @@ void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metad
   }
   if (shape.rope_original != 0)
     metadata.add_uint(prefix + ".rope.scaling.original_context_length", shape.rope_original);
+  add_keys_of_llama_cpp(shape, metadata);
 }
 
 Status add_made_vocabulary(const Shape& shape, Metadata& metadata) {

@@ -211,6 +211,28 @@ TEST(MakeModel, MadeVocabularyEncodesAnyTextAndBack) {
   EXPECT_LT(ids.size(), text.size());  // the merges are used
 }
 
+// llama.cpp refuses these architectures' files without these keys.
+TEST(MakeModel, WritesKeysThatLlamaCppRequires) {
+  const Folder folder;
+  const auto made = [&](Shape shape) {
+    const std::string path = folder.file(shape.name + ".gguf");
+    EXPECT_TRUE(make(std::move(shape), "F16", path).ok());
+    return std::move(*model::GgufFile::open(path));
+  };
+  Shape granite = *preset("tiny-llama");
+  granite.architecture = "granite";
+  EXPECT_EQ(*made(granite)->get_float("granite.logit_scale"), 1.0);
+  const auto gemma = made(*preset("tiny-two-kinds"));
+  EXPECT_EQ(*gemma->get_uint("gemma4.embedding_length_per_layer_input"), 0U);
+  const Shape delta = *preset("tiny-delta");
+  const auto sections = *made(delta)->get_ints("qwen35moe.rope.dimension_sections");
+  ASSERT_TRUE(sections.has_value());
+  ASSERT_EQ(sections->size(), 4U);
+  // Each pair that turns belongs to one of them.
+  EXPECT_EQ(std::accumulate(sections->begin(), sections->end(), std::int64_t{0}),
+            delta.turning / 2);
+}
+
 // Compares with llama.cpp's mixtures for shapes whose choices are known from real files.
 TEST(Mixes, MoreBitsWhereLlamaCppPutsThem) {
   const Plan plan = *plan_tensors(*preset("qwen2.5-7b"), "Q4_K_M");
