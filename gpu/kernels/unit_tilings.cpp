@@ -22,15 +22,9 @@ enum class Part : std::uint8_t {
   kOther,  // a gate and up with few rows
 };
 
-std::uint32_t blocks_of(const MatvecShape& shape) {
-  const std::uint32_t results =
-      shape.epilogue == Epilogue::kGated ? kUnitBlockRows / 2 : kUnitBlockRows;
-  return (shape.rows + results - 1) / results;
-}
-
 Part part_of(const MatvecShape& shape) {
   constexpr std::uint32_t kFewBlocks = 512, kLongGroups = 256;
-  const std::uint32_t blocks = blocks_of(shape);
+  const std::uint32_t blocks = unit_blocks(shape);
   switch (shape.epilogue) {
     case Epilogue::kGated:
       return blocks > kFewBlocks ? Part::kGateUp : Part::kOther;
@@ -244,7 +238,7 @@ std::optional<UnitTiling> tiling_by_pieces(const MatvecShape& shape, std::uint32
   };
   const auto workgroups = [&](const Pieces& each) {
     const std::uint32_t rows = sets(each) * each.row_blocks, width = each.column_tiles * 8;
-    return (blocks_of(shape) + rows - 1) / rows * ((columns + width - 1) / width);
+    return (unit_blocks(shape) + rows - 1) / rows * ((columns + width - 1) / width);
   };
   const auto* const found = std::ranges::find_if(kPieces, [&](const Pieces& each) {
     return is_for(each, shape) && columns >= each.from && columns <= each.to &&

@@ -17,15 +17,6 @@ constexpr const char* kNames[] = {
 #undef BULKHEAD_TYPE
 };
 
-// A block has two matrix rows for each result of a gate and an up.
-std::uint32_t results_of_block(const MatvecShape& shape) {
-  return shape.epilogue == Epilogue::kGated ? kUnitBlockRows / 2 : kUnitBlockRows;
-}
-
-std::uint32_t blocks_of(const MatvecShape& shape) {
-  return (shape.rows + results_of_block(shape) - 1) / results_of_block(shape);
-}
-
 std::uint32_t piece_tiles(const UnitTiling& tiling) {
   return tiling.piece_tiles != 0 ? tiling.piece_tiles : tiling.row_blocks * tiling.column_tiles;
 }
@@ -37,6 +28,15 @@ std::uint32_t shared_floats(const UnitSegments& segments, const UnitTiling& tili
 }
 
 }  // namespace
+
+// A block has two matrix rows for each result of a gate and an up.
+std::uint32_t unit_block_results(const MatvecShape& shape) {
+  return shape.epilogue == Epilogue::kGated ? kUnitBlockRows / 2 : kUnitBlockRows;
+}
+
+std::uint32_t unit_blocks(const MatvecShape& shape) {
+  return (shape.rows + unit_block_results(shape) - 1) / unit_block_results(shape);
+}
 
 UnitConstants unit_constants(TensorType type) {
   const TensorRow& row = row_of(type);
@@ -57,7 +57,7 @@ UnitSegments unit_segments(const MatvecShape& shape) {
   // As many subgroups as are needed to have enough loads in flight with one column.
   constexpr std::uint32_t kEnoughSubgroups = 8192;
   const std::uint32_t stages = std::max(shape.groups / kStageGroups, 1U);
-  const std::uint32_t blocks = blocks_of(shape) * shape.together;
+  const std::uint32_t blocks = unit_blocks(shape) * shape.together;
   const std::uint32_t wanted =
       std::clamp((kEnoughSubgroups + blocks - 1) / blocks, 2U, kMostSegments);
   UnitSegments segments;
@@ -111,7 +111,7 @@ MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling) {
       tiling.column_tiles * 8 * (tiling.serial ? tiling.column_subgroups : 1);
   const std::uint32_t row_subgroups =
       tiling.serial ? tiling.subgroups / tiling.column_subgroups : tiling.subgroups / in_workgroup;
-  variant.rows_per_workgroup = row_subgroups * tiling.row_blocks * results_of_block(shape);
+  variant.rows_per_workgroup = row_subgroups * tiling.row_blocks * unit_block_results(shape);
   return variant;
 }
 

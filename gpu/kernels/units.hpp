@@ -12,6 +12,11 @@ namespace bulkhead::gpu::kernels {
 // Returns the constants of a type's form.
 UnitConstants unit_constants(TensorType type);
 
+// Returns how many results a block of kUnitBlockRows matrix rows has: half as many for a gate and an up.
+std::uint32_t unit_block_results(const MatvecShape& shape);
+// Returns how many blocks a product has.
+std::uint32_t unit_blocks(const MatvecShape& shape);
+
 // How a row's stages are divided into segments. That affects the order of additions, so only the type and the shape
 // determine it.
 struct UnitSegments {
