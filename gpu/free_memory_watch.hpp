@@ -22,7 +22,7 @@ class FreeMemoryWatch {
   // `ask` returns how many bytes are free now, and may take long. The device must outlive this object, unless it was
   // abandoned.
   FreeMemoryWatch(Device& device, std::uint32_t timeout_ms, Ask ask);
-  // Waits for an answer that is under way. If that takes longer than timeout_ms, it abandons the device.
+  // If the driver is still answering, the destructor waits up to timeout_ms for it, and then abandons the device.
   ~FreeMemoryWatch();
   FreeMemoryWatch(const FreeMemoryWatch&) = delete;
   FreeMemoryWatch& operator=(const FreeMemoryWatch&) = delete;
@@ -40,7 +40,7 @@ class FreeMemoryWatch {
   Device& device_;
   const std::uint32_t timeout_ms_;
   const Ask ask_;
-  // The thread has its own pointer to it, because a driver that hangs may keep the thread longer than this object.
+  // The thread holds a second pointer to this state: if the driver hangs, the thread lives longer than this object.
   std::shared_ptr<Shared> shared_;
   std::thread thread_;
 };

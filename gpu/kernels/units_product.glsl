@@ -1,10 +1,10 @@
 // A tile of a product by matrix units; units.glsl says in which order it adds.
 //
-// There are two ways of dividing the work, which give the same bits. For up to 256 columns, neighbouring subgroups take
-// the segments of a block of rows and add through shared memory; so even a small matrix has all its loads in flight. If
-// their tiles are too large for shared memory, they add one piece of the tile after another (kPieceTiles). For many
-// columns a subgroup computes all segments one after another, and keeps the total beside the segment's sums, or in
-// memory (kLocalTotals).
+// There are two ways of dividing the work, and both give the same bits. For up to 256 columns, each subgroup computes
+// one segment of a block of rows, and neighbouring subgroups add their segments through shared memory. So even a small
+// matrix has all of its loads in flight. If the tiles are too large for shared memory, the subgroups add one piece of
+// the tile after another (kPieceTiles). For many columns, a subgroup computes all segments one after another, and keeps
+// the total beside the segment's sums, or in memory (kLocalTotals).
 //
 // Loops over steps are not unrolled: otherwise the compiler moves loads forward until registers spill, and the kernel
 // becomes much slower.

@@ -213,7 +213,7 @@ TEST_P(HostileWorkerOver, EndsItselfOnly) {
     const std::string cause = serving.worker(other)["last_death"];
     EXPECT_NE(cause.find(lie.reason), std::string::npos) << cause.substr(0, 500);
     EXPECT_LT(cause.size(), 5000U);
-    // A token shows that the successor works, so its next start is not delayed.
+    // A token proves that the successor works. So the daemon starts the next successor at once.
     ASSERT_EQ(serving.complete({{"prompt", "warm"}, {"max_tokens", 3}, {"seed", 3}}).status, 200);
     ASSERT_TRUE(neighbour.goes_on()) << "the neighbour stands";
     ASSERT_EQ(serving.worker(kept)["pid"], kept_pid) << serving.worker(kept)["last_death"];
@@ -274,7 +274,7 @@ TEST(HostileWorker, NumbersThatAreNotFiniteEndItAndItsSuccessorAnswers) {
       EXPECT_EQ(serving.worker()["restarts"], restarts + 1);
       const std::string cause = serving.worker()["last_death"];
       EXPECT_NE(cause.find(kViolation + lie.rule), std::string::npos) << cause;
-      // A token shows that the successor works, so its next start is not delayed.
+      // A token proves that the successor works. So the daemon starts the next successor at once.
       ASSERT_EQ(serving.complete({{"prompt", "warm"}, {"max_tokens", 3}, {"seed", 3}}).status, 200);
     }
   }
@@ -288,7 +288,7 @@ TEST(HostileWorker, NumbersThatAreNeverFiniteEndTheRequestWithTheReason) {
     const HttpReply reply = serving.post(lie.path, lie.body.dump());
     EXPECT_EQ(reply.status, 500) << reply.body;
     EXPECT_NE(reply.body.find(lie.rule), std::string::npos) << reply.body;
-    // A token shows that the successor works, so its next start is not delayed.
+    // A token proves that the successor works. So the daemon starts the next successor at once.
     ASSERT_EQ(serving.complete({{"prompt", "warm"}, {"max_tokens", 3}, {"seed", 3}}).status, 200);
   }
 }

@@ -78,7 +78,7 @@ TEST_F(StuckPeer, HoldsNeitherItsCallerNorAnothersDescriptorsUp) {
   EXPECT_EQ(closer_->unclosed(), 3 * PeerCloser::kMostThreads);
 }
 
-// The last descriptor of a file in memory frees its pages, which takes time.
+// To close the last descriptor of a file in memory frees the pages of that file, and the kernel takes time for that.
 TEST_F(StuckPeer, LargeFilesInMemoryAreClosedByAThread) {
   constexpr std::size_t kLarge = std::size_t{1} << 20;
   for (const std::size_t bytes : {std::size_t{1}, kLarge}) {
