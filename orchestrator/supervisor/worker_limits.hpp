@@ -24,17 +24,19 @@ Status check_limits(const ipc::FromWorker& message);
 void tidy(ipc::FromWorker& message);
 
 // Counts messages that bring no request forward (statistics, pongs, tokens of cancelled requests, empty batches). An
-// honest worker sends a few each second; more are meant to keep the daemon busy.
+// honest worker sends a few each second; more are meant to keep the daemon busy. The window is long enough that a
+// daemon on a busy machine, which reads them slowly, counts too many as well.
 class ChatterLimit {
  public:
-  static constexpr std::uint32_t kPerSecond = 10000;
-  // Counts one. Returns false if there were too many within a second.
+  static constexpr std::uint32_t kMost = 10000;
+  static constexpr std::chrono::seconds kWindow{10};
+  // Counts one. Returns false if there were too many within the window.
   bool allow(std::chrono::steady_clock::time_point now) {
-    if (now - begun_ >= std::chrono::seconds(1)) {
+    if (now - begun_ >= kWindow) {
       begun_ = now;
       count_ = 0;
     }
-    return ++count_ <= kPerSecond;
+    return ++count_ <= kMost;
   }
 
  private:

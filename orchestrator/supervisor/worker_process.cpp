@@ -180,8 +180,8 @@ Status WorkerProcess::receive_record(std::span<const std::byte> record) {
 
 Status WorkerProcess::chatter() {
   if (chatter_.allow(steady_clock::now())) return {};
-  return violation(fmt::format("more than {} messages in a second that bring nothing forward",
-                               ChatterLimit::kPerSecond));
+  return violation(fmt::format("more than {} messages in {} seconds that bring nothing forward",
+                               ChatterLimit::kMost, ChatterLimit::kWindow.count()));
 }
 
 Status WorkerProcess::handle_hello(const ipc::Hello& hello) {
