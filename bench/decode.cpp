@@ -176,8 +176,9 @@ Status run(Plan plan) {
   BULKHEAD_TRY(const auto graph, model::read_model(*file));
   BULKHEAD_TRY(forward::TransformerOptions options, options_of(plan));
   const bool cpu = device->info().kind == gpu::DeviceKind::kCpu;
-  plan.widest = options.engine.prefill_chunk != 0 ? options.engine.prefill_chunk
-                                                  : forward::widest_step(options.engine, cpu);
+  plan.widest = options.engine.prefill_chunk != 0
+                    ? options.engine.prefill_chunk
+                    : forward::widest_step(graph, options.engine, cpu);
   std::vector<Line> lines = lines_of(plan, graph.context);
   const Clock::time_point start = Clock::now();
   BULKHEAD_TRY(const auto executor, load(*device, *file, graph, options, lines));

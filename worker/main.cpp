@@ -78,6 +78,8 @@ std::string cache_folder(const std::string& asked) {
 // Returns how embeddings are pooled: as engine.pooling says, otherwise as the model's file says (pooling_type of
 // llama.cpp).
 engine::Pooling pooling_of(const config::EngineSettings& settings, const Loaded& loaded) {
+  // The device pools what an encoder computes, into the last column.
+  if (is_encoder(loaded.graph)) return engine::Pooling::kLast;
   switch (settings.pooling) {
     case config::Pooling::kMean:
       return engine::Pooling::kMean;
@@ -126,7 +128,12 @@ ipc::Ready ready_message(const Loaded& loaded, const engine::Engine& engine,
   ready.chat_template = chat.ok() ? loaded.language.family->name : chat.error().message();
   const auto& ranker = loaded.language.ranker;
   if (ranker.ok()) ready.capabilities.emplace_back("rerank");
-  if (!ranker.ok() || ranker->generates) add_capabilities_of_text(loaded, ready);
+  const bool embeds = loaded.executor->limits().embedding > 0;
+  if (is_encoder(loaded.graph)) {
+    if (embeds) ready.capabilities.emplace_back("embedding");
+  } else if (!ranker.ok() || ranker->generates) {
+    add_capabilities_of_text(loaded, ready);
+  }
   for (const auto& part : loaded.executor->optimizations()) {
     ready.optimizations.push_back({part.name, part.active, part.reason});
   }

@@ -164,6 +164,9 @@ struct AttentionShape {
   // long as keys.
   std::uint32_t value_entries = 0;
   bool plain_out = false;  // results are floats in plain order, whatever the form of a product's input
+  // A column sees all positions of its sequence. The kernel reads how many there are where it otherwise reads the
+  // column's own position.
+  bool both_ways = false;
 
   bool operator==(const AttentionShape&) const = default;
 

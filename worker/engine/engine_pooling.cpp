@@ -9,6 +9,9 @@
 namespace bulkhead::engine {
 
 std::string Engine::cant_generate() const {
+  if (executor_.limits().both_ways)
+    return "this model reads a text in both directions and writes none; it makes embeddings "
+           "(/v1/embeddings, /api/embed)";
   if (!language_.ranker.ok() || language_.ranker->generates) return {};
   return "this model only ranks documents (/v1/rerank): its file has no output matrix "
          "(output.weight), so it writes no text";
@@ -34,8 +37,8 @@ Engine::Request* Engine::start_pooling(RequestId id) {
 }
 
 void Engine::embed(ipc::Embed job) {
-  if (const std::string refusal = cant_generate(); !refusal.empty())
-    return fail(job.request, ipc::FailureCode::kUnsupported, refusal, "model");
+  const bool embeds = executor_.limits().both_ways || cant_generate().empty();
+  if (!embeds) return fail(job.request, ipc::FailureCode::kUnsupported, cant_generate(), "model");
   Request* const request = start_pooling(job.request);
   if (request == nullptr) return;
   if (auto* tokens = std::get_if<std::vector<TokenId>>(&job.input))

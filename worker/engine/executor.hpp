@@ -2,8 +2,8 @@
 // engine knows no Vulkan; the executor knows no requests.
 //
 // A step is a list of columns. A column is one token of one sequence at one position. The executor writes the
-// column's key and value to the sequence's pages, lets it attend to all positions up to its own, and computes its
-// logits on demand. Generated tokens and chunks of prompts are both columns, and a step may mix them. A column's
+// column's key and value to the sequence's pages, lets it attend to all positions up to its own (encoders: to the whole
+// sequence), and computes its logits on demand. Generated tokens and chunks of prompts are both columns, and a step may mix them. A column's
 // result depends on its sequence alone, to the last bit: not on the other columns, and not on how a prompt was cut
 // into chunks.
 //
@@ -152,6 +152,9 @@ struct ExecutorLimits {
   std::uint32_t max_drafts = 0;
   std::int32_t most_logprobs = -1;  // the largest Column::logprobs; -1: none
   bool masks = false;               // whether Column::masked is available
+  // Whether columns see their whole sequence: its columns are then all in one step, and only kHidden outputs have a
+  // meaning. `context` is not above max_columns.
+  bool both_ways = false;
   std::uint32_t step_us =
       0;  // microseconds that a step of one column took after loading; 0: unknown
   std::uint32_t most_pages_summed = 0;  // in one start_sums(); 0: the executor makes no sums

@@ -23,7 +23,7 @@ Scheduler::Scheduler(const ExecutorLimits& limits, const SchedulerOptions& optio
           std::max(1U, options.prefill_chunk == 0 ? limits.max_columns : options.prefill_chunk)),
       prefill_chunk_alone_(std::max(prefill_chunk_, options.prefill_chunk_alone)),
       prefill_limit_(prefill_chunk_alone_),
-      prefix_cache_(options.prefix_cache),
+      prefix_cache_(options.prefix_cache && !limits.both_ways),
       max_running_(most_running(limits, options.max_batch)),
       pace_(options.max_token_gap, limits.step_us),
       pool_(limits, prefix_cache_ ? Sharing::kPrefixes : Sharing::kNone),
@@ -329,6 +329,7 @@ void Scheduler::plan_prefill() {
     chunk = std::max({rest, prefill_chunk_ / 2, 1U});
   }
   std::uint32_t budget = std::min({chunk, prefill_limit_, limits_.max_columns - used});
+  if (limits_.both_ways) budget = limits_.max_columns;
   for (std::size_t i = 0; i < turn_.size() && budget > 0; ++i) {
     Sequence* const sequence = turn_[i];
     if (shares_pages(*sequence) && sequence->computed == sequence->pages.shared_positions()) {
@@ -336,6 +337,8 @@ void Scheduler::plan_prefill() {
       if (waits_for_another(*sequence)) continue;
     }
     std::uint32_t count = std::min(budget, sequence->pending());
+    // The step after this one has room for it, because the sequence is then the first.
+    if (limits_.both_ways && count < sequence->pending()) break;
     // A step makes at most one snapshot of each sequence; here it would have to make two.
     if (limits_.states > 0 && sequence->branch > sequence->computed &&
         sequence->branch < end_to_save(*sequence))

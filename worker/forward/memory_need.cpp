@@ -110,11 +110,14 @@ std::uint32_t widest_mixed_step(const config::EngineSettings& engine) {
   return std::max(chunk, engine.max_batch + std::max(chunk / 2, 1U));
 }
 
-std::uint32_t widest_step(const config::EngineSettings& engine, bool cpu) {
+std::uint32_t widest_step(const model::ModelGraph& graph, const config::EngineSettings& engine,
+                          bool cpu) {
   const std::uint32_t mixed =
       std::max(widest_mixed_step(engine),
                engine.prefill_chunk == 0 ? engine.max_batch + kUsualChunk / 2 : 0);
-  return cpu ? mixed : std::max(mixed, engine.prefill_chunk_alone);
+  // A step of an encoder has a whole text.
+  const std::uint32_t text = is_encoder(graph) ? std::min(graph.context, model::kLongestText) : 0;
+  return std::max({mixed, cpu ? 0 : engine.prefill_chunk_alone, text});
 }
 
 std::uint32_t most_outputs(const config::EngineSettings& engine) {
@@ -196,8 +199,9 @@ Result<MemoryNeed> memory_need(const model::GgufFile& file, const model::ModelGr
   const gpu::kernels::KvFormat kv = kv_format(engine.kv_type);
   BULKHEAD_TRY(const ModelPlan plan, plan_model(graph, file, mapping, kv));
   const config::CommandBufferRingSettings ring;
-  const std::vector<StepShape> shapes = step_shapes(
-      widest_step(engine, false), widest_mixed_step(engine), most_outputs(engine), ring.ring_size);
+  const std::vector<StepShape> shapes =
+      step_shapes(widest_step(graph, engine, false), widest_mixed_step(engine),
+                  most_outputs(engine), ring.ring_size);
   return memory_need(graph, plan, mapping, kv, shapes, {graph.context, ring.steps_in_flight},
                      state_slots(graph, engine));
 }

@@ -43,7 +43,8 @@ UsualBatch usual_batch(const config::EngineSettings& engine, const model::GgufFi
 // (engine::Scheduler); wider steps of prompts gain nothing on a CPU device. widest_mixed_step() returns the most
 // columns of a step that also has generating sequences; steps are recorded for this width, too.
 std::uint32_t widest_mixed_step(const config::EngineSettings& engine);
-std::uint32_t widest_step(const config::EngineSettings& engine, bool cpu);
+std::uint32_t widest_step(const model::ModelGraph& graph, const config::EngineSettings& engine,
+                          bool cpu);
 // Returns the most outputs of a step: one for each sequence, plus those of drafts.
 std::uint32_t most_outputs(const config::EngineSettings& engine);
 

@@ -20,6 +20,7 @@ k::AttentionShape attention_shape(const model::ModelGraph& graph, const model::A
   shape.sinks = attend.rules.sinks != kAbsent;
   shape.value_entries = graph.kv[attend.kv].value_entries;
   shape.plain_out = graph.activations[attend.out].form == model::Activation::Form::kFloats;
+  shape.both_ways = attend.rules.both_ways;
   return shape;
 }
 

@@ -164,7 +164,7 @@ class Planner {
 
 std::vector<StepShape> shapes_on(gpu::DeviceKind kind, const model::ModelGraph& graph,
                                  const TransformerOptions& options) {
-  return step_shapes(widest_step(options.engine, kind == gpu::DeviceKind::kCpu),
+  return step_shapes(widest_step(graph, options.engine, kind == gpu::DeviceKind::kCpu),
                      widest_mixed_step(options.engine),
                      graph.makes_logits ? most_outputs(options.engine) : 0,
                      options.gpu.command_buffer_ring.ring_size);

@@ -30,7 +30,7 @@ template <typename Push>
 void AttentionSteps::fill_output(const model::Attend& attend, const k::AttentionShape& shape,
                                  Push& push) const {
   const std::uint32_t width = context_.plan.activations[attend.out].width;
-  push.parameters = parameters();
+  push.parameters = parameters() + (shape.both_ways ? context_.parameter_layout.sights : 0);
   push.out_address = at(attend.out);
   push.out_stride = stride(attend.out);
   push.padded_width = shape.plain_out ? width : k::input_padded(context_.mapping, width);

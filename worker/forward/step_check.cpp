@@ -51,6 +51,19 @@ Status check_windows(const engine::Step& step, const engine::ExecutorLimits& lim
   return {};
 }
 
+// Each sequence's columns are those of positions 0 and up, one behind the other.
+Status check_whole(const engine::Step& step, const engine::ExecutorLimits& limits) {
+  if (!limits.both_ways) return {};
+  for (std::size_t i = 0; i < step.columns.size(); ++i) {
+    const engine::Column& column = step.columns[i];
+    const bool first = i == 0 || step.columns[i - 1].sequence != column.sequence;
+    const bool rises = i == 0 || step.columns[i - 1].sequence <= column.sequence;
+    if (!rises || column.position != (first ? 0 : step.columns[i - 1].position + 1))
+      return wrong_step("a part of a sequence whose columns see all of it");
+  }
+  return {};
+}
+
 }  // namespace
 
 Status check_step(const engine::Step& step, const engine::ExecutorLimits& limits,
@@ -107,6 +120,7 @@ Status check_step(const engine::Step& step, const engine::ExecutorLimits& limits
     }
   }
   BULKHEAD_RETURN_IF_ERROR(check_windows(step, limits));
+  BULKHEAD_RETURN_IF_ERROR(check_whole(step, limits));
   return check_states(step, limits);
 }
 

@@ -125,8 +125,8 @@ Status add_output_norm(const StepContext& context, const Activations& activation
   norm.epsilon = graph.output_epsilon;
   const Extent extent{outputs.most, 1, 1, std::uint64_t{outputs.most} * norm.width * 8};
   if (graph.output_bias == kAbsent) {
-    return emit.dispatch(k::rms_norm(context.mapping, k::NormMakes::kNormed, form),
-                         gpu::push_bytes(norm), extent);
+    const auto makes = graph.output_gain == kAbsent ? k::NormMakes::kCopy : k::NormMakes::kNormed;
+    return emit.dispatch(k::rms_norm(context.mapping, makes, form), gpu::push_bytes(norm), extent);
   }
   const k::LayerNormPush centred{norm, context.weights.vector(graph.output_bias)};
   return emit.dispatch(k::layer_norm(context.mapping, form), gpu::push_bytes(centred), extent);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cfloat>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 
 #include "gpu/kernels/delta.hpp"
@@ -70,6 +71,12 @@ Status StepSlots::make() {
     layout.runs = layout.pages;
     layout.column_runs = layout.runs + limits_.max_sequences * sizeof(k::DeltaRun);
     layout.pages = layout.column_runs + std::uint64_t{limits_.max_columns} * 4;
+  }
+  if (limits_.both_ways) {
+    const std::uint64_t columns =
+        layout.outputs;  // the bytes before it are the counts and the columns
+    layout.sights = aligned(layout.pages);
+    layout.pages = layout.sights + columns;
   }
   const std::uint64_t tables = std::uint64_t{limits_.max_sequences} * pages_per_sequence * 4;
   layout.bytes = layout.window_pages = layout.pages + tables;
@@ -290,6 +297,7 @@ Status StepSlots::write_parameters(const engine::Step& step) {
   slot.waits_for_masks = !slot.masked.empty();
   put(k::kOutputCountWord * 4, static_cast<std::uint32_t>(slot.outputs.size()));
   if (limits_.states > 0) write_runs(step, base);
+  if (limits_.both_ways) write_sights(step, base);
   // Rounds up to a power of two, so that the same few copies are used again and again.
   const std::uint64_t bytes = layout.pages + std::uint64_t{pages} * 4;
   slot.parameter_bytes = std::min(std::bit_ceil(bytes), layout.window_pages);
@@ -372,6 +380,23 @@ void StepSlots::write_runs(const engine::Step& step, std::byte* base) const {
   }
   end_run();
   std::memcpy(base + k::kRunCountWord * 4, &runs, 4);
+}
+
+// Takes the columns from the parameters, where write_parameters() has written them.
+void StepSlots::write_sights(const engine::Step& step, std::byte* base) {
+  last_positions_.assign(step.sequences.size(), 0);
+  for (const engine::Column& column : step.columns) {
+    std::uint32_t& last = last_positions_[column.sequence];
+    last = std::max(last, column.position);
+  }
+  std::byte* const sights = base + context_.parameter_layout.sights;
+  const std::uint64_t bytes = k::kHeaderBytes + step.columns.size() * sizeof(k::ColumnEntry);
+  std::memcpy(sights, base, bytes);
+  for (std::size_t i = 0; i < step.columns.size(); ++i) {
+    const std::uint32_t last = last_positions_[step.columns[i].sequence];
+    std::byte* const entry = sights + k::kHeaderBytes + i * sizeof(k::ColumnEntry);
+    std::memcpy(entry + offsetof(k::ColumnEntry, position), &last, sizeof last);
+  }
 }
 
 Status StepSlots::start_downloads(std::uint32_t index, const Activations& activations,

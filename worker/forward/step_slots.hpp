@@ -105,6 +105,7 @@ class StepSlots {
 
  private:
   void write_runs(const engine::Step& step, std::byte* base) const;
+  void write_sights(const engine::Step& step, std::byte* base);
   bool write_windows(const engine::Step& step, std::byte* base) const;
   Status make_room_for_logits(StepSlot& slot, std::uint64_t rows);
   Status make_room_for_stream();
@@ -127,6 +128,7 @@ class StepSlots {
   std::uint32_t in_flight_ = 0;    // the slots before next_
   std::uint32_t chosen_rows_ = 0;  // outputs of the step submitted last
   std::vector<std::uint32_t> page_starts_;
+  std::vector<std::uint32_t> last_positions_;  // of a step's sequences
   std::vector<engine::TokenId> last_tokens_;  // of the step awaited last
 };
 

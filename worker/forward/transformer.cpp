@@ -184,7 +184,9 @@ class LoadedTransformer final : public Transformer {
     context_.kv_format = kv_format(options.engine.kv_type);
     context_.windows = kv_windows(graph);
     BULKHEAD_TRY(context_.plan, plan_model(graph, file, context_.mapping, context_.kv_format));
-    limits_.max_columns = widest_step(options.engine, device.info().kind == gpu::DeviceKind::kCpu);
+    const bool cpu = device.info().kind == gpu::DeviceKind::kCpu;
+    limits_.max_columns = widest_step(graph, options.engine, cpu);
+    limits_.both_ways = is_encoder(graph);
     limits_.max_outputs = graph.makes_logits ? most_outputs(options.engine) : 0;
     limits_.max_sequences = context_.most_runs = options.engine.max_batch;
     limits_.states = state_slots(graph, options.engine);
@@ -212,9 +214,9 @@ class LoadedTransformer final : public Transformer {
     if (options.predecessor != nullptr)
       BULKHEAD_RETURN_IF_ERROR(compare_layouts(memory_layout_, *options.predecessor));
     // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
-    want_chain(context_, options.gpu.command_buffer_ring.mark_kernels
-                             ? config::ChainedKernels::kOff
-                             : options.gpu.chained_kernels);
+    // Attention of a chained step loads keys of earlier steps before the step's own are there; an encoder has none.
+    const bool chains = !options.gpu.command_buffer_ring.mark_kernels && !limits_.both_ways;
+    want_chain(context_, chains ? options.gpu.chained_kernels : config::ChainedKernels::kOff);
     BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_to_compile(shapes, options));
     KernelCompiler compiler(device, std::move(kernels));
     const auto upload_progress = [&options](std::uint64_t done, std::uint64_t total) {
@@ -268,7 +270,8 @@ class LoadedTransformer final : public Transformer {
     limits_.total_pages = context_.full_pages = cache.pages;
     limits_.window = context_.windows.window;
     limits_.window_pages = cache.window_pages;
-    limits_.context = cache.context;
+    limits_.context =
+        limits_.both_ways ? std::min(cache.context, limits_.max_columns) : cache.context;
     limits_.model_context = graph.context;
     // The next step computes a wrong draft's position again. States don't allow that, so there are no drafts.
     limits_.max_drafts = graph.states.empty() ? engine::kMostDrafts : 0;

@@ -26,17 +26,18 @@ constexpr NamedPart kParts[] = {
 };
 
 // Architectures of models that read a text in both directions: BERT and its descendants.
-constexpr std::string_view kEncoders[] = {"bert",         "nomic-bert",  "nomic-bert-moe",
-                                          "jina-bert-v2", "jina-bert-v3", "modern-bert",
-                                          "neo-bert",     "eurobert",    "t5encoder"};
+// Those that have no file in architectures/.
+constexpr std::string_view kEncoders[] = {"nomic-bert-moe", "jina-bert-v2", "jina-bert-v3",
+                                          "modern-bert",    "neo-bert",     "eurobert",
+                                          "t5encoder"};
 
 Status refuse_encoders(const GgufFile& file, std::string_view architecture) {
   if (std::ranges::find(kEncoders, architecture) == std::end(kEncoders)) return {};
   return Error(ErrorCode::kUnsupported,
                file.name() + ": architecture \"" + std::string(architecture) +
-                   "\" is an encoder: each token sees the whole text, and not only what stands before "
-                   "it. Only decoders are supported; for embeddings load one such as "
-                   "Qwen3-Embedding, for ranking Qwen3-Reranker");
+                   "\" is an encoder that is not supported. For embeddings load a model of "
+                   "architecture bert or nomic-bert, or a decoder such as Qwen3-Embedding; for "
+                   "ranking load Qwen3-Reranker or a model of architecture bert");
 }
 
 Status refuse_parts(const GgufFile& file, std::string_view architecture) {

@@ -209,9 +209,11 @@ struct ScoreRules {
   std::uint32_t window = 0;     // positions that it sees, including its own; 0: all up to its own
   float soft_cap = 0;           // a score s becomes soft_cap * tanh(s / soft_cap); 0: unchanged
   VectorIndex sinks = kAbsent;  // for each head: a score that is part of the softmax and has no value
+  // It also sees the positions behind its own. One step must compute all positions of a sequence.
+  bool both_ways = false;
 };
 
-// softmax(q * keys) * values for each head, over the positions up to the column's own. If values are entries of their
+// softmax(q * keys) * values for each head, over the positions up to the column's own, or over all. If values are entries of their
 // keys (KvStore), `out` has one input for each head of a column.
 struct Attend {
   HeadShape heads;
@@ -357,7 +359,7 @@ struct ModelGraph {
   std::vector<Lookup> lookups;
   std::vector<Layer> layers;
   // The logits: output_rows * norm(stream).
-  VectorIndex output_gain = kAbsent;
+  VectorIndex output_gain = kAbsent;  // kAbsent: there is no norm
   VectorIndex output_bias = kAbsent;  // not kAbsent: a layer norm
   float output_epsilon = 0;
   MatrixPart output_rows;
@@ -380,6 +382,15 @@ const Kind* first_operation(const ModelGraph& graph) {
     }
   }
   return nullptr;
+}
+
+// The longest text that an encoder reads, in tokens: all columns of a text are in one step.
+inline constexpr std::uint32_t kLongestText = 8192;
+
+// Returns whether the model is an encoder: its columns see their whole sequence, so it makes embeddings and no text.
+inline bool is_encoder(const ModelGraph& graph) {
+  const Attend* const attend = first_operation<Attend>(graph);
+  return attend != nullptr && attend->rules.both_ways;
 }
 
 }  // namespace bulkhead::model

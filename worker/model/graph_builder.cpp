@@ -221,14 +221,16 @@ void GraphBuilder::check(const std::string& name, const TensorInfo& found, const
 
 TensorIndex GraphBuilder::optional_tensor(const std::string& name, std::uint64_t width,
                                           std::uint64_t rows, std::uint64_t slices) {
-  const bool there = has_ ? has_(name) : file_.find_tensor(name) != nullptr;
-  return there ? tensor(name, width, rows, slices) : kAbsent;
+  return has_tensor(name) ? tensor(name, width, rows, slices) : kAbsent;
+}
+
+bool GraphBuilder::has_tensor(const std::string& name) const {
+  return has_ ? has_(name) : file_.find_tensor(name) != nullptr;
 }
 
 bool GraphBuilder::some_layer_has(const std::string& name) const {
   for (std::uint32_t i = 0; i < layers_; ++i) {
-    const std::string full = "blk." + std::to_string(i) + "." + name;
-    if (has_ ? has_(full) : file_.find_tensor(full) != nullptr) return true;
+    if (has_tensor("blk." + std::to_string(i) + "." + name)) return true;
   }
   return false;
 }
@@ -293,6 +295,10 @@ void GraphBuilder::output(float epsilon, float divisor) {
   graph_.output_rows = graph_.embedding_rows;
   const TensorIndex own = optional_tensor("output.weight", graph_.embedding, graph_.vocabulary);
   if (own != kAbsent) graph_.output_rows.tensor = own;
+}
+
+void GraphBuilder::plain_output() {
+  graph_.output_rows = graph_.embedding_rows;
 }
 
 void GraphBuilder::centred_output(float epsilon) {

@@ -84,6 +84,7 @@ class GraphBuilder {
   // Parameters that nearly every architecture has.
   std::uint32_t embedding() const { return graph_.embedding; }
   std::uint32_t layer_count() const { return layers_; }
+  std::uint32_t context() const { return graph_.context; }
   std::uint32_t feed_forward() { return count("feed_forward_length", kMaxWidth); }
   HeadShape heads();
   float rms_epsilon() { return epsilon("attention.layer_norm_rms_epsilon"); }
@@ -143,6 +144,8 @@ class GraphBuilder {
   void output(float epsilon, float divisor = 1);
   // The same with a layer norm.
   void centred_output(float epsilon);
+  // The hidden states are the stream itself, without a norm.
+  void plain_output();
   // Limits the logits to the cap in that key; without the key to `fallback`; 0: no cap.
   void cap_logits(std::string_view name, double fallback = 0);
   float cap(std::string_view name, double fallback = 0);
@@ -167,6 +170,7 @@ class GraphBuilder {
   // The same, or kAbsent if the file has no tensor with that name.
   TensorIndex optional_tensor(const std::string& name, std::uint64_t width, std::uint64_t rows = 1,
                               std::uint64_t slices = 1);
+  bool has_tensor(const std::string& name) const;
   // Returns whether some layer has a tensor with that name (without "blk.N.").
   bool some_layer_has(const std::string& name) const;
   VectorIndex add(VectorRow row);

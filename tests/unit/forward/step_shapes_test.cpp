@@ -32,8 +32,8 @@ TEST(StepShapes, AreNoMoreThanTheRingKeeps) {
   const std::uint32_t kept = config::CommandBufferRingSettings().ring_size;
   const config::EngineSettings defaults;
   const std::uint32_t mixed = widest_mixed_step(defaults);
-  EXPECT_EQ(step_shapes(widest_step(defaults, false), mixed, 16, kept),
-            step_shapes(widest_step(defaults, false), mixed, 16, 100))
+  EXPECT_EQ(step_shapes(widest_step({}, defaults, false), mixed, 16, kept),
+            step_shapes(widest_step({}, defaults, false), mixed, 16, 100))
       << "the defaults leave none out";
   EXPECT_EQ(step_shapes(1056, 1056, 16, 1).size(), 7U) << "narrow ones are not left out";
 }

@@ -39,8 +39,9 @@ void add_to(Vector& sum, const Vector& more, double scale = 1) {
 
 Model::Model(const Facts& facts, unsigned seed) : facts_(facts), seed_(seed) {
   add("token_embd.weight", {facts.width, facts.vocabulary}, 0, 1 / facts.embedding_scale);
-  add_norm("output_norm", facts.width);
-  if (!facts.tied)
+  if (facts.encoder) add_encoder();
+  if (!facts.encoder) add_norm("output_norm", facts.width);
+  if (!facts.encoder && !facts.tied)
     add("output.weight", {facts.width, facts.vocabulary}, 0, 0.4 * facts.logit_divisor);
   for (std::uint32_t i = 0; i < facts.layers; ++i)
     add_layer(i);
@@ -76,21 +77,36 @@ void Model::add_norm(const std::string& name, std::uint64_t width) {
   if (facts_.layer_norms) add(name + ".bias", {width}, 0, 0.3);
 }
 
+void Model::add_encoder() {
+  add_norm("token_embd_norm", facts_.width);
+  add("token_types.weight", {facts_.width, 2}, 0, 0.5);
+  if (!facts_.turns) add("position_embd.weight", {facts_.width, facts_.context}, 0, 0.5);
+}
+
 void Model::add_layer(std::uint32_t layer) {
   const Facts& f = facts_;
   const std::string block = block_of(layer);
   const std::uint64_t q = std::uint64_t{f.heads} * f.size, kv = std::uint64_t{f.kv_heads} * f.size;
+  if (f.encoder) {
+    add_norm(block + "attn_output_norm", f.width);
+    add_norm(block + "layer_output_norm", f.width);
+  }
   if (f.norms_before) add_norm(block + "attn_norm", f.width);
   if (f.norms_before) add_norm(block + f.feed_forward_norm, f.width);
   if (f.norms_after) {
     add_norm(block + "post_attention_norm", f.width);
     add_norm(block + "post_ffw_norm", f.width);
   }
-  add_matrix(block + "attn_q", f.width, q);
-  add_matrix(block + "attn_k", f.width, kv);
-  add_matrix(block + "attn_v", f.width, kv);
+  if (f.fused_qkv) {
+    add_matrix(block + "attn_qkv", f.width, q + 2 * kv);
+    if (f.qkv_biases) add(block + "attn_qkv.bias", {q + 2 * kv}, 0, 0.5);
+  } else {
+    add_matrix(block + "attn_q", f.width, q);
+    add_matrix(block + "attn_k", f.width, kv);
+    add_matrix(block + "attn_v", f.width, kv);
+  }
   add_matrix(block + "attn_output", q, f.width);
-  if (f.qkv_biases) {
+  if (f.qkv_biases && !f.fused_qkv) {
     add(block + "attn_q.bias", {q}, 0, 0.5);
     add(block + "attn_k.bias", {kv}, 0, 0.5);
     add(block + "attn_v.bias", {kv}, 0, 0.5);
@@ -150,6 +166,9 @@ std::string Model::file() const {
   if (f.experts.count != 0)
     made.u32(prefix + "expert_count", f.experts.count)
         .u32(prefix + "expert_used_count", f.experts.used);
+  if (f.encoder) {
+    made.boolean(prefix + "attention.causal", false).u32(prefix + "pooling_type", f.pooling);
+  }
   if (f.add_keys) f.add_keys(made, prefix);
   for (const auto& [name, tensor] : tensors_)
     made.tensor(name, tensor.ne);
@@ -254,7 +273,8 @@ Vector Model::attended(const Vector& q, const std::vector<Vector>& keys,
     const std::size_t own = std::size_t{head} * f.size,
                       shared = std::size_t{head / (f.heads / f.kv_heads)} * f.size;
     Vector weights;
-    for (std::size_t p = first; p <= position; ++p) {
+    const std::size_t end = f.encoder ? keys.size() : position + 1;
+    for (std::size_t p = first; p < end; ++p) {
       double score = 0;
       for (std::size_t i = 0; i < f.size; ++i)
         score += q[own + i] * keys[p][shared + i];
@@ -266,7 +286,7 @@ Vector Model::attended(const Vector& q, const std::vector<Vector>& keys,
       weight = std::exp(weight - most);
       sum += weight;
     }
-    for (std::size_t p = first; p <= position; ++p) {
+    for (std::size_t p = first; p < end; ++p) {
       for (std::size_t i = 0; i < f.size; ++i)
         out[own + i] += weights[p - first] / sum * values[p][shared + i];
     }
@@ -277,9 +297,14 @@ Vector Model::attended(const Vector& q, const std::vector<Vector>& keys,
 std::vector<Vector> Model::attention(std::uint32_t layer, const std::vector<Vector>& in) const {
   const Facts& f = facts_;
   const std::string block = block_of(layer);
-  std::vector<Vector> keys, values, out;
+  std::vector<Vector> queries, keys, values, out;
+  const auto part = [&](const char* name, std::size_t first, std::size_t count, const Vector& of) {
+    return f.fused_qkv ? rows(block + "attn_qkv", of, 0, first, count) : product(block + name, of);
+  };
+  const std::size_t q_width = std::size_t{f.heads} * f.size, kv = std::size_t{f.kv_heads} * f.size;
   for (std::size_t position = 0; position < in.size(); ++position) {
-    Vector q = product(block + "attn_q", in[position]), k = product(block + "attn_k", in[position]);
+    Vector q = part("attn_q", 0, q_width, in[position]);
+    Vector k = part("attn_k", q_width, kv, in[position]);
     if (f.norms_rows) {
       q = norm(block + "attn_q_norm", q);
       k = norm(block + "attn_k_norm", k);
@@ -292,10 +317,13 @@ std::vector<Vector> Model::attention(std::uint32_t layer, const std::vector<Vect
       turn(q, f.heads, static_cast<std::uint32_t>(position), f.windowed(layer));
       turn(k, f.kv_heads, static_cast<std::uint32_t>(position), f.windowed(layer));
     }
+    queries.push_back(std::move(q));
     keys.push_back(std::move(k));
-    values.push_back(product(block + "attn_v", in[position]));
-    out.push_back(product(block + "attn_output", attended(q, keys, values, layer, position)));
+    values.push_back(part("attn_v", q_width + kv, kv, in[position]));
   }
+  for (std::size_t position = 0; position < in.size(); ++position)
+    out.push_back(
+        product(block + "attn_output", attended(queries[position], keys, values, layer, position)));
   return out;
 }
 
@@ -364,16 +392,51 @@ Vector Model::feed_forward(std::uint32_t layer, const Vector& in) {
   return gated(block, "", in, 0, facts_.fused_gate);
 }
 
-Vector Model::logits(std::span<const std::uint32_t> tokens) {
-  const Facts& f = facts_;
+std::vector<Vector> Model::embedded(std::span<const std::uint32_t> tokens) const {
   std::vector<Vector> stream;
   for (const std::uint32_t token : tokens) {
     const float* const row =
-        tensors_.at("token_embd.weight").values.data() + std::size_t{token} * f.width;
-    Vector& made = stream.emplace_back(row, row + f.width);
+        tensors_.at("token_embd.weight").values.data() + std::size_t{token} * facts_.width;
+    Vector& made = stream.emplace_back(row, row + facts_.width);
     for (double& value : made)
-      value *= f.embedding_scale;
+      value *= facts_.embedding_scale;
   }
+  return stream;
+}
+
+Vector Model::embedding(std::span<const std::uint32_t> tokens) {
+  const Facts& f = facts_;
+  std::vector<Vector> stream = embedded(tokens);
+  for (std::size_t p = 0; p < stream.size(); ++p) {
+    for (std::size_t i = 0; i < f.width; ++i) {
+      double& value = stream[p][i];
+      value += static_cast<double>(tensors_.at("token_types.weight").values[i]);
+      if (f.turns) continue;
+      value += static_cast<double>(tensors_.at("position_embd.weight").values[p * f.width + i]);
+    }
+    stream[p] = norm("token_embd_norm", stream[p]);
+  }
+  for (std::uint32_t layer = 0; layer < f.layers; ++layer) {
+    const std::string block = block_of(layer);
+    const std::vector<Vector> branches = attention(layer, stream);
+    for (std::size_t p = 0; p < stream.size(); ++p) {
+      add_to(stream[p], branches[p]);
+      stream[p] = norm(block + "attn_output_norm", stream[p]);
+      add_to(stream[p], feed_forward(layer, stream[p]));
+      stream[p] = norm(block + "layer_output_norm", stream[p]);
+    }
+  }
+  if (f.pooling == 2) return stream.front();
+  if (f.pooling == 3) return stream.back();
+  Vector mean(f.width);
+  for (const Vector& each : stream)
+    add_to(mean, each, 1.0 / static_cast<double>(stream.size()));
+  return mean;
+}
+
+Vector Model::logits(std::span<const std::uint32_t> tokens) {
+  const Facts& f = facts_;
+  std::vector<Vector> stream = embedded(tokens);
   for (std::uint32_t layer = 0; layer < f.layers; ++layer) {
     const std::string block = block_of(layer);
     std::vector<Vector> in = stream;

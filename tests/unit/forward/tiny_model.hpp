@@ -69,6 +69,12 @@ struct Facts {
   double embedding_scale = 1, residual_scale = 1, logit_divisor = 1;
   bool tied = false;
 
+  // A model that reads a text in both directions. Norms follow what they normalise, which is the stream with each
+  // branch added. Positions have a table unless they turn.
+  bool encoder = false;
+  bool fused_qkv = false;
+  std::uint32_t pooling = 1;  // pooling_type: 1 mean, 2 first token, 3 last token
+
   // Appends the keys that the facts above don't stand for.
   std::function<void(model::testing::GgufBuilder&, const std::string& prefix)> add_keys = nullptr;
 };
@@ -81,6 +87,8 @@ class Model {
   std::string file() const;
   // The logits behind the last of the tokens.
   Vector logits(std::span<const std::uint32_t> tokens);
+  // What an encoder makes of a text, before it is divided by its length.
+  Vector embedding(std::span<const std::uint32_t> tokens);
   // The least difference, in any router's scores so far, between the last expert chosen and the next.
   double least_gap() const { return least_gap_; }
 
@@ -94,6 +102,8 @@ class Model {
                   std::uint64_t slices = 1);
   void add_norm(const std::string& name, std::uint64_t width);
   void add_layer(std::uint32_t layer);
+  void add_encoder();
+  std::vector<Vector> embedded(std::span<const std::uint32_t> tokens) const;
 
   Vector product(const std::string& name, const Vector& in, std::size_t slice = 0) const;
   // Rows [first, first + count) of a slice of the matrix.

@@ -270,7 +270,7 @@ TEST(ModelConfig, RefusesPartsOfModelsByName) {
   EXPECT_THAT(says("general.architecture", "clip"), HasSubstr("mmproj"));
   EXPECT_THAT(says("general.architecture", "clip"), HasSubstr("supported architectures are: "));
   EXPECT_THAT(says("general.type", "adapter"), HasSubstr("LoRA"));
-  EXPECT_THAT(says("general.architecture", "nomic-bert"),
+  EXPECT_THAT(says("general.architecture", "modern-bert"),
               ::testing::AllOf(HasSubstr("encoder"), HasSubstr("Qwen3-Embedding")));
   EXPECT_EQ(says("general.type", "model"), "ok");
 }

@@ -1,0 +1,239 @@
+// Encoders: their embeddings against an evaluation in double of small random models, and that an embedding depends on
+// its text alone.
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+
+#include "tiny_model.hpp"
+#include "transformer_harness.hpp"
+#include "worker/engine/engine.hpp"
+#include "worker/model/architecture.hpp"
+#include "worker/model/graph_encoder.hpp"
+
+namespace bulkhead::forward {
+namespace {
+
+using ::testing::HasSubstr;
+using tiny::Facts;
+using tiny::Function;
+
+Facts bert() {
+  return {.architecture = "bert",
+          .heads = 4,
+          .kv_heads = 4,
+          .size = 16,
+          .turns = false,
+          .layer_norms = true,
+          .product_biases = true,
+          .qkv_biases = true,
+          .norms_before = false,
+          .function = Function::kGelu,
+          .gated = false,
+          .encoder = true};
+}
+
+Facts nomic_bert() {
+  return {.architecture = "nomic-bert",
+          .heads = 4,
+          .kv_heads = 4,
+          .size = 16,
+          .base = 1000,
+          .layer_norms = true,
+          .norms_before = false,
+          .encoder = true,
+          .fused_qkv = true};
+}
+
+class Encoders : public TransformerTest {
+ protected:
+  Loaded load_tiny(const tiny::Model& made, const Options& options = {}) {
+    const std::filesystem::path name =
+        std::filesystem::temp_directory_path() / ("bulkhead-encoder-" + std::to_string(::getpid()));
+    const std::string path = name.string() + ".gguf";
+    std::ofstream(path, std::ios::binary) << made.file();
+    Loaded loaded = load(name.string(), options);
+    std::filesystem::remove(path);
+    return loaded;
+  }
+};
+
+std::vector<TokenId> text_of(std::size_t length, std::size_t seed) {
+  std::vector<TokenId> text;
+  for (std::size_t i = 0; i < length; ++i)
+    text.push_back(static_cast<TokenId>((i * 37 + i * i * seed + seed * 11) % 96));
+  return text;
+}
+
+// The columns of a whole text, whose last one asks for the text's embedding.
+std::vector<Column> whole_text(const std::vector<TokenId>& text, std::uint32_t sequence) {
+  std::vector<Column> columns = columns_of(text, sequence, Output::kGreedy);
+  columns.back().output = Output::kHidden;
+  return columns;
+}
+
+// The lanes mapping of GPUs takes other ways than a CPU's, and pages may hold floats or bytes.
+struct Way {
+  const char* name;
+  bool lanes;
+  config::KvType kv = config::KvType::kF16;
+};
+constexpr Way kWays[] = {{"the device's own mapping", false},
+                         {"lanes", true},
+                         {"pages of floats", false, config::KvType::kF32}};
+
+TEST_F(Encoders, ComputeWhatTheirPapersSay) {
+  std::vector<Facts> all{bert(), nomic_bert()};
+  for (const std::uint32_t pooling : {2U, 3U}) {
+    all.push_back(bert());
+    all.back().pooling = pooling;
+    all.back().fused_qkv = true;
+  }
+  for (const Facts& facts : all) {
+    tiny::Model made(facts, 5);
+    for (const Way& way : kWays) {
+      SCOPED_TRACE(facts.architecture + ", " + way.name);
+      Options options;
+      options.lanes = way.lanes;
+      options.kv = way.kv;
+      const Loaded model = load_tiny(made, options);
+      ASSERT_NE(model.executor, nullptr);
+      ASSERT_TRUE(model.executor->limits().both_ways);
+      EXPECT_EQ(model.executor->limits().context, facts.context);
+      for (const std::size_t length : {1U, 2U, 19U, 70U}) {
+        const std::vector<TokenId> text = text_of(length, 3);
+        const tiny::Vector want = made.embedding(text);
+        const auto pages = pages_for(*model.executor, static_cast<std::uint32_t>(length));
+        const std::vector<Row> rows = step(*model.executor, whole_text(text, 0), {pages});
+        ASSERT_EQ(rows.size(), 1U);
+        ASSERT_EQ(rows[0].hidden.size(), want.size());
+        for (std::size_t i = 0; i < want.size(); ++i)
+          ASSERT_NEAR(static_cast<double>(rows[0].hidden[i]), want[i], 4e-3)
+              << "entry " << i << " of a text of " << length;
+      }
+    }
+  }
+}
+
+TEST_F(Encoders, EmbeddingsDependOnTheirTextAlone) {
+  for (const Facts& facts : {bert(), nomic_bert()}) {
+    tiny::Model made(facts, 2);
+    for (const bool lanes : {false, true}) {
+      SCOPED_TRACE(facts.architecture + (lanes ? ", lanes" : ""));
+      Options options;
+      options.lanes = lanes;
+      const Loaded model = load_tiny(made, options);
+      ASSERT_NE(model.executor, nullptr);
+      Executor& executor = *model.executor;
+      const std::vector<TokenId> text = text_of(21, 5);
+      const std::vector<std::vector<PageIndex>> pages{
+          pages_for(executor, 40, 0), pages_for(executor, 40, 1), pages_for(executor, 40, 2)};
+      const std::vector<Row> alone = step(executor, whole_text(text, 0), pages);
+      ASSERT_EQ(alone.size(), 1U);
+      // The same pages, which hold another text's keys behind this one's.
+      step(executor, whole_text(text_of(38, 7), 1), pages);
+      expect_same_bits(step(executor, whole_text(text, 1), pages), alone, "in used pages");
+      std::vector<Column> columns = whole_text(text_of(5, 9), 0);
+      for (const std::uint32_t sequence : {1U, 2U}) {
+        const std::vector<Column> more =
+            whole_text(sequence == 1 ? text : text_of(17, 4), sequence);
+        columns.insert(columns.end(), more.begin(), more.end());
+      }
+      const std::vector<Row> together = step(executor, columns, pages);
+      ASSERT_EQ(together.size(), 3U);
+      expect_same_bits({together[1]}, alone, "in company");
+    }
+  }
+}
+
+TEST_F(Encoders, StepsWithAPartOfATextAreRefused) {
+  const Facts facts = bert();
+  tiny::Model made(facts, 2);
+  const Loaded model = load_tiny(made);
+  ASSERT_NE(model.executor, nullptr);
+  const auto pages = pages_for(*model.executor, 40);
+  const std::vector<std::span<const PageIndex>> sequences{pages};
+  std::vector<Column> columns = whole_text(text_of(9, 1), 0);
+  columns.erase(columns.begin());
+  const Status status = model.executor->submit({columns, sequences});
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.error().message(), HasSubstr("a part of a sequence"));
+}
+
+// What the engine makes of texts: as many as a step has room for, in turn.
+TEST_F(Encoders, TheEngineReadsWholeTextsAndRefusesToWrite) {
+  const Facts facts = bert();
+  tiny::Model made(facts, 2);
+  Options options;
+  options.max_batch = 3;
+  const Loaded model = load_tiny(made, options);
+  ASSERT_NE(model.executor, nullptr);
+  std::map<RequestId, std::vector<float>> values;
+  std::map<RequestId, std::string> failures;
+  const engine::Language language{nullptr, jinja::Chat()};
+  engine::EngineOptions engine_options;
+  engine_options.scheduler = {.max_batch = 3, .prefill_chunk = 9, .prefix_cache = true};
+  engine::Engine engine(*model.executor, language, engine_options,
+                        [&](const ipc::FromWorker& message) {
+                          if (const auto* const made = std::get_if<ipc::Embedded>(&message))
+                            values[made->request] = made->values;
+                          if (const auto* const failed = std::get_if<ipc::Failed>(&message))
+                            failures[failed->request] = failed->message;
+                        });
+  const auto run = [&] {
+    while (engine.outstanding() > 0) {
+      const auto ran = engine.turn([] {});
+      ASSERT_TRUE(ran.ok()) << ran.error().message();
+    }
+  };
+  constexpr std::size_t kLengths[] = {3, 250, 40, 1, 128, 129, 7, 256};
+  for (std::size_t i = 0; i < std::size(kLengths); ++i) {
+    engine.embed({RequestId{100 + i}, text_of(kLengths[i], i)});
+    run();
+  }
+  for (std::size_t i = 0; i < std::size(kLengths); ++i)
+    engine.embed({RequestId{i}, text_of(kLengths[i], i)});
+  run();
+  for (std::size_t i = 0; i < std::size(kLengths); ++i) {
+    const std::vector<float>& together = values[RequestId{i}];
+    EXPECT_EQ(together.size(), 64U) << i;
+    EXPECT_EQ(together, values[RequestId{100 + i}]) << i;
+  }
+  engine.embed({RequestId{200}, text_of(257, 1)});
+  ipc::Submit submit;
+  submit.request = RequestId{201};
+  submit.prompt = text_of(4, 1);
+  submit.max_tokens = 2;
+  engine.submit(std::move(submit));
+  run();
+  EXPECT_THAT(failures[RequestId{200}], HasSubstr("256"));
+  EXPECT_THAT(failures[RequestId{201}], HasSubstr("it makes embeddings (/v1/embeddings"));
+}
+
+TEST(EncoderFiles, MayBePooledInAnotherWayButNotInUnknownOnes) {
+  Facts facts = bert();
+  const auto read = [](const Facts& of) {
+    const std::string bytes = tiny::Model(of, 1).file();
+    const auto file = model::testing::open_bytes(bytes);
+    EXPECT_TRUE(file.ok());
+    return model::read_model(**file);
+  };
+  auto graph = read(facts);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  EXPECT_TRUE(is_encoder(*graph));
+  EXPECT_TRUE(model::first_operation<model::PoolColumns>(*graph)->mean);
+  set_pooling(*graph, model::TextPooling::kFirst);
+  EXPECT_FALSE(model::first_operation<model::PoolColumns>(*graph)->mean);
+  set_pooling(*graph, model::TextPooling::kLast);
+  EXPECT_EQ(model::first_operation<model::PoolColumns>(*graph), nullptr);
+  facts.pooling = 9;
+  EXPECT_THAT(read(facts).error().message(), HasSubstr("bert.pooling_type"));
+}
+
+}  // namespace
+}  // namespace bulkhead::forward

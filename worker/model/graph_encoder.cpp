@@ -1,0 +1,108 @@
+#include "worker/model/graph_encoder.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace bulkhead::model {
+namespace {
+
+// The values of pooling_type in GGUF files. Files for ranking pool like kCls.
+constexpr std::uint32_t kNone = 0, kMean = 1, kCls = 2, kLast = 3, kRank = 4;
+
+TextPooling pooling_of(GraphBuilder& model) {
+  const std::uint32_t type = model.count("pooling_type", kRank, kNone);
+  if (type == kLast) return TextPooling::kLast;
+  return type == kCls || type == kRank ? TextPooling::kFirst : TextPooling::kMean;
+}
+
+// All tokens have type 0: a text is one sentence.
+void embed_positions(GraphBuilder& model, bool has_table) {
+  const std::uint32_t width = model.embedding();
+  PositionRows rows{kStream};
+  if (model.has_tensor("token_types.weight")) {
+    const TensorInfo* const types = model.file().find_tensor("token_types.weight");
+    const std::uint64_t count = types != nullptr ? types->rows() : 2;
+    rows.shared = model.add(VectorRow{{{model.float_rows("token_types.weight", width, count)}}});
+  }
+  if (has_table)
+    rows.table =
+        model.add(VectorRow{{{model.float_rows("position_embd.weight", width, model.context())}}});
+  if (rows.shared != kAbsent || rows.table != kAbsent) model.layer(0).append(rows);
+}
+
+Norm norm_of_embeddings(GraphBuilder& model, float epsilon) {
+  Norm norm;
+  norm.out = kStream;
+  norm.width = model.embedding();
+  norm.gain = model.add(VectorRow{{{model.tensor("token_embd_norm.weight", norm.width)}}});
+  norm.bias = model.add(VectorRow{{{model.tensor("token_embd_norm.bias", norm.width)}}});
+  norm.epsilon = epsilon;
+  return norm;
+}
+
+// Returns the rows of q, k and v and their biases, from one tensor of each kind or from three.
+std::pair<std::vector<MatrixPart>, VectorIndex> read_qkv(GraphBuilder& model, LayerBuilder& layer,
+                                                         const HeadShape& heads, bool rotates) {
+  if (!model.has_tensor(layer.name("attn_qkv.weight")))
+    return {layer.qkv(heads, model.embedding()), layer.qkv_bias(heads)};
+  const VectorIndex bias = layer.optional_bias("attn_qkv", heads.qkv_width());
+  if (bias != kAbsent && rotates)
+    model.refuse("tensor " + layer.name("attn_qkv.bias") +
+                 " is a bias of rows that rotate, in one tensor, which is not supported");
+  return {layer.fused_qkv("attn_qkv", heads, model.embedding()), bias};
+}
+
+}  // namespace
+
+void describe_encoder(GraphBuilder& model, const EncoderShape& shape) {
+  if (model.flag("attention.causal", false))
+    model.refuse("says that attention is causal, which an encoder's is not");
+  const std::uint32_t width = model.embedding();
+  const HeadShape heads = model.heads();
+  const float epsilon = model.layer_epsilon();
+  const ActivationIndex read = model.input("stream as products read it", width);
+  const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
+  const ActivationIndex attended = model.input("attention result", heads.query_width());
+  const ActivationIndex hidden = model.input("hidden", model.feed_forward());
+  const TextPooling pooling = pooling_of(model);
+
+  model.embed();
+  embed_positions(model, shape.rope == kAbsent);
+  model.layer(0).append(norm_of_embeddings(model, epsilon));
+  for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
+    LayerBuilder layer = model.layer(i);
+    auto [rows, bias] = read_qkv(model, layer, heads, shape.rope != kAbsent);
+    layer.copy(kStream, read);
+    layer.product(std::move(rows), read, qkv);
+    layer.attention({.qkv = qkv, .heads = heads, .bias = bias, .rope = shape.rope}, attended,
+                    {.both_ways = true});
+    layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream,
+                        layer.optional_bias("attn_output", width));
+    layer.layer_norm(kStream, "attn_output_norm", kStream, epsilon);
+
+    layer.copy(kStream, read);
+    if (shape.gated)
+      layer.gated_product("ffn_gate", "ffn_up", read, hidden, shape.function);
+    else
+      layer.activated_product("ffn_up", read, hidden, shape.function);
+    layer.product_added(layer.rows("ffn_down", model.feed_forward(), width), hidden, kStream,
+                        layer.optional_bias("ffn_down", width));
+    layer.layer_norm(kStream, "layer_output_norm", kStream, epsilon);
+  }
+  if (pooling != TextPooling::kLast)
+    model.layer(model.layer_count() - 1)
+        .append(PoolColumns{kStream, pooling == TextPooling::kMean});
+  model.plain_output();
+}
+
+void set_pooling(ModelGraph& encoder, TextPooling pooling) {
+  std::vector<Operation>& last = encoder.layers.back().operations;
+  std::erase_if(last,
+                [](const Operation& each) { return std::holds_alternative<PoolColumns>(each); });
+  if (pooling != TextPooling::kLast)
+    last.emplace_back(PoolColumns{kStream, pooling == TextPooling::kMean});
+}
+
+}  // namespace bulkhead::model
