@@ -89,7 +89,8 @@ enum class MatrixUnits { kAuto, kOff };
 // where matrix units are faster for any number of columns in a step.
 enum class MatrixAttention { kAuto, kOff, kOn };
 
-enum class Pooling { kAuto, kMean, kLast };  // kAuto: what the model file says, else the last token
+// kAuto: what the model file says; otherwise the mean for encoders, and the last token for other models.
+enum class Pooling { kAuto, kMean, kLast };
 
 // Whether workers guess tokens and check the guesses in the same step (worker/engine/speculator.hpp). kNgram: workers
 // guess from earlier text of the prompt and the answer while that is faster. kAlways: they check every guess that

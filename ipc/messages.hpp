@@ -107,8 +107,10 @@ struct Embed {
   using Answer = Embedded;
   RequestId request;
   std::variant<std::string, std::vector<TokenId>> input;
+  // The worker reads the beginning of an input that does not fit the context, instead of refusing it.
+  bool truncate = false;
   bool operator==(const Embed&) const = default;
-  BULKHEAD_MESSAGE(31, "embed", request, input)
+  BULKHEAD_MESSAGE(31, "embed", request, input, truncate)
 };
 
 // How well a document answers a query, by a model that ranks. Larger is better.

@@ -54,6 +54,7 @@ Parsed<EmbeddingRequest> parse_embeddings(EmbeddingForm form, std::string_view b
   request.form = form;
   request.model = fields.text("model");
   read_input(fields, form == EmbeddingForm::kOllamaSingle ? "prompt" : "input", request);
+  request.truncate = form == EmbeddingForm::kOllama && fields.boolean("truncate", true);
   const std::string encoding = fields.text("encoding_format", "float");
   request.base64 = encoding == "base64" && form == EmbeddingForm::kOpenAi;
   if (encoding != "float" && encoding != "base64")
@@ -115,6 +116,7 @@ std::string base64_of(std::span<const float> values) {
 Work EmbeddingAnswer::ask(std::size_t input) {
   ipc::Embed embed;
   embed.input = std::move(request_.inputs[input]);
+  embed.truncate = request_.truncate;
   return embed;
 }
 

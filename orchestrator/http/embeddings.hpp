@@ -27,6 +27,7 @@ struct EmbeddingRequest {
   std::string model;
   std::vector<decltype(ipc::Embed::input)> inputs;
   bool base64 = false;
+  bool truncate = false;         // inputs that don't fit the context are cut
   std::uint32_t dimensions = 0;  // 0: as many as the model's embeddings have
 };
 Parsed<EmbeddingRequest> parse_openai_embeddings(std::string_view body);

@@ -228,12 +228,70 @@ void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metad
     if (shape.yarn_log_multiplier != 0)
       metadata.add_float(prefix + ".rope.scaling.yarn_log_multiplier", shape.yarn_log_multiplier);
   }
+  if (shape.pooling != 0) {
+    metadata.add_bool(prefix + ".attention.causal", false);
+    metadata.add_uint(prefix + ".pooling_type", shape.pooling);
+  }
   if (shape.rope_original != 0)
     metadata.add_uint(prefix + ".rope.scaling.original_context_length", shape.rope_original);
   add_keys_of_llama_cpp(shape, metadata);
 }
 
+namespace {
+
+const std::string kConsonants = "bcdfghjklmnprstvwxyz", kVowels = "aeiou";
+
+// A vocabulary of WordPiece (worker/model/wordpiece_tokenizer.cpp): letters, digits, marks, syllables and pairs of
+// them, each as a word's beginning and as a word's later part.
+Status add_made_words(const Shape& shape, Metadata& metadata) {
+  const std::vector<std::string> special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+  std::vector<std::string> parts;
+  for (char c = '!'; c <= '~'; ++c) {
+    if (c < 'A' || c > 'Z') parts.emplace_back(1, c);  // texts become lower case
+  }
+  const std::size_t least = special.size() + 2 * parts.size();
+  if (shape.vocabulary < least) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "a vocabulary of " + std::to_string(shape.vocabulary) +
+                     " tokens is too small; it needs " + std::to_string(least) + " at least");
+  }
+  std::vector<std::string> syllables;
+  for (const char consonant : kConsonants) {
+    for (const char vowel : kVowels)
+      syllables.push_back(std::string() + consonant + vowel);
+  }
+  parts.insert(parts.end(), syllables.begin(), syllables.end());
+  for (const std::string& a : syllables) {
+    for (const std::string& b : syllables)
+      parts.push_back(a + b);
+  }
+  std::vector<std::string> tokens = special;
+  for (const std::string& part : parts) {
+    for (const char* const mark : {"\u2581", ""}) {
+      if (tokens.size() < shape.vocabulary) tokens.push_back(mark + part);
+    }
+  }
+  for (std::size_t i = 0; tokens.size() < shape.vocabulary; ++i)
+    tokens.push_back("[unused" + std::to_string(i) + "]");
+  std::vector<std::int32_t> types(tokens.size(), kNormal);
+  std::fill_n(types.begin(), special.size(), static_cast<std::int32_t>(kControl));
+  metadata.add_string("tokenizer.ggml.model", "bert");
+  metadata.add_string("tokenizer.ggml.pre", "jina-v2-en");
+  metadata.add_uint("tokenizer.ggml.token_type_count", 2);
+  metadata.add_strings("tokenizer.ggml.tokens", tokens);
+  metadata.add_ints("tokenizer.ggml.token_type", types);
+  metadata.add_uint("tokenizer.ggml.padding_token_id", 0);
+  metadata.add_uint("tokenizer.ggml.unknown_token_id", 1);
+  metadata.add_uint("tokenizer.ggml.cls_token_id", 2);
+  metadata.add_uint("tokenizer.ggml.seperator_token_id", 3);  // GGUF writes it so
+  metadata.add_uint("tokenizer.ggml.mask_token_id", 4);
+  return {};
+}
+
+}  // namespace
+
 Status add_made_vocabulary(const Shape& shape, Metadata& metadata) {
+  if (shape.pooling != 0) return add_made_words(shape, metadata);
   const std::vector<std::string> special = {"<|endoftext|>", "<|im_start|>", "<|im_end|>",
                                             "<|pad|>"};
   if (shape.vocabulary < 256 + special.size() + 10) {
@@ -255,8 +313,8 @@ Status add_made_vocabulary(const Shape& shape, Metadata& metadata) {
   // ...
   const std::string space = character_of_byte(' ');
   std::vector<std::string> syllables, pairs;
-  for (const char consonant : std::string("bcdfghjklmnprstvwxyz")) {
-    for (const char vowel : std::string("aeiou")) {
+  for (const char consonant : kConsonants) {
+    for (const char vowel : kVowels) {
       merge(std::string(1, consonant), std::string(1, vowel));
       syllables.push_back(std::string() + consonant + vowel);
     }

@@ -120,6 +120,12 @@ Shape tiny_glm() {
   return with_sigmoids(shape, 1);
 }
 
+// Gives the shape what stands for a text, as pooling_type says it.
+Shape with_pooling(Shape shape, std::uint32_t type) {
+  shape.pooling = type;
+  return shape;
+}
+
 }  // namespace
 
 const std::vector<Shape>& presets() {
@@ -189,6 +195,21 @@ const std::vector<Shape>& presets() {
       tiny_glm(),
       tiny_delta(),
       tiny_two_kinds(),
+      with_pooling({"all-minilm-l6", "bert", 6, 384, 1536, 12, 12, 32, 30522, 512, 10000.0F, 1e-12F,
+                    true, false, true},
+                   1),
+      with_pooling({"bge-base-en", "bert", 12, 768, 3072, 12, 12, 64, 30522, 512, 10000.0F, 1e-12F,
+                    true, false, true},
+                   2),
+      with_pooling({"nomic-embed-text", "nomic-bert", 12, 768, 3072, 12, 12, 64, 30522, 2048,
+                    1000.0F, 1e-12F, true, false, false},
+                   1),
+      with_pooling({"tiny-bert", "bert", 2, 256, 512, 4, 4, 64, 512, 512, 10000.0F, 1e-12F, true,
+                    false, true},
+                   1),
+      with_pooling({"tiny-nomic-bert", "nomic-bert", 2, 256, 512, 4, 4, 64, 512, 1024, 1000.0F,
+                    1e-12F, true, false, false},
+                   2),
       {"tiny-starcoder2", "starcoder2", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-5F, true,
        false, true},
   };

@@ -149,6 +149,9 @@ Result<model::ModelGraph> imagine(const Shape& shape) {
     if (name == "output.weight") return !shape.tied_output;
     if (name == "rope_freqs.weight") return shape.llama3_rope;
     if (name.ends_with(".exp_probs_b.bias")) return shape.sigmoid;
+    if (name == "token_types.weight") return shape.pooling != 0;
+    if (name.ends_with(".attn_qkv.weight")) return shape.architecture == "nomic-bert";
+    if (shape.pooling != 0 && name.ends_with(".ffn_down.bias")) return shape.qkv_bias;
     if (shape.full_interval != 0) {
       if (name.ends_with(".scale") || name.ends_with("_scale.weight")) return true;
       if (name.ends_with(".ffn_gate_up_exps.weight")) return true;

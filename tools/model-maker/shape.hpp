@@ -56,6 +56,9 @@ struct Shape {
   std::uint32_t window_head_size = 0;
   float window_rope_base = 0;
   float logit_cap = 0;
+  // Of encoders: what stands for a text, as pooling_type in GGUF files (1 the mean, 2 the first token). 0: the model
+  // is a decoder.
+  std::uint32_t pooling = 0;
 };
 
 const std::vector<Shape>& presets();

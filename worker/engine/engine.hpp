@@ -160,6 +160,7 @@ class Engine {
   void send_pooled(Request& request);
   // Returns why the model can't generate, or an empty text if it can.
   std::string cant_generate() const;
+  void truncate(std::vector<TokenId>& text) const;
   void begin_telling(Request& request);
   // Reports the prompt's token behind `position`, with its log-probability from the logits there.
   void score_prompt(Request& request, const ColumnOutput& output, std::uint32_t position);

@@ -17,6 +17,15 @@ std::string Engine::cant_generate() const {
          "(output.weight), so it writes no text";
 }
 
+// A control token that ends the text, such as the vocabulary's separator, stays at its end.
+void Engine::truncate(std::vector<TokenId>& text) const {
+  const std::uint32_t limit = scheduler_.sequence_limit();
+  if (text.size() <= limit) return;
+  const TokenId last = text.back();
+  text.resize(limit);
+  if (language_.tokenizer != nullptr && language_.tokenizer->is_control(last)) text.back() = last;
+}
+
 Engine::Request* Engine::start_pooling(RequestId id) {
   const auto refused = [&](ipc::FailureCode code, const char* why) {
     fail(id, code, why);
@@ -41,6 +50,7 @@ void Engine::embed(ipc::Embed job) {
   if (!embeds) return fail(job.request, ipc::FailureCode::kUnsupported, cant_generate(), "model");
   Request* const request = start_pooling(job.request);
   if (request == nullptr) return;
+  request->truncates = job.truncate;
   if (auto* tokens = std::get_if<std::vector<TokenId>>(&job.input))
     return start(*request, std::move(*tokens));
   request->ticket = ++last_ticket_;

@@ -25,6 +25,7 @@ struct Engine::Request : DraftedSequence {
   std::uint32_t told = 0;      // tokens of the prompt that were sent as PromptTokens
   bool pools = false;          // it is an Embed or a Rank job, and ends in Embedded or Ranked
   bool ranks = false;          // it is a Rank job
+  bool truncates = false;      // it may be cut to the context
   std::vector<double> pooled;  // sum of pooled_count hidden states
   std::uint32_t pooled_count = 0;
   bool chat = false;

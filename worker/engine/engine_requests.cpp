@@ -232,6 +232,7 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
                    std::vector<std::string> warnings) {
   const RequestId id = request.id;
   const std::uint32_t limit = scheduler_.sequence_limit();
+  if (request.truncates) truncate(prompt);
   if (std::optional<Refusal> refusal = refusal_of(request, prompt))
     return refuse(request, *std::move(refusal));
   request.prompt_tokens = static_cast<std::uint32_t>(prompt.size());

@@ -88,9 +88,18 @@ Status describe_architecture(std::string& out, const GgufFile& file,
                            std::to_string(latent) + " and " +
                            std::to_string(rotate->heads.size - latent) + " entries that turn");
   }
-  line("vocabulary:", std::to_string(graph->vocabulary) + " tokens" +
-                          (graph->tied_output() ? ", output tied to the embeddings" : ""));
+  line("vocabulary:",
+       std::to_string(graph->vocabulary) + " tokens" +
+           (graph->tied_output() && !is_encoder(*graph) ? ", output tied to the embeddings" : ""));
   line("context:", std::to_string(graph->context) + " tokens");
+  if (is_encoder(*graph)) {
+    const auto* const pool = first_operation<PoolColumns>(*graph);
+    line("makes:", std::string("embeddings (/v1/embeddings) of a text's ") +
+                       (pool == nullptr ? "last token"
+                        : pool->mean    ? "tokens, their mean"
+                                        : "first token") +
+                       ", and no text");
+  }
   if (!has_rank_head(file) || !tokenizer.ok()) return {};
   const auto ranker = load_ranker(file, **tokenizer, graph->embedding, "");
   if (!ranker.ok() && ranker.error().code() == ErrorCode::kCorrupt) return ranker.error();

@@ -207,6 +207,13 @@ Result<Ranker> load_ranker(const GgufFile& file, const Tokenizer& tokenizer,
                  "(cls.output.weight); load one that ranks, such as Qwen3-Reranker as llama.cpp "
                  "converts it, or compare vectors of /v1/embeddings");
   }
+  // What stands before the document would have another type than the document, and all tokens get type 0 here.
+  BULKHEAD_TRY(const auto types, file.get_uint("tokenizer.ggml.token_type_count"));
+  if (types.value_or(1) > 1)
+    return Error(ErrorCode::kUnsupported,
+                 "this model ranks by tokens of " + std::to_string(*types) +
+                     " types (tokenizer.ggml.token_type_count), which are not supported; load "
+                     "Qwen3-Reranker, or compare vectors of /v1/embeddings");
   Ranker ranker;
   BULKHEAD_TRY(ranker.head, read_head(file, embedding));
   BULKHEAD_TRY(ranker.prompt, read_prompt(file, tokenizer, asked_template));

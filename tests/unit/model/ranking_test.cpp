@@ -73,6 +73,12 @@ double dot(const std::vector<float>& a, const std::vector<float>& b, std::size_t
   return sum;
 }
 
+TEST_F(RankingTest, ModelsWhoseTokensHaveTypesAreRefused) {
+  add_head(1);
+  builder_.u32("tokenizer.ggml.token_type_count", 2);
+  expect_refused(ErrorCode::kUnsupported, "tokens of 2 types");
+}
+
 TEST_F(RankingTest, OneOutputIsTheScoreItself) {
   add_head(1);
   builder_.tensor("cls.output.bias", {1});
