@@ -1,5 +1,6 @@
-// Gives any bytes to both kinds of tokenizer and every pre-tokenizer. The tokens must give the same bytes back,
-// because the vocabularies here have a token for each byte. The assembler must give valid UTF-8 for any input.
+// Gives any bytes to each kind of tokenizer and many a pre-tokenizer. The tokens must give the same bytes back, because
+// the vocabularies here have a token for each byte. WordPiece changes the text, but the text of its tokens must give
+// the same tokens again. The assembler must give valid UTF-8 for any input.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -43,6 +44,35 @@ std::unique_ptr<Tokenizer> byte_level(const char* pre) {
   return from(file);
 }
 
+std::unique_ptr<Tokenizer> wordpiece(bool uncased) {
+  std::vector<std::string> tokens{"[PAD]", "[UNK]", "[CLS]", "[SEP]"};
+  std::vector<std::int32_t> types(tokens.size(), 3);
+  for (char32_t code = 0x21; code < 0x250; ++code) {
+    std::string text;
+    append_utf8(text, code);
+    tokens.push_back(text);
+    tokens.push_back("\u2581" + text);
+  }
+  for (const char* piece :
+       {"ab", "\u2581ab", "abc", "\u1161", "\u2581\u1112", "\u2581\u4e2d", "\u0301"})
+    tokens.emplace_back(piece);
+  types.resize(tokens.size(), 1);
+  testing::GgufBuilder file;
+  file.text("tokenizer.ggml.model", "bert").strings("tokenizer.ggml.tokens", tokens);
+  file.numbers("tokenizer.ggml.token_type", ValueType::kInt32, types);
+  file.u32("tokenizer.ggml.bos_token_id", 2).u32("tokenizer.ggml.seperator_token_id", 3);
+  file.u32("tokenizer.ggml.unknown_token_id", 1);
+  file.boolean("tokenizer.ggml.normalizer.lowercase", uncased);
+  return from(file);
+}
+
+void check_wordpiece(const Tokenizer& tokenizer, const std::string& text) {
+  std::vector<TokenId> words = tokenizer.encode(text, false, false);
+  // An unknown word has no text.
+  std::erase(words, TokenId{1});
+  if (tokenizer.encode(tokenizer.decode(words), false, false) != words) std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -60,6 +90,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const auto& tokenizer : *tokenizers) {
     if (tokenizer->decode(tokenizer->encode(text, false, false)) != text) std::abort();
   }
+  static const auto uncased = wordpiece(true), cased = wordpiece(false);
+  check_wordpiece(*uncased, text);
+  check_wordpiece(*cased, text);
   Utf8Assembler assembler;
   std::string out;
   for (std::size_t at = 0; at < text.size(); at += 3)

@@ -35,8 +35,10 @@ struct TokenizerKind {
   std::string_view name;
   Result<std::unique_ptr<Tokenizer>> (*make)(const GgufFile&);
 };
-constexpr TokenizerKind kTokenizerKinds[] = {
-    {"llama", make_spm_tokenizer}, {"gpt2", make_bpe_tokenizer}, {"gemma4", make_gemma_tokenizer}};
+constexpr TokenizerKind kTokenizerKinds[] = {{"llama", make_spm_tokenizer},
+                                             {"gpt2", make_bpe_tokenizer},
+                                             {"gemma4", make_gemma_tokenizer},
+                                             {"bert", make_wordpiece_tokenizer}};
 
 Result<const TokenizerKind*> tokenizer_kind_of(const GgufFile& file) {
   BULKHEAD_TRY(const auto name, file.get_string("tokenizer.ggml.model"));
@@ -50,7 +52,7 @@ Result<const TokenizerKind*> tokenizer_kind_of(const GgufFile& file) {
   return Error(ErrorCode::kUnsupported,
                file.name() + ": tokenizer.ggml.model \"" + std::string(name->substr(0, 64)) +
                    "\" is not supported; supported are: llama (SentencePiece with scores), gpt2 "
-                   "(byte-level BPE), gemma4 (BPE of characters)");
+                   "(byte-level BPE), gemma4 (BPE of characters), bert (WordPiece)");
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // Converts text to token ids and back, as the model file's vocabulary says. Immutable after loading and thread-safe.
 //
 // Supports SentencePiece-style vocabularies (tokenizer.ggml.model "llama"): scores, byte fallback, and the leading
-// space as the file says; and byte-level BPE ("gpt2") with the known pre-tokenizers (pre_tokenizer_names.cpp).
+// space as the file says; byte-level BPE ("gpt2") with the known pre-tokenizers (pre_tokenizer_names.cpp); Gemma 4's
+// BPE of characters ("gemma4"); and WordPiece ("bert"), which normalises the text, so that not all of it comes back.
 // Encoding is linear in the text, whatever bytes it contains.
 #pragma once
 

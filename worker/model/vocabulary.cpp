@@ -121,15 +121,9 @@ class VocabularyReader {
   }
 
   Status special_ids() {
-    BULKHEAD_TRY(vocabulary_.bos, id("tokenizer.ggml.bos_token_id", defaults_.bos));
-    BULKHEAD_TRY(vocabulary_.eos, id("tokenizer.ggml.eos_token_id", defaults_.eos));
-    // This token is never added to a prompt, so a wrong value does no harm.
-    BULKHEAD_TRY(const auto unknown, file_.get_uint("tokenizer.ggml.unknown_token_id"));
-    vocabulary_.unknown = unknown && *unknown < vocabulary_.size()
-                              ? std::optional(static_cast<TokenId>(*unknown))
-                              : defaults_.unknown;
-    if (vocabulary_.unknown && *vocabulary_.unknown >= vocabulary_.size())
-      vocabulary_.unknown.reset();
+    BULKHEAD_TRY(vocabulary_.bos, id(defaults_.bos_key, defaults_.bos));
+    BULKHEAD_TRY(vocabulary_.eos, id(defaults_.eos_key, defaults_.eos));
+    BULKHEAD_RETURN_IF_ERROR(unknown_id());
 
     vocabulary_.ends.assign(vocabulary_.size(), false);
     if (vocabulary_.eos) vocabulary_.ends[*vocabulary_.eos] = true;
@@ -141,11 +135,32 @@ class VocabularyReader {
     BULKHEAD_TRY(const auto add_bos, file_.get_bool("tokenizer.ggml.add_bos_token"));
     BULKHEAD_TRY(const auto add_eos, file_.get_bool("tokenizer.ggml.add_eos_token"));
     vocabulary_.add_bos = add_bos.value_or(defaults_.add_bos);
-    vocabulary_.add_eos = add_eos.value_or(false);
+    vocabulary_.add_eos = defaults_.add_eos.value_or(add_eos.value_or(false));
     if (vocabulary_.add_bos && !vocabulary_.bos)
-      return corrupt("prompts should start with BOS, but tokenizer.ggml.bos_token_id is missing");
+      return corrupt("prompts should start with BOS, but " + std::string(defaults_.bos_key) +
+                     " is missing");
     if (vocabulary_.add_eos && !vocabulary_.eos)
-      return corrupt("prompts should end with EOS, but tokenizer.ggml.eos_token_id is missing");
+      return corrupt("prompts should end with EOS, but " + std::string(defaults_.eos_key) +
+                     " is missing");
+    return {};
+  }
+
+  Status unknown_id() {
+    constexpr const char* kKey = "tokenizer.ggml.unknown_token_id";
+    if (defaults_.needs_unknown) {
+      BULKHEAD_TRY(vocabulary_.unknown, id(kKey, defaults_.unknown));
+      if (!vocabulary_.unknown)
+        return corrupt("text that has no token should become the unknown one, but " +
+                       std::string(kKey) + " is missing");
+      return {};
+    }
+    // Other kinds hardly ever add this token to a prompt, so a wrong value does no harm.
+    BULKHEAD_TRY(const auto unknown, file_.get_uint(kKey));
+    vocabulary_.unknown = unknown && *unknown < vocabulary_.size()
+                              ? std::optional(static_cast<TokenId>(*unknown))
+                              : defaults_.unknown;
+    if (vocabulary_.unknown && *vocabulary_.unknown >= vocabulary_.size())
+      vocabulary_.unknown.reset();
     return {};
   }
 

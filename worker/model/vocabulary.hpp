@@ -84,6 +84,11 @@ struct VocabularyDefaults {
   std::optional<TokenId> eos;
   std::optional<TokenId> unknown;
   bool add_bos = false;
+  std::optional<bool> add_eos;  // if set, whatever add_eos_token says
+  // The keys that name the tokens around a prompt.
+  const char* bos_key = "tokenizer.ggml.bos_token_id";
+  const char* eos_key = "tokenizer.ggml.eos_token_id";
+  bool needs_unknown = false;  // text without a token becomes the unknown one, so there must be one
 };
 
 // Reads tokenizer.ggml.{tokens,token_type,scores,*_token_id,add_*_token}. kCorrupt for lists of different lengths,
@@ -94,6 +99,7 @@ Result<Vocabulary> read_vocabulary(const GgufFile& file, const VocabularyDefault
 Result<std::unique_ptr<Tokenizer>> make_spm_tokenizer(const GgufFile& file);
 Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(const GgufFile& file);
 Result<std::unique_ptr<Tokenizer>> make_gemma_tokenizer(const GgufFile& file);
+Result<std::unique_ptr<Tokenizer>> make_wordpiece_tokenizer(const GgufFile& file);
 
 // What all kinds have in common: special tokens, segments, pieces.
 class VocabularyTokenizer : public Tokenizer {
@@ -128,7 +134,7 @@ class VocabularyTokenizer : public Tokenizer {
 
   Vocabulary vocabulary_;
   std::vector<std::string_view> pieces_;  // by token; empty for control and unknown tokens
-  bool adds_space_ = false;  // SentencePiece's leading space, which decode() removes
+  bool adds_space_ = false;               // SentencePiece's leading space, which decode() removes
 };
 
 }  // namespace bulkhead::model
