@@ -56,6 +56,7 @@ Status MainLoop::run() {
     // While the ring is full no step runs, because this process would have to keep the step's tokens.
     if (!outbox_.congested()) {
       BULKHEAD_TRY(const bool ran, engine_.turn([this] {
+        beat();
         receive();
         outbox_.pump();
       }));

@@ -283,6 +283,7 @@ Status add_made_words(const Shape& shape, Metadata& metadata) {
   metadata.add_uint("tokenizer.ggml.padding_token_id", 0);
   metadata.add_uint("tokenizer.ggml.unknown_token_id", 1);
   metadata.add_uint("tokenizer.ggml.cls_token_id", 2);
+  metadata.add_uint("tokenizer.ggml.bos_token_id", 2);        // llama.cpp's name for the same
   metadata.add_uint("tokenizer.ggml.seperator_token_id", 3);  // GGUF writes it so
   metadata.add_uint("tokenizer.ggml.mask_token_id", 4);
   return {};

@@ -113,6 +113,12 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   if (!pending_.empty() && begin + usual_step_ > oldest_pending_ + options_.flush_interval)
     flush_all();
   make_masks();
+  constexpr std::uint32_t kSilence_ms = 500;
+  for (;;) {
+    BULKHEAD_TRY(const bool ended, executor_.ended(kSilence_ms));
+    if (ended) break;
+    meanwhile();
+  }
   const auto waited = executor_.wait();
   const StepFacts& ended = step_facts_[steps_ended_++ % step_facts_.size()];
   if (!waited.ok()) return waited.error().within(ended.name(steps_ended_));

@@ -190,6 +190,9 @@ class Executor {
   virtual Status choose(std::span<const Mask> /*masks*/) {
     return Error(ErrorCode::kUnsupported, "this executor takes no masks");
   }
+  // Waits at most `wait_ms` and returns whether the oldest step in flight has ended, for steps that may take longer
+  // than an engine may be silent. An executor that has no such steps returns true at once.
+  virtual Result<bool> ended(std::uint32_t /*wait_ms*/) { return true; }
   // Waits until the oldest step in flight has ended. Returns the outputs in the order of the columns that asked for
   // them; valid until the next submit or wait. kDeviceLost ends the worker.
   virtual Result<std::span<const ColumnOutput>> wait() = 0;

@@ -1,10 +1,12 @@
-// The last norm of a step, and what follows the step if outputs ask for it: draws,
-// log-probabilities and hidden states.
+// The last norm of a step, and what follows the step if outputs ask for it: draws, log-probabilities and hidden
+// states; and the kernels of all of it.
 #include "worker/forward/step_outputs.hpp"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
+#include "gpu/kernels/checksum.hpp"
 #include "worker/forward/step_program.hpp"
 
 namespace bulkhead::forward {
@@ -130,6 +132,23 @@ Status add_output_norm(const StepContext& context, const Activations& activation
   }
   const k::LayerNormPush centred{norm, context.weights.vector(graph.output_bias)};
   return emit.dispatch(k::layer_norm(context.mapping, form), gpu::push_bytes(centred), extent);
+}
+
+Result<std::vector<gpu::KernelSpec>> kernels_needed(StepContext& context,
+                                                    std::span<const StepShape> shapes) {
+  std::vector<gpu::KernelSpec> specs;
+  specs.push_back(k::checksum_kernel());
+  specs.push_back(k::piece_checksum_kernel());
+  const Activations none;
+  for (const auto build : {build_masking, build_sampling, build_logprobs, build_hidden}) {
+    if (!context.graph.makes_logits) break;
+    BULKHEAD_RETURN_IF_ERROR(list_kernels(context, specs, [&] { return build(context, none, 0); }));
+  }
+  for (const StepShape shape : std::views::reverse(shapes)) {
+    BULKHEAD_RETURN_IF_ERROR(
+        list_kernels(context, specs, [&] { return build_step(context, none, shape); }));
+  }
+  return specs;
 }
 
 }  // namespace bulkhead::forward

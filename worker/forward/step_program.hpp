@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "config/base/error.hpp"
@@ -39,6 +40,9 @@ Status list_kernels(StepContext& context, std::vector<gpu::KernelSpec>& specs, B
   context.wanted = nullptr;
   return listed.ok() ? Status() : Status(listed.error());
 }
+// Returns the kernels of all shapes' programs. Those of wide shapes come first, because they take longer to compile.
+Result<std::vector<gpu::KernelSpec>> kernels_needed(StepContext& context,
+                                                    std::span<const StepShape> shapes);
 void record_step(const StepContext& context, const StepProgram& program, gpu::Recorder& recorder);
 
 }  // namespace bulkhead::forward

@@ -137,6 +137,11 @@ Result<bool> StepRunner::finished(std::uint32_t wait_ms) {
   return ring().finished(slots_[slots_.last()].ticket, wait_ms);
 }
 
+Result<bool> StepRunner::oldest_finished(std::uint32_t wait_ms) {
+  if (slots_.in_flight() == 0) return true;
+  return ring().finished(slots_[slots_.oldest()].ticket, wait_ms);
+}
+
 Status StepRunner::finish(std::uint32_t index) {
   StepSlot& slot = slots_[index];
   BULKHEAD_RETURN_IF_ERROR(ring().wait(slot.ticket));

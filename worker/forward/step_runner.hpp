@@ -50,6 +50,8 @@ class StepRunner {
   Status record(StepShape shape, const OutputWishes& wishes = {});
   // Waits at most `wait_ms` and returns whether the step submitted last is over.
   Result<bool> finished(std::uint32_t wait_ms);
+  // The same for the oldest step.
+  Result<bool> oldest_finished(std::uint32_t wait_ms);
   // Runs the most recently awaited step once more with timestamps. No step may be in flight.
   Result<std::vector<gpu::KernelTime>> profile();
 

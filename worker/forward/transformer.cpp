@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
-#include <ranges>
 
 #include "config/base/clean_text.hpp"
 #include "config/base/fnv1a.hpp"
@@ -107,6 +106,13 @@ class LoadedTransformer final : public Transformer {
     BULKHEAD_TRY(const std::vector<k::Checksum> sums, summing_->run());
     import_times_.check_ns = nanoseconds_since(begin);
     return sums == checksums_ ? Status() : not_as_expected("the weights' checksums differ");
+  }
+
+  // A CPU may compute for longer than a heartbeat at a whole text, which can't be cut into shorter steps. It gets as
+  // long as its first step.
+  Result<bool> ended(std::uint32_t wait_ms) override {
+    const bool on_cpu = context_.device->info().kind == gpu::DeviceKind::kCpu;
+    return on_cpu && limits_.both_ways ? runner_.oldest_finished(wait_ms) : true;
   }
 
   std::vector<FigureValue> counters() const override {
@@ -349,10 +355,10 @@ class LoadedTransformer final : public Transformer {
       tuning_.emplace(context_.mapping, tuning_path(options.cache_folder, context_.device->info()));
       context_.tuning = &*tuning_;
     }
-    BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_needed(shapes));
+    BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_needed(context_, shapes));
     if (options.product_variant != 0) {
       tuning_->choose_all(options.product_variant);
-      BULKHEAD_TRY(kernels, kernels_needed(shapes));
+      BULKHEAD_TRY(kernels, kernels_needed(context_, shapes));
     }
     if (tuning_ && options.gpu.autotune.budget_ms > 0) {
       for (gpu::KernelSpec& spec : tuning_->unmeasured())
@@ -434,25 +440,6 @@ class LoadedTransformer final : public Transformer {
       slices.push_back(gpu::slice(block));
     BULKHEAD_TRY(summing_, k::Checksums::create(*context_.device, slices, timeout_ms));
     return summing_->run();
-  }
-
-  // Returns the kernels of all shapes' programs. Those of wide shapes come first, because they take longer to
-  // compile.
-  Result<std::vector<gpu::KernelSpec>> kernels_needed(std::span<const StepShape> shapes) {
-    std::vector<gpu::KernelSpec> specs;
-    specs.push_back(k::checksum_kernel());
-    specs.push_back(k::piece_checksum_kernel());
-    const Activations none;
-    for (const auto build : {build_masking, build_sampling, build_logprobs, build_hidden}) {
-      if (!context_.graph.makes_logits) break;
-      BULKHEAD_RETURN_IF_ERROR(
-          list_kernels(context_, specs, [&] { return build(context_, none, 0); }));
-    }
-    for (const StepShape shape : std::views::reverse(shapes)) {
-      BULKHEAD_RETURN_IF_ERROR(
-          list_kernels(context_, specs, [&] { return build_step(context_, none, shape); }));
-    }
-    return specs;
   }
 
   void break_chain(std::uint32_t link) {

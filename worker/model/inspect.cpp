@@ -51,14 +51,14 @@ std::string padded(std::string text, std::size_t width) {
 }
 
 // If something is broken, the caller gets an error; if this program only lacks support for something, the text says
-// so.
-Status describe_architecture(std::string& out, const GgufFile& file,
-                             const Result<std::unique_ptr<Tokenizer>>& tokenizer) {
+// so. Returns whether the model may write text.
+Result<bool> describe_architecture(std::string& out, const GgufFile& file,
+                                   const Result<std::unique_ptr<Tokenizer>>& tokenizer) {
   const auto graph = read_model(file);
   if (!graph.ok()) {
     if (graph.error().code() == ErrorCode::kCorrupt) return graph.error();
     out += "runs:         no: " + graph.error().message() + "\n";
-    return {};
+    return true;
   }
   const auto line = [&out](const char* label, const std::string& text) {
     out += padded(label, 14) + text + "\n";
@@ -100,13 +100,13 @@ Status describe_architecture(std::string& out, const GgufFile& file,
                                         : "first token") +
                        ", and no text");
   }
-  if (!has_rank_head(file) || !tokenizer.ok()) return {};
+  if (!has_rank_head(file) || !tokenizer.ok()) return !is_encoder(*graph);
   const auto ranker = load_ranker(file, **tokenizer, graph->embedding, "");
   if (!ranker.ok() && ranker.error().code() == ErrorCode::kCorrupt) return ranker.error();
   line("ranks:", !ranker.ok()         ? "no: " + ranker.error().message()
                  : ranker->generates ? "documents (/v1/rerank)"
                                      : "documents (/v1/rerank), and does nothing else");
-  return {};
+  return !is_encoder(*graph);
 }
 
 // Says what the model's template can show.
@@ -126,14 +126,16 @@ std::string abilities_text(const jinja::Chat& chat) {
   return text;
 }
 
+// `writes`: the model may write text.
 Status describe_text(std::string& out, const GgufFile& file,
-                     const Result<std::unique_ptr<Tokenizer>>& tokenizer) {
+                     const Result<std::unique_ptr<Tokenizer>>& tokenizer, bool writes) {
   if (!file.has("tokenizer.ggml.model")) return {};
   if (!tokenizer.ok() && tokenizer.error().code() == ErrorCode::kCorrupt) return tokenizer.error();
   out += "tokenizer:    " +
          (tokenizer.ok() ? std::to_string((*tokenizer)->size()) + " tokens"
                          : "no: " + tokenizer.error().message()) +
          "\n";
+  if (!writes) return {};
   const auto chat = load_chat(file);
   out += "chat:         " + (chat.ok() ? abilities_text(*chat) : "no: " + chat.error().message()) +
          "\n";
@@ -177,8 +179,8 @@ Result<std::string> describe(const GgufFile& file, bool all_tensors) {
   out += "format:       GGUF v" + std::to_string(file.version()) + ", " +
          bytes_text(file.file_bytes()) + "\n";
   const auto tokenizer = Tokenizer::from_gguf(file);
-  BULKHEAD_RETURN_IF_ERROR(describe_architecture(out, file, tokenizer));
-  BULKHEAD_RETURN_IF_ERROR(describe_text(out, file, tokenizer));
+  BULKHEAD_TRY(const bool writes, describe_architecture(out, file, tokenizer));
+  BULKHEAD_RETURN_IF_ERROR(describe_text(out, file, tokenizer, writes));
 
   const auto metadata = file.metadata();
   out += "\nMetadata (" + std::to_string(metadata.size()) + " keys)\n";
