@@ -1,6 +1,7 @@
 // Gives any bytes to each kind of tokenizer and many a pre-tokenizer. The tokens must give the same bytes back, because
-// the vocabularies here have a token for each byte. WordPiece changes the text, but the text of its tokens must give
-// the same tokens again. The assembler must give valid UTF-8 for any input.
+// the vocabularies here have a token for each byte. WordPiece and the unigram model change the text, but the text of
+// their tokens must give the same tokens again. The assembler must give valid UTF-8 for any input.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "tests/unit/model/gguf_builder.hpp"
+#include "tests/unit/model/made_tokenizer.hpp"
 #include "worker/model/pre_tokenizer.hpp"
 #include "worker/model/tokenizer.hpp"
 #include "worker/model/unicode.hpp"
@@ -73,6 +75,41 @@ void check_wordpiece(const Tokenizer& tokenizer, const std::string& text) {
   if (tokenizer.encode(tokenizer.decode(words), false, false) != words) std::abort();
 }
 
+std::unique_ptr<Tokenizer> unigram() {
+  std::vector<std::string> tokens{"<s>", "<unk>", "</s>"};
+  std::vector<std::int32_t> types{3, 2, 3};
+  std::vector<float> scores(tokens.size());
+  for (char32_t code = 0x21; code < 0x250; ++code) {
+    tokens.emplace_back();
+    append_utf8(tokens.back(), code);
+    scores.push_back(-9 - static_cast<float>(code) / 1024);
+  }
+  for (const char* piece : {"\u2581", "ab", "\u2581ab", "bc", "abc", "aa", "aaa", "\u4e2d"}) {
+    tokens.emplace_back(piece);
+    scores.push_back(-2 - static_cast<float>(tokens.size()) / 1024);
+  }
+  types.resize(tokens.size(), 1);
+  const std::string map = testing::charsmap(
+      {{"A", "a"}, {"e\u0301", "\u00e9"}, {"\t", " "}, {"\u3000", " "}, {"\u200b", ""}});
+  testing::GgufBuilder file;
+  file.text("tokenizer.ggml.model", "t5").strings("tokenizer.ggml.tokens", tokens);
+  file.numbers("tokenizer.ggml.token_type", ValueType::kInt32, types);
+  file.numbers("tokenizer.ggml.scores", ValueType::kFloat32, scores);
+  file.u32("tokenizer.ggml.eos_token_id", 2).u32("tokenizer.ggml.unknown_token_id", 1);
+  file.boolean("tokenizer.ggml.add_space_prefix", true);
+  file.boolean("tokenizer.ggml.remove_extra_whitespaces", true);
+  file.numbers("tokenizer.ggml.precompiled_charsmap", ValueType::kUint8,
+               std::vector<std::uint8_t>(map.begin(), map.end()));
+  return from(file);
+}
+
+void check_unigram(const Tokenizer& tokenizer, const std::string& text) {
+  const std::vector<TokenId> pieces = tokenizer.encode(text, false, false);
+  // Without unknown characters, whose text is lost.
+  if (std::ranges::find(pieces, TokenId{1}) != pieces.end()) return;
+  if (tokenizer.encode(tokenizer.decode(pieces), false, false) != pieces) std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -90,9 +127,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const auto& tokenizer : *tokenizers) {
     if (tokenizer->decode(tokenizer->encode(text, false, false)) != text) std::abort();
   }
-  static const auto uncased = wordpiece(true), cased = wordpiece(false);
+  static const auto uncased = wordpiece(true), cased = wordpiece(false), best = unigram();
   check_wordpiece(*uncased, text);
   check_wordpiece(*cased, text);
+  check_unigram(*best, text);
   Utf8Assembler assembler;
   std::string out;
   for (std::size_t at = 0; at < text.size(); at += 3)

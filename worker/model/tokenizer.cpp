@@ -38,7 +38,8 @@ struct TokenizerKind {
 constexpr TokenizerKind kTokenizerKinds[] = {{"llama", make_spm_tokenizer},
                                              {"gpt2", make_bpe_tokenizer},
                                              {"gemma4", make_gemma_tokenizer},
-                                             {"bert", make_wordpiece_tokenizer}};
+                                             {"bert", make_wordpiece_tokenizer},
+                                             {"t5", make_unigram_tokenizer}};
 
 Result<const TokenizerKind*> tokenizer_kind_of(const GgufFile& file) {
   BULKHEAD_TRY(const auto name, file.get_string("tokenizer.ggml.model"));
@@ -52,7 +53,7 @@ Result<const TokenizerKind*> tokenizer_kind_of(const GgufFile& file) {
   return Error(ErrorCode::kUnsupported,
                file.name() + ": tokenizer.ggml.model \"" + std::string(name->substr(0, 64)) +
                    "\" is not supported; supported are: llama (SentencePiece with scores), gpt2 "
-                   "(byte-level BPE), gemma4 (BPE of characters), bert (WordPiece)");
+                   "(byte-level BPE), gemma4 (BPE of characters), bert (WordPiece), t5 (unigram)");
 }
 
 }  // namespace

@@ -2,7 +2,8 @@
 //
 // Supports SentencePiece-style vocabularies (tokenizer.ggml.model "llama"): scores, byte fallback, and the leading
 // space as the file says; byte-level BPE ("gpt2") with the known pre-tokenizers (pre_tokenizer_names.cpp); Gemma 4's
-// BPE of characters ("gemma4"); and WordPiece ("bert"), which normalises the text, so that not all of it comes back.
+// BPE of characters ("gemma4"); and the encoders' WordPiece ("bert") and unigram model ("t5"), which normalise the
+// text, so that not all of it comes back.
 // Encoding is linear in the text, whatever bytes it contains.
 #pragma once
 

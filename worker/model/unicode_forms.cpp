@@ -73,9 +73,9 @@ bool is_control(char32_t code) {
 void append_without_accents(std::u32string& out, char32_t code) {
   if (code >= kFirstSyllable && code <= kLastSyllable) {
     const char32_t syllable = code - kFirstSyllable;
-    out += kFirstLeading + syllable / kTrailings / kVowels;
-    out += kFirstVowel + syllable / kTrailings % kVowels;
-    if (syllable % kTrailings != 0) out += kBeforeTrailing + syllable % kTrailings;
+    out.push_back(kFirstLeading + syllable / kTrailings / kVowels);
+    out.push_back(kFirstVowel + syllable / kTrailings % kVowels);
+    if (syllable % kTrailings != 0) out.push_back(kBeforeTrailing + syllable % kTrailings);
     return;
   }
   if (!has_form(code, kHasBareForm)) {

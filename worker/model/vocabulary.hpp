@@ -100,6 +100,7 @@ Result<std::unique_ptr<Tokenizer>> make_spm_tokenizer(const GgufFile& file);
 Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(const GgufFile& file);
 Result<std::unique_ptr<Tokenizer>> make_gemma_tokenizer(const GgufFile& file);
 Result<std::unique_ptr<Tokenizer>> make_wordpiece_tokenizer(const GgufFile& file);
+Result<std::unique_ptr<Tokenizer>> make_unigram_tokenizer(const GgufFile& file);
 
 // What all kinds have in common: special tokens, segments, pieces.
 class VocabularyTokenizer : public Tokenizer {

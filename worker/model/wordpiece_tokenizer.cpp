@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "worker/model/hash_maps.hpp"
+#include "worker/model/piece_trie.hpp"
 #include "worker/model/space_mark.hpp"
 #include "worker/model/unicode.hpp"
 #include "worker/model/unicode_forms.hpp"
@@ -22,77 +22,6 @@ namespace {
 // A word of more characters becomes [UNK], whatever the vocabulary has: Hugging Face's limit.
 constexpr std::size_t kMostWordChars = 100;
 constexpr std::size_t kMostWordBytes = kMostWordChars * 4;
-// The most bytes that the pieces of a vocabulary may have together, not counting those that a piece has in common with
-// the piece before it in the alphabet. Vocabularies of half a million pieces have a few million.
-constexpr std::size_t kMostTrieBytes = 1U << 24;
-
-// Pieces as a trie of their bytes, which finds the longest one in a single walk along the text.
-class PieceTrie {
- public:
-  struct Piece {
-    std::string_view text;
-    TokenId token;
-  };
-  struct Match {
-    TokenId token;
-    std::size_t bytes;
-  };
-
-  // Returns false if the pieces are too many.
-  bool build(std::vector<Piece> pieces) {
-    std::ranges::sort(pieces, {}, &Piece::text);
-    std::size_t edges = 0;
-    std::string_view before;
-    for (const Piece& piece : pieces) {
-      edges += piece.text.size() - common_bytes(before, piece.text);
-      before = piece.text;
-    }
-    if (edges > kMostTrieBytes) return false;
-    edges_ = PairMap(edges);
-    // The nodes along the piece before. A piece comes after those that it starts with, so an edge's token is known
-    // when the edge is made.
-    std::vector<std::uint32_t> path{0};
-    std::uint32_t nodes = 1;
-    before = {};
-    for (const Piece& piece : pieces) {
-      path.resize(common_bytes(before, piece.text) + 1);
-      while (path.size() <= piece.text.size()) {
-        const bool whole = path.size() == piece.text.size();
-        edges_.insert(path.back(), byte_at(piece.text, path.size() - 1),
-                      {whole ? piece.token : kNoToken, nodes});
-        path.push_back(nodes++);
-      }
-      before = piece.text;
-    }
-    return true;
-  }
-
-  // Returns the longest piece that the text starts with.
-  std::optional<Match> longest(std::string_view text) const {
-    std::optional<Match> best;
-    std::uint32_t node = 0;
-    for (std::size_t at = 0; at < text.size(); ++at) {
-      const auto edge = edges_.find(node, byte_at(text, at));
-      if (!edge) break;
-      if (edge->rank != kNoToken) best = {edge->rank, at + 1};
-      node = edge->product;
-    }
-    return best;
-  }
-
- private:
-  static constexpr TokenId kNoToken = ~TokenId{0};
-
-  static std::uint32_t byte_at(std::string_view text, std::size_t at) {
-    return static_cast<unsigned char>(text[at]);
-  }
-  static std::size_t common_bytes(std::string_view a, std::string_view b) {
-    return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
-  }
-
-  PairMap
-      edges_;  // (node, byte) -> (token that ends here or kNoToken, next node); the first node is 0
-};
 
 // Unicode's punctuation, and ASCII's symbols.
 bool is_punctuation(char32_t code) {
@@ -215,7 +144,7 @@ class WordPieceTokenizer final : public VocabularyTokenizer {
                    file.name() +
                        ": the texts of tokenizer.ggml.tokens are too long together for a "
                        "\"bert\" tokenizer: more than " +
-                       std::to_string(kMostTrieBytes) + " bytes");
+                       std::to_string(PieceTrie::kMostBytes) + " bytes");
     return std::unique_ptr<Tokenizer>(std::move(tokenizer));
   }
 
@@ -264,10 +193,15 @@ class WordPieceTokenizer final : public VocabularyTokenizer {
   // Appends the word's pieces. Returns false if no piece fits at some place.
   bool cut(std::string_view word, std::vector<TokenId>& out) const {
     for (bool starts = true; !word.empty(); starts = false) {
-      const auto match = (starts ? starts_ : continuations_).longest(word);
-      if (!match) return false;
-      out.push_back(match->token);
-      word.remove_prefix(match->bytes);
+      std::size_t longest = 0;
+      TokenId best = 0;
+      (starts ? starts_ : continuations_).each_prefix(word, [&](TokenId token, std::size_t bytes) {
+        longest = bytes;
+        best = token;
+      });
+      if (longest == 0) return false;
+      out.push_back(best);
+      word.remove_prefix(longest);
     }
     return true;
   }

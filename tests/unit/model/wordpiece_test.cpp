@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/model/gguf_builder.hpp"
+#include "tests/unit/model/made_tokenizer.hpp"
 #include "worker/model/inspect.hpp"
 #include "worker/model/tokenizer.hpp"
 
@@ -18,7 +19,10 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using testing::GgufBuilder;
 using ::testing::HasSubstr;
+using testing::megabyte_of;
 using testing::open_bytes;
+using testing::tokenizer_error;
+using testing::tokenizer_of;
 
 constexpr TokenId kUnknown = 1, kClass = 2, kSeparator = 3;
 
@@ -53,17 +57,6 @@ GgufBuilder bert_file() {
   file.u32("tokenizer.ggml.seperator_token_id", kSeparator);
   file.u32("tokenizer.ggml.unknown_token_id", kUnknown);
   return file;
-}
-
-Result<std::unique_ptr<Tokenizer>> tokenizer_of(const GgufBuilder& file) {
-  const std::string bytes = file.bytes();
-  BULKHEAD_TRY(const auto opened, open_bytes(bytes));
-  return Tokenizer::from_gguf(*opened);
-}
-
-std::string error_of(const GgufBuilder& file) {
-  const auto tokenizer = tokenizer_of(file);
-  return tokenizer.ok() ? "no error" : tokenizer.error().message();
 }
 
 std::string pieces(const std::vector<TokenId>& ids) {
@@ -249,35 +242,29 @@ TEST_F(WordPiece, AWordOfMoreThanAHundredCharactersIsUnknown) {
 // A test whose time grows with the square of the text would be killed for its time.
 TEST_F(WordPiece, AMegabyteOfAnythingIsCutAtOnce) {
   constexpr std::size_t kBytes = 1U << 20;
-  const auto repeated = [](std::string_view piece) {
-    std::string text;
-    while (text.size() < kBytes)
-      text += piece;
-    return text;
-  };
-  EXPECT_EQ(ids(repeated("a")).size(), 1U);
-  EXPECT_EQ(ids(repeated("hello ")).size(), kBytes / 6 + 1);
-  EXPECT_EQ(ids(repeated("中")).size(), kBytes / 3 + 1);
-  EXPECT_EQ(ids(repeated("!")).size(), kBytes);
+  EXPECT_EQ(ids(megabyte_of("a")).size(), 1U);
+  EXPECT_EQ(ids(megabyte_of("hello ")).size(), kBytes / 6 + 1);
+  EXPECT_EQ(ids(megabyte_of("中")).size(), kBytes / 3 + 1);
+  EXPECT_EQ(ids(megabyte_of("!")).size(), kBytes);
   for (const char* const none : {" ", "\xff", "\u0301", "\u200b"})
-    EXPECT_EQ(ids(repeated(none)).size(), 0U);
-  EXPECT_EQ(ids(repeated(std::string(99, 'b') + "x ")).size(), kBytes / 101 + 1);
+    EXPECT_EQ(ids(megabyte_of(none)).size(), 0U);
+  EXPECT_EQ(ids(megabyte_of(std::string(99, 'b') + "x ")).size(), kBytes / 101 + 1);
 }
 
 TEST_F(WordPiece, ErrorsNameTheKey) {
   GgufBuilder none = bert_file();
   none.drop("tokenizer.ggml.unknown_token_id");
-  EXPECT_THAT(error_of(none), HasSubstr("tokenizer.ggml.unknown_token_id is missing"));
+  EXPECT_THAT(tokenizer_error(none), HasSubstr("tokenizer.ggml.unknown_token_id is missing"));
   GgufBuilder beyond = bert_file();
   beyond.drop("tokenizer.ggml.unknown_token_id");
-  EXPECT_THAT(error_of(beyond.u32("tokenizer.ggml.unknown_token_id", 999)),
+  EXPECT_THAT(tokenizer_error(beyond.u32("tokenizer.ggml.unknown_token_id", 999)),
               AllOf(HasSubstr("tokenizer.ggml.unknown_token_id is 999"), HasSubstr("56 tokens")));
   GgufBuilder start = bert_file();
-  EXPECT_THAT(error_of(start.u32("tokenizer.ggml.cls_token_id", 60)),
+  EXPECT_THAT(tokenizer_error(start.u32("tokenizer.ggml.cls_token_id", 60)),
               HasSubstr("tokenizer.ggml.cls_token_id is 60"));
   GgufBuilder separator = bert_file();
   separator.drop("tokenizer.ggml.seperator_token_id");
-  EXPECT_THAT(error_of(separator), HasSubstr("tokenizer.ggml.eos_token_id is missing"));
+  EXPECT_THAT(tokenizer_error(separator), HasSubstr("tokenizer.ggml.eos_token_id is missing"));
 }
 
 TEST_F(WordPiece, InspectCountsItsTokens) {
