@@ -113,9 +113,9 @@ class Engine {
   void poll();
   int wake_fd() const { return preparer_.wake_fd(); }
 
-  // Ends one step if there is one to run or in flight, and returns true if it did. It calls `meanwhile` while the device
-  // computes, once or more often; `meanwhile` may call submit(), cancel() and the like. A returned error comes from
-  // the executor: the worker can't go on.
+  // Ends one step if there is one to run or in flight, and returns true if it did. It calls `meanwhile` while the
+  // device computes, once or more often; `meanwhile` may call submit(), cancel() and the like. A returned error comes
+  // from the executor: the worker can't go on.
   Result<bool> turn(const std::function<void()>& meanwhile);
 
   // Returns the number of requests and jobs that have not got their last message.

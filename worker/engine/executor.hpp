@@ -3,9 +3,9 @@
 //
 // A step is a list of columns. A column is one token of one sequence at one position. The executor writes the
 // column's key and value to the sequence's pages, lets it attend to all positions up to its own (encoders: to the whole
-// sequence), and computes its logits on demand. Generated tokens and chunks of prompts are both columns, and a step may mix them. A column's
-// result depends on its sequence alone, to the last bit: not on the other columns, and not on how a prompt was cut
-// into chunks.
+// sequence), and computes its logits on demand. Generated tokens and chunks of prompts are both columns, and a step
+// may mix them. A column's result depends on its sequence alone, to the last bit: not on the other columns, and not on
+// how a prompt was cut into chunks.
 //
 // Several steps may be in flight (ExecutorLimits::steps_in_flight). The device computes them one after another, and
 // each sees what the earlier ones wrote. A column may take its token from an output of the step that was submitted

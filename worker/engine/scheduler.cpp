@@ -321,7 +321,7 @@ void Scheduler::plan_prefill() {
   Planned& record = records_[latest_];
   const auto used = static_cast<std::uint32_t>(record.columns.size());
   std::uint32_t chunk = prefill_chunk_alone_;
-  const bool beside = any_generates();
+  const bool beside = any_generates() && !limits_.both_ways;
   double share = record.share = beside ? share_for_prompts() : PromptPace::kAlone;
   if (beside) {
     // All columns together fill a device's tiles, and a few columns more would begin another tile.
@@ -329,7 +329,7 @@ void Scheduler::plan_prefill() {
     chunk = std::max({rest, prefill_chunk_ / 2, 1U});
   }
   std::uint32_t budget = std::min({chunk, prefill_limit_, limits_.max_columns - used});
-  if (limits_.both_ways) budget = limits_.max_columns;
+  if (limits_.both_ways) budget = limits_.max_columns - used;
   for (std::size_t i = 0; i < turn_.size() && budget > 0; ++i) {
     Sequence* const sequence = turn_[i];
     if (shares_pages(*sequence) && sequence->computed == sequence->pages.shared_positions()) {

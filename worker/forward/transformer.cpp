@@ -1,6 +1,7 @@
 #include "worker/forward/transformer.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <optional>
 
@@ -22,6 +23,7 @@
 namespace bulkhead::forward {
 
 namespace k = gpu::kernels;
+using namespace std::chrono_literals;
 
 namespace {
 
@@ -108,11 +110,15 @@ class LoadedTransformer final : public Transformer {
     return sums == checksums_ ? Status() : not_as_expected("the weights' checksums differ");
   }
 
-  // A CPU may compute for longer than a heartbeat at a whole text, which can't be cut into shorter steps. It gets as
-  // long as its first step.
+  // A CPU may compute for minutes at a whole text, which can't be cut into shorter steps. After kLongestWait the
+  // device counts as hung: wait() says so.
   Result<bool> ended(std::uint32_t wait_ms) override {
+    constexpr std::chrono::milliseconds kLongestWait = 15min;
     const bool on_cpu = context_.device->info().kind == gpu::DeviceKind::kCpu;
-    return on_cpu && limits_.both_ways ? runner_.oldest_finished(wait_ms) : true;
+    if (!on_cpu || !limits_.both_ways || waited_ > kLongestWait) return true;
+    BULKHEAD_TRY(const bool finished, runner_.oldest_finished(wait_ms));
+    waited_ = finished ? 0ms : waited_ + std::chrono::milliseconds(wait_ms);
+    return finished;
   }
 
   std::vector<FigureValue> counters() const override {
@@ -466,6 +472,7 @@ class LoadedTransformer final : public Transformer {
 
   ImportTimes import_times_;
   LoadTimes load_times_;
+  std::chrono::milliseconds waited_{};     // for the oldest step, by ended()
   std::vector<FigureValue> kernel_times_;  // from the last profile()
   std::uint64_t profiles_ = 0;
 };

@@ -213,8 +213,8 @@ struct ScoreRules {
   bool both_ways = false;
 };
 
-// softmax(q * keys) * values for each head, over the positions up to the column's own, or over all. If values are entries of their
-// keys (KvStore), `out` has one input for each head of a column.
+// softmax(q * keys) * values for each head, over the positions up to the column's own, or over all. If values are
+// entries of their keys (KvStore), `out` has one input for each head of a column.
 struct Attend {
   HeadShape heads;
   KvIndex kv = kAbsent;

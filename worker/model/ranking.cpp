@@ -103,6 +103,9 @@ Result<RankPrompt> prompt_of_vocabulary(const GgufFile& file, const Tokenizer& t
   BULKHEAD_TRY(const auto adds_separator, file.get_bool("tokenizer.ggml.add_sep_token"));
   BULKHEAD_TRY(const auto id,
                file.get_uint("tokenizer.ggml.seperator_token_id"));  // GGUF writes it so
+  // WordPiece puts its separator behind each text, unless the file says otherwise.
+  BULKHEAD_TRY(const auto kind, file.get_string("tokenizer.ggml.model"));
+  const bool ends = adds_eos.value_or(kind == "bert" && !adds_separator.has_value());
   std::optional<TokenId> separator;
   if (id && *id < tokenizer.size()) separator = static_cast<TokenId>(*id);
   const std::optional<TokenId> end = tokenizer.eos() ? tokenizer.eos() : separator;
@@ -113,7 +116,7 @@ Result<RankPrompt> prompt_of_vocabulary(const GgufFile& file, const Tokenizer& t
   add(tokenizer.adds_bos(), tokenizer.bos());
   prompt.parts.push_back({RankPrompt::Kind::kQuery});
   const std::size_t before = prompt.parts.size();
-  add(adds_eos.value_or(false), end);
+  add(ends, end);
   add(adds_separator.value_or(false), separator);
   if (prompt.parts.size() == before)
     return Error(ErrorCode::kUnsupported,
@@ -121,7 +124,7 @@ Result<RankPrompt> prompt_of_vocabulary(const GgufFile& file, const Tokenizer& t
                  "rerank nor a token between query and document; name a template with {query} and "
                  "{document} in models[].chat_template");
   prompt.parts.push_back({RankPrompt::Kind::kDocument});
-  add(adds_eos.value_or(false), end);
+  add(ends, end);
   return prompt;
 }
 

@@ -78,6 +78,50 @@ TEST(Scheduler, SharesSequencesOutToStepsInFlight) {
     EXPECT_EQ(tokens[sequence.get()], 3);
 }
 
+// The columns of an encoder see their whole sequence. Sequences end while others wait, and steps overlap.
+TEST(Scheduler, PutsWholeSequencesIntoStepsWhereColumnsSeeAllOfThem) {
+  ExecutorLimits limits = small_limits();
+  limits.both_ways = true;
+  limits.steps_in_flight = 2;
+  limits.context = limits.max_columns = 64;
+  limits.total_pages = 200;
+  limits.step_us = 20'000;
+  Scheduler scheduler(limits, {.max_batch = 4,
+                               .prefill_chunk = 10,
+                               .prefix_cache = true,
+                               .max_token_gap = std::chrono::milliseconds(50)});
+  constexpr std::size_t kLengths[] = {1, 64, 5, 63, 1, 1, 40, 30, 33, 2, 64, 64, 7, 20, 1, 64};
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (int round = 0; round < 8; ++round) {
+    for (const std::size_t length : kLengths) {
+      sequences.push_back(sequence_of(length, static_cast<std::uint32_t>(length)));
+      sequences.back()->output = Output::kHidden;
+      scheduler.add(*sequences.back());
+    }
+  }
+  std::size_t ended = 0, steps = 0;
+  while (ended < sequences.size()) {
+    ASSERT_LT(++steps, 2 * sequences.size());
+    while (scheduler.in_flight() < 2) {
+      const Step* const step = scheduler.plan();
+      if (step == nullptr) break;
+      ASSERT_LE(step->columns.size(), limits.max_columns);
+      for (const Scheduler::Member& member : scheduler.planned_members())
+        ASSERT_EQ(member.columns, member.sequence->tokens.size());
+    }
+    scheduler.complete();
+    std::vector<Sequence*> whole;
+    for (const Scheduler::Member& member : scheduler.members())
+      whole.push_back(member.sequence);
+    for (Sequence* const each : whole) {
+      scheduler.remove(*each);
+      ++ended;
+    }
+  }
+  EXPECT_LT(steps, sequences.size()) << "short ones share steps";
+  EXPECT_EQ(scheduler.pool().used_pages(), 0U);
+}
+
 TEST(Scheduler, PrefillsInChunksThenGenerates) {
   Scheduler scheduler(small_limits(), {.max_batch = 4, .prefill_chunk = 10});
   const auto sequence = sequence_of(25);

@@ -1,0 +1,162 @@
+// Encoders behind the daemon. The files are made with random weights; tests/unit/forward/encoders_test.cpp compares
+// what such models compute with an evaluation in double.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/integration/model_serving.hpp"
+#include "tests/support/ranker_file.hpp"
+#include "tools/model-maker/write_model.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+using testing::HasSubstr;
+
+class EncoderModel : public testing::Test {
+ protected:
+  ~EncoderModel() override { std::filesystem::remove(path_); }
+
+  void make(const char* preset) {
+    auto shape = model_maker::preset(preset);
+    ASSERT_TRUE(shape.ok()) << shape.error().message();
+    model_maker::Metadata metadata;
+    const auto plan = model_maker::plan_tensors(*shape, "Q8_0");
+    ASSERT_TRUE(plan.ok()) << plan.error().message();
+    model_maker::add_model_keys(*shape, plan->file_type, metadata);
+    ASSERT_TRUE(model_maker::add_made_vocabulary(*shape, metadata).ok());
+    const auto written = model_maker::write_model(*shape, *plan, metadata, {path_, 3, 1, nullptr});
+    ASSERT_TRUE(written.ok()) << written.error().message();
+  }
+  // Makes a model that ranks, whose tokens have one type.
+  void make_ranker() {
+    make("tiny-bert");
+    std::stringstream bytes;
+    bytes << std::ifstream(path_, std::ios::binary).rdbuf();
+    std::string file = bytes.str();
+    const std::string key = "tokenizer.ggml.token_type_count";
+    const std::size_t at = file.find(key);
+    ASSERT_NE(at, std::string::npos);
+    file[at + key.size() + 4] = 1;  // behind the value's type
+    std::ofstream(path_, std::ios::binary) << file;
+    GgufAdditions made(path_);
+    const model::TensorInfo& norm = *made.file().find_tensor("blk.0.layer_output_norm.weight");
+    const auto* const values = reinterpret_cast<const char*>(norm.data.data());
+    made.add_tensor("cls.output.weight", norm.type, {norm.ne[0], 1},
+                    std::string(values, norm.data.size()));
+    const std::string ranker = path_ + ".ranks";
+    made.write(ranker);
+    std::filesystem::rename(ranker, path_);
+  }
+
+  const std::string path_ = testing::TempDir() + "encoder_" + std::to_string(::getpid()) + ".gguf";
+};
+
+json post(const Serving& serving, const char* path, const json& body, int status = 200) {
+  const HttpReply reply = serving.post(path, body.dump());
+  EXPECT_EQ(reply.status, status) << reply.body;
+  return json::parse(reply.body);
+}
+json embed(const Serving& serving, const json& input) {
+  return post(serving, "/v1/embeddings", {{"input", input}})["data"];
+}
+std::string long_text(std::size_t words) {
+  std::string text;
+  for (std::size_t i = 0; i < words; ++i)
+    text += i % 3 == 0 ? "baba " : i % 3 == 1 ? "dede " : "lu ";
+  return text;
+}
+
+TEST_F(EncoderModel, EmbedsTheSameInAnyCompanyAndOverAnyTransport) {
+  for (const char* preset : {"tiny-bert", "tiny-nomic-bert"}) {
+    make(preset);
+    json wanted;
+    for (const char* transport : {"ipc.transport=shm", "ipc.transport=stdio"}) {
+      const Serving serving = serve_model(path_, {transport});
+      const json alone = embed(serving, "Baba, dede!");
+      ASSERT_EQ(alone[0]["embedding"].size(), 256U);
+      json inputs;
+      for (std::size_t i = 0; i < 40; ++i)
+        inputs.push_back(i == 17 ? "baba, dédé!" : long_text(i * 2 + 1));
+      const json together = embed(serving, inputs);
+      ASSERT_EQ(together.size(), 40U);
+      EXPECT_EQ(together[17]["embedding"], alone[0]["embedding"]) << "case and accents are dropped";
+      EXPECT_NE(together[18]["embedding"], together[19]["embedding"]);
+      if (wanted.is_null()) wanted = together;
+      EXPECT_EQ(together, wanted) << transport;
+    }
+  }
+}
+
+TEST_F(EncoderModel, EmbeddingsSurviveTheirWorkersDeath) {
+  make("tiny-bert");
+  const Serving serving = serve_model(path_);
+  json inputs;
+  for (std::size_t i = 0; i < 60; ++i)
+    inputs.push_back(long_text(40 + i));
+  const json undisturbed = embed(serving, inputs);
+  const pid_t worker = serving.worker().at("pid");
+  json disturbed;
+  std::thread client([&] { disturbed = embed(serving, inputs); });
+  EXPECT_TRUE(Serving::eventually(
+      [&] { return serving.worker().at("outstanding_requests").get<int>() > 0; }));
+  EXPECT_EQ(send_signal(worker, SIGKILL), 0);
+  client.join();
+  EXPECT_EQ(disturbed, undisturbed);
+  EXPECT_EQ(serving.worker().at("restarts"), 1);
+}
+
+TEST_F(EncoderModel, RefusesWhatItCantDoAndSaysWhatItCan) {
+  make("tiny-bert");
+  const Serving serving = serve_model(path_);
+  const char* const can = "it makes embeddings (/v1/embeddings, /api/embed)";
+  for (const auto& [path, body] : std::vector<std::pair<const char*, json>>{
+           {"/v1/completions", {{"prompt", "baba"}}},
+           {"/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "baba"}}}}}},
+           {"/api/generate", {{"prompt", "baba"}}}})
+    EXPECT_THAT(post(serving, path, body, 400).dump(), HasSubstr(can)) << path;
+  EXPECT_EQ(post(serving, "/api/show", {{"model", ""}})["capabilities"], json{"embedding"});
+  // Ollama's clients rely on a cut; others are told.
+  const std::string text = long_text(2000);
+  EXPECT_THAT(post(serving, "/v1/embeddings", {{"input", text}}, 400).dump(),
+              HasSubstr("the context is 512"));
+  EXPECT_THAT(post(serving, "/api/embed", {{"input", text}, {"truncate", false}}, 400).dump(),
+              HasSubstr("the context is 512"));
+  const json cut = post(serving, "/api/embed", {{"input", text}});
+  EXPECT_EQ(cut["prompt_eval_count"], 512);
+  json ids = post(serving, "/tokenize", {{"content", text}, {"add_special", true}})["tokens"];
+  const json last = ids.back();
+  ids.erase(ids.begin() + 511, ids.end());
+  ids.push_back(last);
+  EXPECT_EQ(post(serving, "/api/embed", {{"input", ids}})["embeddings"], cut["embeddings"]);
+}
+
+TEST_F(EncoderModel, RanksByItsHead) {
+  make_ranker();
+  const Serving serving = serve_model(path_);
+  const auto score = [&](const json& documents, std::size_t index) {
+    const json got =
+        post(serving, "/v1/rerank", {{"query", "baba"}, {"documents", documents}})["results"];
+    for (const json& each : got) {
+      if (each["index"] == index) return each["relevance_score"].get<double>();
+    }
+    ADD_FAILURE() << got;
+    return 0.0;
+  };
+  const double alone = score({"dede lulu"}, 0);
+  EXPECT_EQ(score({"fifo", "dede lulu", long_text(200)}, 1), alone);
+  EXPECT_NE(score({"lulu dede"}, 0), alone);
+  EXPECT_THAT(post(serving, "/v1/completions", {{"prompt", "a"}}, 400).dump(),
+              HasSubstr("writes none"));
+}
+
+}  // namespace
+}  // namespace bulkhead::test
