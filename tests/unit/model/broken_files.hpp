@@ -136,9 +136,10 @@ inline const Broken kBroken[] = {
        f.drop("general.architecture");
        f.text("general.architecture", "mamba");
      }),
-     "deepseek2, gemma, gemma2, gemma3, gemma4, glm4, glm4moe, gpt-oss, granite, granitemoe, "
+     "bert, deepseek2, gemma, gemma2, gemma3, gemma4, glm4, glm4moe, gpt-oss, granite, granitemoe, "
      "llama, "
-     "mistral3, nemotron, olmo2, phi3, qwen2, qwen2moe, qwen3, qwen35, qwen35moe, qwen3moe, "
+     "mistral3, nemotron, nomic-bert, olmo2, phi3, qwen2, qwen2moe, qwen3, qwen35, qwen35moe, "
+     "qwen3moe, "
      "qwen3next, "
      "smollm3, starcoder2"},
     {"layers_huge", changed([](GgufBuilder& f) {
