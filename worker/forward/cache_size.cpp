@@ -139,9 +139,12 @@ Result<CacheSize> plan_cache(const CacheRoom& room, const model::ModelGraph& gra
   } else {
     // A GPU's memory is hardly used for anything else; a CPU device's memory is the machine's.
     const std::uint64_t batch = engine.max_batch, full = wanted.full;
-    const std::uint64_t pages = cpu ? std::max<std::uint64_t>(batch / 4, 1) * full
-                                    : std::max(std::min(batch, kWholeSequences) * full,
-                                               batch * std::min(full, kPagesOfEach));
+    std::uint64_t pages = cpu ? std::max<std::uint64_t>(batch / 4, 1) * full
+                              : std::max(std::min(batch, kWholeSequences) * full,
+                                         batch * std::min(full, kPagesOfEach));
+    // A text has pages only while steps with it are in flight or about to be.
+    if (is_encoder(graph))
+      pages = std::min(pages, std::max(full, pages_for(columns_ahead)) + batch);
     std::uint64_t budget = cpu ? std::min<std::uint64_t>((free - fixed) / 2, std::uint64_t{1} << 30)
                                : (free - fixed) / 10 * 9;
     budget = std::min(budget, wanted.of_pages(pages));

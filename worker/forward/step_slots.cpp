@@ -385,10 +385,8 @@ void StepSlots::write_runs(const engine::Step& step, std::byte* base) const {
 // Takes the columns from the parameters, where write_parameters() has written them.
 void StepSlots::write_sights(const engine::Step& step, std::byte* base) {
   last_positions_.assign(step.sequences.size(), 0);
-  for (const engine::Column& column : step.columns) {
-    std::uint32_t& last = last_positions_[column.sequence];
-    last = std::max(last, column.position);
-  }
+  for (const engine::Column& column : step.columns)
+    last_positions_[column.sequence] = column.position;  // a sequence's positions rise
   std::byte* const sights = base + context_.parameter_layout.sights;
   const std::uint64_t bytes = k::kHeaderBytes + step.columns.size() * sizeof(k::ColumnEntry);
   std::memcpy(sights, base, bytes);

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/model/gguf_builder.hpp"
-#include "tests/unit/model/made_tokenizer.hpp"
+#include "tests/unit/model/made_tokenizer_test.hpp"
 #include "worker/model/tokenizer.hpp"
 
 namespace bulkhead::model {
@@ -90,17 +90,9 @@ GgufBuilder with_spaces(bool prefix, bool merges) {
   return file;
 }
 
-class Unigram : public ::testing::Test {
+class Unigram : public testing::MadeTokenizerTest {
  protected:
   void SetUp() override { load(unigram_file()); }
-  void load(const GgufBuilder& file) {
-    auto made = tokenizer_of(file);
-    ASSERT_TRUE(made.ok()) << made.error().message();
-    tokenizer_ = *std::move(made);
-  }
-  std::vector<TokenId> ids(std::string_view text) const {
-    return tokenizer_->encode(text, false, false);
-  }
   // Returns the pieces with _ for U+2581.
   std::string pieces(const std::vector<TokenId>& ids) const {
     std::string joined;
@@ -113,8 +105,6 @@ class Unigram : public ::testing::Test {
     return joined;
   }
   std::string cut(std::string_view text) const { return pieces(ids(text)); }
-
-  std::unique_ptr<Tokenizer> tokenizer_;
 };
 
 TEST_F(Unigram, TakesTheBestSumOfScores) {

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/model/gguf_builder.hpp"
-#include "tests/unit/model/made_tokenizer.hpp"
+#include "tests/unit/model/made_tokenizer_test.hpp"
 #include "worker/model/inspect.hpp"
 #include "worker/model/tokenizer.hpp"
 
@@ -66,20 +66,10 @@ std::string pieces(const std::vector<TokenId>& ids) {
   return joined;
 }
 
-class WordPiece : public ::testing::Test {
+class WordPiece : public testing::MadeTokenizerTest {
  protected:
   void SetUp() override { load(bert_file()); }
-  void load(const GgufBuilder& file) {
-    auto made = tokenizer_of(file);
-    ASSERT_TRUE(made.ok()) << made.error().message();
-    tokenizer_ = *std::move(made);
-  }
-  std::vector<TokenId> ids(std::string_view text) const {
-    return tokenizer_->encode(text, false, false);
-  }
   std::string cut(std::string_view text) const { return pieces(ids(text)); }
-
-  std::unique_ptr<Tokenizer> tokenizer_;
 };
 
 TEST_F(WordPiece, TakesTheLongestPieces) {
