@@ -10,6 +10,7 @@
 #include "worker/model/answer/derived_family.hpp"
 #include "worker/model/architecture.hpp"
 #include "worker/model/graph_encoder.hpp"
+#include "worker/model/ranking.hpp"
 #include "worker/model/template_file.hpp"
 #include "worker/model/tokenizer_check.hpp"
 
@@ -94,8 +95,11 @@ Status load_draft_model(const Arguments& arguments, const forward::TransformerOp
   return {};
 }
 
-// Lets engine.pooling decide what stands for a text; auto leaves that to the file.
-void choose_pooling(config::Pooling pooling, model::ModelGraph& encoder) {
+// Lets engine.pooling decide what stands for a text; auto leaves that to the file. A head for ranking reads what the
+// file says, whatever the setting.
+void choose_pooling(config::Pooling pooling, const model::GgufFile& file,
+                    model::ModelGraph& encoder) {
+  if (has_rank_head(file)) return;
   switch (pooling) {
     case config::Pooling::kAuto:
       return;
@@ -124,7 +128,7 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   progress("reading the model file", 0, 1);
   BULKHEAD_TRY(loaded.file, vault.open_model(arguments.model));
   BULKHEAD_TRY(loaded.graph, model::read_model(*loaded.file));
-  if (is_encoder(loaded.graph)) choose_pooling(settings.engine.pooling, loaded.graph);
+  if (is_encoder(loaded.graph)) choose_pooling(settings.engine.pooling, *loaded.file, loaded.graph);
   // The vocabulary is read beside the weights, which may take minutes. What is not supported is refused before.
   BULKHEAD_RETURN_IF_ERROR(model::check_tokenizer(*loaded.file));
   progress("reading the model file", 1, 1);

@@ -185,7 +185,8 @@ std::uint32_t positions_seen(const AttentionShape& shape, std::uint32_t context)
 
 std::vector<AttentionRange> attention_ranges(const Mapping& mapping, const AttentionShape& shape) {
   const std::uint32_t from = mapping.units_attention_from;
-  // Matrix units take neighbouring columns together, each of which sees one position more than the one before it.
+  // The kernels for matrix units compute neighbouring columns together, and expect that each column sees one position
+  // more than the column before it.
   if (from == kNoPosition || shape.both_ways || !units_attend(mapping, shape)) return {{}};
   if (from == 0) return {{.units = true}};
   return {{.until = from}, {.units = true, .from = from}};

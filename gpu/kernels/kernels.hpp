@@ -164,8 +164,8 @@ struct AttentionShape {
   // long as keys.
   std::uint32_t value_entries = 0;
   bool plain_out = false;  // results are floats in plain order, whatever the form of a product's input
-  // A column sees all positions of its sequence. The kernel reads how many there are where it otherwise reads the
-  // column's own position.
+  // A column sees all positions of its sequence. The kernel then finds the sequence's last position in the place of
+  // the column's own position (ParameterLayout::sights).
   bool both_ways = false;
 
   bool operator==(const AttentionShape&) const = default;

@@ -1,5 +1,5 @@
 // Writes to the last column of each sequence the mean of the sequence's columns, or its first column. A step has all
-// columns of its sequences, in order, so a column of position p begins its sequence p columns before it.
+// columns of each sequence, in order. So a sequence begins p columns before its column of position p.
 //
 // The order of additions: the columns from the first one on, for each entry by itself.
 #version 460
@@ -30,7 +30,7 @@ void pool_columns() {
   // Sequences have page tables of their own.
   if (column + 1u < count && ColumnsRef(push.parameters + 64u).v[column + 1u].z == entry.z) return;
   if (!chain_wait()) return;
-  uint first = column - entry.y;
+  uint first = column - min(entry.y, column);
   for (uint k = gl_LocalInvocationID.x; k < push.width; k += kInvocations) {
     precise float made = Floats(push.values + uint64_t(first) * push.stride * 4u).v[k];
     if (kMean != 0u) {

@@ -24,8 +24,8 @@ Status check_limits(const ipc::FromWorker& message);
 void tidy(ipc::FromWorker& message);
 
 // Counts messages that bring no request forward (statistics, pongs, tokens of cancelled requests, empty batches). An
-// honest worker sends a few each second; more are meant to keep the daemon busy. The window is long enough that a
-// daemon on a busy machine, which reads them slowly, counts too many as well.
+// honest worker sends a few each second; more are meant to keep the daemon busy. The window is
+// long, because a daemon on a busy machine reads a flood slowly and must find it all the same.
 class ChatterLimit {
  public:
   static constexpr std::uint32_t kMost = 10000;

@@ -88,7 +88,8 @@ TEST_F(EncoderModel, EmbedsTheSameInAnyCompanyAndOverAnyTransport) {
         inputs.push_back(i == 7 ? "baba, dédé!" : long_text(i * 2 + 1));
       const json together = embed(serving, inputs);
       ASSERT_EQ(together.size(), 24U);
-      EXPECT_EQ(together[7]["embedding"], alone[0]["embedding"]) << "case and accents are dropped";
+      EXPECT_EQ(together[7]["embedding"], alone[0]["embedding"])
+          << "capitals and accents make no difference";
       EXPECT_NE(together[8]["embedding"], together[9]["embedding"]);
       if (wanted.is_null()) wanted = together;
       EXPECT_EQ(together, wanted) << transport;
@@ -141,7 +142,7 @@ TEST_F(EncoderModel, RefusesWhatItCantDoAndSaysWhatItCan) {
 
 TEST_F(EncoderModel, RanksByItsHead) {
   make_ranker();
-  const Serving serving = serve_model(path_);
+  Serving serving = serve_model(path_);
   const auto score = [&](const json& documents, std::size_t index) {
     const json got =
         post(serving, "/v1/rerank", {{"query", "baba"}, {"documents", documents}})["results"];
@@ -156,6 +157,8 @@ TEST_F(EncoderModel, RanksByItsHead) {
   EXPECT_NE(score({"lulu dede"}, 0), alone);
   EXPECT_THAT(post(serving, "/v1/completions", {{"prompt", "a"}}, 400).dump(),
               HasSubstr("writes none"));
+  serving = serve_model(path_, {"engine.pooling=last"});
+  EXPECT_EQ(score({"dede lulu"}, 0), alone) << "the setting is about embeddings";
 }
 
 }  // namespace

@@ -241,8 +241,8 @@ namespace {
 
 const std::string kConsonants = "bcdfghjklmnprstvwxyz", kVowels = "aeiou";
 
-// A vocabulary of WordPiece (worker/model/wordpiece_tokenizer.cpp): letters, digits, marks, syllables and pairs of
-// them, each as a word's beginning and as a word's later part.
+// Makes a vocabulary for WordPiece (worker/model/wordpiece_tokenizer.cpp). Its pieces are letters, digits, marks,
+// syllables and pairs of syllables. Each piece has two tokens: one begins a word, and one continues a word.
 Status add_made_words(const Shape& shape, Metadata& metadata) {
   const std::vector<std::string> special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
   std::vector<std::string> parts;

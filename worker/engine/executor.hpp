@@ -2,10 +2,10 @@
 // engine knows no Vulkan; the executor knows no requests.
 //
 // A step is a list of columns. A column is one token of one sequence at one position. The executor writes the
-// column's key and value to the sequence's pages, lets it attend to all positions up to its own (encoders: to the whole
-// sequence), and computes its logits on demand. Generated tokens and chunks of prompts are both columns, and a step
-// may mix them. A column's result depends on its sequence alone, to the last bit: not on the other columns, and not on
-// how a prompt was cut into chunks.
+// column's key and value to the sequence's pages, lets it attend to all positions up to its own (in an encoder to all
+// positions of the sequence), and computes its logits on demand. Generated tokens and chunks of prompts are both
+// columns, and a step may mix them. A column's result depends on its sequence alone, to the last bit: not on the other
+// columns, and not on how a prompt was cut into chunks.
 //
 // Several steps may be in flight (ExecutorLimits::steps_in_flight). The device computes them one after another, and
 // each sees what the earlier ones wrote. A column may take its token from an output of the step that was submitted
@@ -190,8 +190,9 @@ class Executor {
   virtual Status choose(std::span<const Mask> /*masks*/) {
     return Error(ErrorCode::kUnsupported, "this executor takes no masks");
   }
-  // Waits at most `wait_ms` and returns whether the oldest step in flight has ended, for steps that may take longer
-  // than an engine may be silent. An executor that has no such steps returns true at once.
+  // For steps that may take longer than the engine may be silent. Waits at most `wait_ms` for the oldest step in
+  // flight. Returns false if that step still runs: the engine gives a sign of life and asks again. Returns true if the
+  // engine may call wait() now; an executor of short steps returns true at once.
   virtual Result<bool> ended(std::uint32_t /*wait_ms*/) { return true; }
   // Waits until the oldest step in flight has ended. Returns the outputs in the order of the columns that asked for
   // them; valid until the next submit or wait. kDeviceLost ends the worker.

@@ -1,5 +1,5 @@
 // The last norm of a step, and what follows the step if outputs ask for it: draws, log-probabilities and hidden
-// states; and the kernels of all of it.
+// states. Also lists the kernels that steps and their followers need.
 #include "worker/forward/step_outputs.hpp"
 
 #include <algorithm>

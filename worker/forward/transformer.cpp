@@ -226,7 +226,8 @@ class LoadedTransformer final : public Transformer {
     if (options.predecessor != nullptr)
       BULKHEAD_RETURN_IF_ERROR(compare_layouts(memory_layout_, *options.predecessor));
     // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
-    // Attention of a chained step loads keys of earlier steps before the step's own are there; an encoder has none.
+    // A chained step's attention loads keys of earlier steps while it waits for the step's own. An encoder has no
+    // earlier steps, and must not load its own keys before they are written.
     const bool chains = !options.gpu.command_buffer_ring.mark_kernels && !limits_.both_ways;
     want_chain(context_, chains ? options.gpu.chained_kernels : config::ChainedKernels::kOff);
     BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_to_compile(shapes, options));

@@ -37,7 +37,7 @@ Status refuse_encoders(const GgufFile& file, std::string_view architecture) {
                file.name() + ": architecture \"" + std::string(architecture) +
                    "\" is an encoder that is not supported. For embeddings load a model of "
                    "architecture bert or nomic-bert, or a decoder such as Qwen3-Embedding; for "
-                   "ranking load Qwen3-Reranker or a model of architecture bert");
+                   "ranking load Qwen3-Reranker");
 }
 
 Status refuse_parts(const GgufFile& file, std::string_view architecture) {

@@ -1,6 +1,7 @@
 #include "worker/model/graph_encoder.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,12 @@ TextPooling pooling_of(GraphBuilder& model) {
   const std::uint32_t type = model.count("pooling_type", kRank, kNone);
   if (type == kLast) return TextPooling::kLast;
   return type == kCls || type == kRank ? TextPooling::kFirst : TextPooling::kMean;
+}
+
+// Returns the operation that brings a text's embedding into its last column; nothing if it is that column.
+std::optional<Operation> operation_of(TextPooling pooling) {
+  if (pooling == TextPooling::kLast) return std::nullopt;
+  return PoolColumns{kStream, pooling == TextPooling::kMean};
 }
 
 // All tokens have type 0: a text is one sentence.
@@ -91,9 +98,7 @@ void describe_encoder(GraphBuilder& model, const EncoderShape& shape) {
                         layer.optional_bias("ffn_down", width));
     layer.layer_norm(kStream, "layer_output_norm", kStream, epsilon);
   }
-  if (pooling != TextPooling::kLast)
-    model.layer(model.layer_count() - 1)
-        .append(PoolColumns{kStream, pooling == TextPooling::kMean});
+  if (const auto pools = operation_of(pooling)) model.layer(model.layer_count() - 1).append(*pools);
   model.plain_output();
 }
 
@@ -101,8 +106,7 @@ void set_pooling(ModelGraph& encoder, TextPooling pooling) {
   std::vector<Operation>& last = encoder.layers.back().operations;
   std::erase_if(last,
                 [](const Operation& each) { return std::holds_alternative<PoolColumns>(each); });
-  if (pooling != TextPooling::kLast)
-    last.emplace_back(PoolColumns{kStream, pooling == TextPooling::kMean});
+  if (const auto pools = operation_of(pooling)) last.push_back(*pools);
 }
 
 }  // namespace bulkhead::model

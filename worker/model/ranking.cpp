@@ -210,7 +210,8 @@ Result<Ranker> load_ranker(const GgufFile& file, const Tokenizer& tokenizer,
                  "(cls.output.weight); load one that ranks, such as Qwen3-Reranker as llama.cpp "
                  "converts it, or compare vectors of /v1/embeddings");
   }
-  // What stands before the document would have another type than the document, and all tokens get type 0 here.
+  // Such a model expects type 0 for the query's tokens and type 1 for the document's. The worker gives all tokens
+  // type 0.
   BULKHEAD_TRY(const auto types, file.get_uint("tokenizer.ggml.token_type_count"));
   if (types.value_or(1) > 1)
     return Error(ErrorCode::kUnsupported,

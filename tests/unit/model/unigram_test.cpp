@@ -139,7 +139,7 @@ TEST_F(Unigram, BadBytesAreUnknownCharacters) {
   Entries entries = kEntries;
   entries.push_back({"\ufffd", -3});
   load(unigram_file(entries));
-  EXPECT_EQ(cut("a\xc0\xaf"), "_a \ufffd \ufffd") << "each byte counts";
+  EXPECT_EQ(cut("a\xc0\xaf"), "_a \ufffd \ufffd") << "each bad byte becomes a token of its own";
 }
 
 TEST_F(Unigram, SpacesAreMergedAndOneStandsInFront) {
