@@ -189,8 +189,8 @@ TEST_F(Encoders, TheEngineReadsWholeTextsAndRefusesToWrite) {
   engine_options.scheduler = {.max_batch = 3, .prefill_chunk = 9, .prefix_cache = true};
   engine::Engine engine(*model.executor, language, engine_options,
                         [&](const ipc::FromWorker& message) {
-                          if (const auto* const made = std::get_if<ipc::Embedded>(&message))
-                            values[made->request] = made->values;
+                          if (const auto* const embedded = std::get_if<ipc::Embedded>(&message))
+                            values[embedded->request] = embedded->values;
                           if (const auto* const failed = std::get_if<ipc::Failed>(&message))
                             failures[failed->request] = failed->message;
                         });
