@@ -3,9 +3,13 @@
 // units computes the same bits (gpu/kernels/README.md); the hash of the results behind each time shows that.
 //
 //   bench-attention [--device SELECTOR] [--columns 1,4,16,512] [--depths 512,8192] [--shapes SUBSTRING] [--all]
+//                   [--lanes]
 //
 // Up to 64 columns each belong to their own sequence, which is `depth` positions long. More columns are one
 // sequence's prompt, behind `depth` positions.
+//
+// --lanes instead times the ways of dividing attention without matrix units, for columns that each belong to their own
+// sequence.
 #include <algorithm>
 #include <bit>
 #include <cstdio>
@@ -38,7 +42,7 @@ constexpr Shape kShapes[] = {
 struct Plan {
   std::string device = "auto", shapes;
   std::vector<std::uint32_t> columns{1, 4, 16, 512}, depths{512, 8192};
-  bool all = false;
+  bool all = false, lanes = false;
 };
 
 struct Way {
@@ -97,6 +101,40 @@ std::vector<Way> ways_of(const k::Mapping& mapping, const k::AttentionShape& sha
             add(sharing, "");
           }
         }
+      }
+    }
+  }
+  return ways;
+}
+
+// Every way of dividing attention without matrix units. The first two are the way that is chosen for these columns,
+// and the best way in the other of the two modes.
+std::vector<Way> ways_of_lanes(const k::Mapping& mapping, const k::AttentionShape& shape,
+                               std::uint32_t columns, std::uint32_t context, bool all) {
+  std::vector<Way> ways;
+  const auto add = [&](const k::LanesAttention& sharing, const std::string& mark) {
+    const char* mode = sharing.mode == k::AttentionMode::kSpread     ? "spread"
+                       : sharing.mode == k::AttentionMode::kTogether ? "together"
+                                                                     : "whole";
+    ways.push_back({mark + mode + "/s" + std::to_string(sharing.subgroups) + "/h" +
+                        std::to_string(sharing.heads) + "/a" + std::to_string(sharing.ahead),
+                    k::lanes_variant(mapping, shape, {}, sharing, columns, context, false)});
+  };
+  const k::AttentionMode chosen = k::attention_mode(mapping, shape, {}, columns, context);
+  add(k::lanes_attention(mapping, shape, chosen), "*");
+  add(k::lanes_attention(mapping, shape,
+                         chosen == k::AttentionMode::kSpread ? k::AttentionMode::kWhole
+                                                             : k::AttentionMode::kSpread),
+      "");
+  if (!all) return ways;
+  const std::uint32_t group = shape.heads / shape.kv_heads;
+  for (const auto mode : {k::AttentionMode::kWhole, k::AttentionMode::kSpread}) {
+    for (const std::uint32_t parts : {4U, 3U, 2U, 1U}) {
+      const std::uint32_t heads = (group + parts - 1) / parts;
+      if (heads < 2 || heads > 8) continue;
+      for (const std::uint32_t subgroups : {1U, 2U, 4U, 8U}) {
+        for (const std::uint32_t ahead : {2U, 4U, 8U})
+          add({mode, subgroups, heads, ahead}, "");
       }
     }
   }
@@ -186,7 +224,7 @@ class Bench {
 
   Status measure(const Shape& named, std::uint32_t columns, std::uint32_t depth) {
     const k::AttentionShape shape{named.head, named.heads, named.kv_heads, k::KvFormat::kF16, true};
-    const bool prompt = columns > 64;
+    const bool prompt = columns > 64 && !plan_.lanes;
     const std::uint32_t context = depth + (prompt ? columns : 1);
     const std::uint32_t pages = (context + 31) / 32, sequences = prompt ? 1 : columns;
     const std::uint64_t bytes = std::uint64_t{sequences} * pages * shape.page_bytes();
@@ -201,7 +239,9 @@ class Bench {
     const std::uint32_t table_at = 16 + columns * 4;
     for (std::uint32_t i = 0; i < sequences * pages; ++i)
       words[table_at + i] = i;
-    const std::vector<Way> ways = ways_of(mapping_, shape, columns, context, plan_.all);
+    const std::vector<Way> ways = plan_.lanes
+                                      ? ways_of_lanes(mapping_, shape, columns, context, plan_.all)
+                                      : ways_of(mapping_, shape, columns, context, plan_.all);
     std::vector<gpu::KernelSpec> specs;
     for (const Way& way : ways)
       specs.push_back(way.variant.spec);
@@ -250,7 +290,7 @@ class Bench {
                 depth, static_cast<double>(bytes) * 2 / 1e6);
     const auto fixed = std::min<std::size_t>(times.size(), 2);  // without units, and what is chosen
     std::sort(times.begin() + static_cast<std::ptrdiff_t>(fixed), times.end());
-    for (std::size_t i = 0; i < std::min<std::size_t>(times.size(), 8); ++i)
+    for (std::size_t i = 0; i < std::min<std::size_t>(times.size(), plan_.all ? 12 : 8); ++i)
       std::printf("  %9.2f us  %s\n", times[i].first, times[i].second.c_str());
     std::fflush(stdout);
     return {};
@@ -284,6 +324,8 @@ int main(int argc, char** argv) {
       .comma_separated()
       .within(0, 131072);
   options.add("--shapes", plan.shapes, "only shapes whose name has this in it");
+  options.flag("--lanes", plan.lanes,
+               "ways without matrix units, for columns of as many sequences");
   options.flag("--all", plan.all, "every way of sharing, not only the one that is chosen");
   if (const auto code = options.parse(argc, argv)) return *code;
   const Status status = run(plan);

@@ -18,6 +18,20 @@ bool units_attend(const Mapping& mapping, const AttentionShape& shape);
 // Returns how many positions the subgroups of a kTogether workgroup compute at once; each subgroup takes one split.
 std::uint32_t together_positions(const Mapping& mapping);
 
+// How attention without matrix units divides its work (attention.comp). Every choice gives the same bits.
+struct LanesAttention {
+  AttentionMode mode = AttentionMode::kWhole;
+  std::uint32_t subgroups = 1;  // in a workgroup
+  std::uint32_t heads = 1;      // query heads of a KV head that a subgroup computes together
+  std::uint32_t ahead = 1;      // loads of one kind that a lane issues at once
+};
+// Returns the best division in this mode.
+LanesAttention lanes_attention(const Mapping& mapping, const AttentionShape& shape,
+                               AttentionMode mode);
+AttentionVariant lanes_variant(const Mapping& mapping, const AttentionShape& shape,
+                               const AttentionRange& range, const LanesAttention& sharing,
+                               std::uint32_t columns, std::uint32_t context, bool near_first);
+
 // How attention by matrix units divides its work (attention_units.comp). Every choice gives the same bits.
 struct UnitAttention {
   AttentionMode mode = AttentionMode::kWhole;

@@ -15,6 +15,11 @@ shared float largest_scores[kSinks != 0u ? kShare : 1u];
 // Returns whether the workgroup is the last of `members` to write its results; it then sees the others' results. All
 // invocations must call this.
 bool last_of(uint which, uint members) {
+  if (members == 1u) {
+    memoryBarrierBuffer();
+    barrier();
+    return true;
+  }
 #ifdef BULKHEAD_CHAINED
   controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
                  gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);

@@ -6,10 +6,8 @@
 
 #include "config/base/fnv1a.hpp"
 #include "config/base/log.hpp"
-#include "gpu/kernels/attention.hpp"
 #include "gpu/kernels/attention_combine.hpp"
 #include "gpu/kernels/attention_constants.hpp"
-#include "gpu/kernels/attention_rows.hpp"
 #include "gpu/kernels/constants.hpp"
 #include "gpu/kernels/kernel_row.hpp"
 #include "gpu/kernels/layer_norm.hpp"
@@ -246,54 +244,6 @@ std::uint32_t partial_splits(const Mapping& mapping, const AttentionShape& shape
   return most;
 }
 
-namespace {
-
-// Returns the query heads that share a KV head and one workgroup. On a CPU it is faster to load keys once for several
-// heads.
-std::uint32_t heads_together(const Mapping& mapping, const AttentionShape& shape) {
-  const std::uint32_t group = shape.heads / shape.kv_heads;
-  if (!mapping.rows) return 1;
-  for (const std::uint32_t heads : {4U, 3U, 2U}) {
-    if (group % heads == 0 && heads * shape.head_padded() <= 256) return heads;
-  }
-  return 1;
-}
-
-// Returns the bytes of attention.comp's `room`, shared_q and wide_weights in a GPU's workgroup, or a little more.
-std::uint32_t attention_shared_bytes(const Mapping& mapping, const AttentionShape& shape,
-                                     AttentionMode mode, std::uint32_t heads,
-                                     std::uint32_t subgroups) {
-  const std::uint32_t padded = shape.head_padded();
-  const std::uint32_t parts = std::max(mapping.lanes / (padded / 8), 1U);
-  const std::uint32_t of_part = (heads + parts - 1) / parts;
-  const std::uint32_t weights = subgroups * (mapping.lanes + 1) *
-                                ((heads + of_part - 1) / of_part) *
-                                (of_part > 2 ? (of_part + 3) / 4 * 4 : of_part);
-  const std::uint32_t shares = heads * mapping.attention_splits * 3;
-  const std::uint32_t sinks = shape.sinks ? heads : 0;
-  const std::uint32_t q = heads * padded * (mode == AttentionMode::kWhole ? subgroups : 1);
-  return 4 * (q + weights + sinks + std::max(subgroups * partial_floats(shape), shares) + 4);
-}
-
-// Returns the query heads of a KV head for which a GPU's subgroup loads keys and values once.
-std::uint32_t heads_sharing(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode,
-                            std::uint32_t most, std::uint32_t subgroups) {
-  const std::uint32_t group = shape.heads / shape.kv_heads;
-  // A lane keeps the results of its entries for all heads.
-  const std::uint32_t lane_chunks = (shape.head_padded() / 8 + mapping.lanes - 1) / mapping.lanes;
-  if (shape.value_entries != 0) most = std::min(most, std::max(8 / lane_chunks, 1U));
-  std::uint32_t heads = 1;
-  for (std::uint32_t parts = 1; parts <= group; ++parts) {
-    heads = (group + parts - 1) / parts;
-    if (heads > std::min(most, mapping.attention_heads)) continue;
-    if (attention_shared_bytes(mapping, shape, mode, heads, subgroups) <= mapping.shared_bytes)
-      break;
-  }
-  return heads;
-}
-
-}  // namespace
-
 AttentionLanesConstants lanes_constants(const Mapping& mapping) {
   AttentionLanesConstants constants;
   constants.lanes = mapping.lanes;
@@ -336,62 +286,8 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape,
   if (range.units)
     return units_attention(mapping, shape, range, unit_attention(mapping, shape, mode, columns),
                            columns, context, near_first);
-  const std::uint32_t heads = heads_together(mapping, shape);
-  AttentionVariant variant;
-  std::uint32_t subgroups = 1, sharing = 1, ahead = mapping.attention_ahead, spread_from = 0;
-  variant.x = columns;
-  variant.y = shape.heads / heads;
-  if (mode == AttentionMode::kPartial) variant.z = mapping.attention_splits;
-  const auto groups = [&] {
-    return (shape.heads / shape.kv_heads + sharing - 1) / sharing * shape.kv_heads;
-  };
-  switch (mode) {
-    case AttentionMode::kWhole:
-      if (mapping.rows) break;
-      ahead = std::min(ahead, 4U);
-      sharing = heads_sharing(mapping, shape, mode, mapping.attention_heads, 4);
-      if (sharing == 1) break;
-      subgroups = 4;
-      variant.x = (columns + subgroups - 1) / subgroups;
-      variant.y = groups();
-      break;
-    case AttentionMode::kPartial:
-    case AttentionMode::kTiles:  // matrix units'
-    case AttentionMode::kSpreadTiles:
-      break;
-    case AttentionMode::kTogether:
-      subgroups = kTogetherSubgroups;
-      sharing = heads_sharing(mapping, shape, mode, 4, subgroups);
-      spread_from = together_positions(mapping);
-      // With a few columns there are fewer heads than a large device has processors.
-      if (context > spread_from) variant.z = std::clamp(128 / (columns * shape.heads), 1U, 4U);
-      break;
-    case AttentionMode::kSpread:
-      // Measured on an H200: a subgroup that computes more than four heads of 128 entries has too few registers.
-      subgroups = shape.value_entries == 0 ? 4 : 8;
-      sharing = heads_sharing(mapping, shape, mode, std::min(mapping.attention_heads, subgroups),
-                              subgroups);
-      variant.y = groups();
-      variant.z = std::clamp(4096 / (columns * variant.y * subgroups), 1U,
-                             (attention_splits(mapping, context) + subgroups - 1) / subgroups);
-      break;
-  }
-  if (shape.value_entries != 0) ahead = std::min(ahead, 2U);  // rows are long
-  AttentionConstants constants;
-  constants.mode = static_cast<std::uint32_t>(mode);
-  constants.invocations = mapping.lanes * subgroups;
-  constants.near_first = flag(near_first);
-  constants.share = sharing;
-  constants.ahead = ahead;
-  constants.spread_from = spread_from;
-  variant.spec = {"attention", mapping.rows ? spirv::attention_rows : spirv::attention,
-                  sizeof(AttentionPush),
-                  constants_of(lanes_constants(mapping), head_constants(shape),
-                               split_constants(mapping, shape, heads), constants,
-                               rules_constants(shape), range_constants(range)),
-                  mapping.required_subgroup};
-  variant.spec.slow_to_compile = true;
-  return variant;
+  return lanes_variant(mapping, shape, range, lanes_attention(mapping, shape, mode), columns,
+                       context, near_first);
 }
 
 KernelSpec attention_combine(const Mapping& mapping, const AttentionShape& shape) {

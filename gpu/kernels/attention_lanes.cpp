@@ -1,0 +1,140 @@
+// Variants of attention without matrix units (attention.comp).
+#include <algorithm>
+
+#include "gpu/kernels/attention.hpp"
+#include "gpu/kernels/attention_constants.hpp"
+#include "gpu/kernels/attention_rows.hpp"
+
+namespace bulkhead::gpu::kernels {
+namespace {
+
+// Returns the query heads that share a KV head and one workgroup. On a CPU it is faster to load keys once for several
+// heads.
+std::uint32_t heads_together(const Mapping& mapping, const AttentionShape& shape) {
+  const std::uint32_t group = shape.heads / shape.kv_heads;
+  if (!mapping.rows) return 1;
+  for (const std::uint32_t heads : {4U, 3U, 2U}) {
+    if (group % heads == 0 && heads * shape.head_padded() <= 256) return heads;
+  }
+  return 1;
+}
+
+// Returns the bytes of attention.comp's `room`, shared_q and wide_weights in a GPU's workgroup, or a little more.
+std::uint32_t attention_shared_bytes(const Mapping& mapping, const AttentionShape& shape,
+                                     AttentionMode mode, std::uint32_t heads,
+                                     std::uint32_t subgroups) {
+  const std::uint32_t padded = shape.head_padded();
+  const std::uint32_t parts = std::max(mapping.lanes / (padded / 8), 1U);
+  const std::uint32_t of_part = (heads + parts - 1) / parts;
+  const std::uint32_t weights = subgroups * (mapping.lanes + 1) *
+                                ((heads + of_part - 1) / of_part) *
+                                (of_part > 2 ? (of_part + 3) / 4 * 4 : of_part);
+  const std::uint32_t shares = heads * mapping.attention_splits * 3;
+  const std::uint32_t sinks = shape.sinks ? heads : 0;
+  const std::uint32_t q = heads * padded * (mode == AttentionMode::kWhole ? subgroups : 1);
+  return 4 * (q + weights + sinks + std::max(subgroups * partial_floats(shape), shares) + 4);
+}
+
+// Returns the query heads of a KV head for which a GPU's subgroup loads keys and values once.
+std::uint32_t heads_sharing(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode,
+                            std::uint32_t most, std::uint32_t subgroups) {
+  const std::uint32_t group = shape.heads / shape.kv_heads;
+  // A lane keeps the results of its entries for all heads.
+  const std::uint32_t lane_chunks = (shape.head_padded() / 8 + mapping.lanes - 1) / mapping.lanes;
+  if (shape.value_entries != 0) most = std::min(most, std::max(8 / lane_chunks, 1U));
+  std::uint32_t heads = 1;
+  for (std::uint32_t parts = 1; parts <= group; ++parts) {
+    heads = (group + parts - 1) / parts;
+    if (heads > std::min(most, mapping.attention_heads)) continue;
+    if (attention_shared_bytes(mapping, shape, mode, heads, subgroups) <= mapping.shared_bytes)
+      break;
+  }
+  return heads;
+}
+
+}  // namespace
+
+LanesAttention lanes_attention(const Mapping& mapping, const AttentionShape& shape,
+                               AttentionMode mode) {
+  LanesAttention sharing;
+  sharing.mode = mode;
+  sharing.ahead = mapping.attention_ahead;
+  switch (mode) {
+    case AttentionMode::kWhole:
+      if (mapping.rows) break;
+      sharing.ahead = std::min(sharing.ahead, 4U);
+      sharing.heads = heads_sharing(mapping, shape, mode, mapping.attention_heads, 4);
+      if (sharing.heads > 1) sharing.subgroups = 4;
+      break;
+    case AttentionMode::kPartial:
+    case AttentionMode::kTiles:  // matrix units'
+    case AttentionMode::kSpreadTiles:
+      break;
+    case AttentionMode::kTogether:
+      sharing.subgroups = kTogetherSubgroups;
+      sharing.heads = heads_sharing(mapping, shape, mode, 4, sharing.subgroups);
+      break;
+    case AttentionMode::kSpread:
+      // Measured on an H200: a subgroup that computes more than four heads of 128 entries has too few registers.
+      sharing.subgroups = shape.value_entries == 0 ? 4 : 8;
+      sharing.heads =
+          heads_sharing(mapping, shape, mode, std::min(mapping.attention_heads, sharing.subgroups),
+                        sharing.subgroups);
+      break;
+  }
+  if (shape.value_entries != 0) sharing.ahead = std::min(sharing.ahead, 2U);  // rows are long
+  return sharing;
+}
+
+AttentionVariant lanes_variant(const Mapping& mapping, const AttentionShape& shape,
+                               const AttentionRange& range, const LanesAttention& sharing,
+                               std::uint32_t columns, std::uint32_t context, bool near_first) {
+  const std::uint32_t heads = heads_together(mapping, shape);
+  const std::uint32_t groups =
+      (shape.heads / shape.kv_heads + sharing.heads - 1) / sharing.heads * shape.kv_heads;
+  std::uint32_t spread_from = 0;
+  AttentionVariant variant;
+  variant.x = columns;
+  variant.y = shape.heads / heads;
+  switch (sharing.mode) {
+    case AttentionMode::kWhole:
+      if (sharing.heads == 1) break;
+      variant.x = (columns + sharing.subgroups - 1) / sharing.subgroups;
+      variant.y = groups;
+      break;
+    case AttentionMode::kPartial:
+      variant.z = mapping.attention_splits;
+      break;
+    case AttentionMode::kTiles:
+    case AttentionMode::kSpreadTiles:
+      break;
+    case AttentionMode::kTogether:
+      spread_from = together_positions(mapping);
+      // With a few columns there are fewer heads than a large device has processors.
+      if (context > spread_from) variant.z = std::clamp(128 / (columns * shape.heads), 1U, 4U);
+      break;
+    case AttentionMode::kSpread:
+      variant.y = groups;
+      variant.z = std::clamp(
+          4096 / (columns * variant.y * sharing.subgroups), 1U,
+          (attention_splits(mapping, context) + sharing.subgroups - 1) / sharing.subgroups);
+      break;
+  }
+  AttentionConstants constants;
+  constants.mode = static_cast<std::uint32_t>(sharing.mode);
+  constants.invocations = mapping.lanes * sharing.subgroups;
+  constants.near_first = near_first ? 1 : 0;
+  constants.share = sharing.heads;
+  constants.ahead = sharing.ahead;
+  constants.spread_from = spread_from;
+  variant.spec = {"attention", mapping.rows ? spirv::attention_rows : spirv::attention,
+                  sizeof(AttentionPush),
+                  constants_of(lanes_constants(mapping), head_constants(shape),
+                               split_constants(mapping, shape, heads), constants,
+                               rules_constants(shape), range_constants(range)),
+                  mapping.required_subgroup};
+  variant.spec.slow_to_compile = true;
+  return variant;
+}
+
+}  // namespace bulkhead::gpu::kernels
