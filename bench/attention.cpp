@@ -36,8 +36,9 @@ struct Shape {
   const char* name;
   std::uint32_t head, heads, kv_heads;
 };
-constexpr Shape kShapes[] = {
-    {"1B", 64, 32, 8}, {"8B", 128, 32, 8}, {"Qwen 7B", 128, 28, 4}, {"Qwen3 30B", 128, 32, 4}};
+constexpr Shape kShapes[] = {{"1B", 64, 32, 8},       {"8B", 128, 32, 8},
+                             {"Qwen 7B", 128, 28, 4}, {"Qwen3 30B", 128, 32, 4},
+                             {"phi-4", 128, 40, 10},  {"gemma-3", 256, 16, 8}};
 
 struct Plan {
   std::string device = "auto", shapes;

@@ -44,7 +44,8 @@ struct Shape {
 
 constexpr std::uint32_t kMostColumns = 2048;
 
-// The matrices of a 1B, an 8B, a 7B and a 14B.
+// The matrices of a 1B, an 8B, a 7B, a 14B and a gemma-3-12b, and the values' matrices of files in which their type
+// differs from that of q and k.
 constexpr Shape kShapes[] = {
     {"1B qkv F16", k::WeightType::kF16, k::Epilogue::kStore, 3072, 2048},
     {"1B out F16", k::WeightType::kF16, k::Epilogue::kAdd, 2048, 2048},
@@ -75,6 +76,15 @@ constexpr Shape kShapes[] = {
     {"14B down Q4_K", k::WeightType::kQ4_K, k::Epilogue::kAdd, 5120, 17920},
     {"14B down Q6_K", k::WeightType::kQ6_K, k::Epilogue::kAdd, 5120, 17920},
     {"14B logits Q4_K", k::WeightType::kQ4_K, k::Epilogue::kStore, 100352, 5120},
+    {"gemma qkv Q4_K", k::WeightType::kQ4_K, k::Epilogue::kStore, 8192, 3840},
+    {"gemma out Q4_K", k::WeightType::kQ4_K, k::Epilogue::kAdd, 3840, 4096},
+    {"gemma gate-up Q4_K", k::WeightType::kQ4_K, k::Epilogue::kGated, 15360, 3840},
+    {"gemma down Q4_K", k::WeightType::kQ4_K, k::Epilogue::kAdd, 3840, 15360},
+    {"gemma down Q6_K", k::WeightType::kQ6_K, k::Epilogue::kAdd, 3840, 15360},
+    {"7B v Q6_K", k::WeightType::kQ6_K, k::Epilogue::kStore, 512, 3584},
+    {"8B v Q6_K", k::WeightType::kQ6_K, k::Epilogue::kStore, 1024, 4096},
+    {"30B-A3B v Q6_K", k::WeightType::kQ6_K, k::Epilogue::kStore, 512, 2048},
+    {"gemma v Q6_K", k::WeightType::kQ6_K, k::Epilogue::kStore, 2048, 3840},
 };
 
 struct Plan {

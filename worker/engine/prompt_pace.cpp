@@ -119,12 +119,12 @@ void PromptPace::adjust(const PromptColumns& prompts, double share, double took)
   // to.
   const double factor = std::min(used / share * aim / took, kMostGrowth);
   if (took <= aim && (used < kFullEnough * share || factor < 1)) return;
-  const double filled = std::min(used / share, 1.0);
   for (std::size_t i = 0; i < full_.size(); ++i) {
     if (prompts.by_depth[i] == 0) continue;
     full_[i] = std::clamp<double>(known[i] * factor, kLeastColumns, kMostColumns);
     if (took > bound()) {
-      most_[i] = std::max<double>(kOfTooMany * known[i] * filled, kLeastColumns);
+      // The step may have been planned with a larger number than the one that is known now.
+      most_[i] = std::max<double>(kOfTooMany * known[i] * used / share, kLeastColumns);
     } else if (took < kFarBelow * aim) {
       std::fill_n(most_.begin(), i + 1, kMostColumns);
     }

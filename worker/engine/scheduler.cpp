@@ -300,6 +300,7 @@ void Scheduler::admit() {
     // It comes behind the sequences that wait for their next chunk, but not behind those whose chunk in flight was
     // planned before this sequence arrived.
     sequence.served = completed_turns_;
+    sequence.in_turn = 0;
     running_.push_back(&sequence);
   }
 }
@@ -362,18 +363,24 @@ void Scheduler::plan_prefill() {
     record.prompts.add(sequence->computed, count);
     add_columns(*sequence, count);
     budget -= count;
+    // A turn has several steps, so that a prompt of usual length is read at once, and its stream begins early.
+    sequence->in_turn += count;
+    if (2 * sequence->in_turn < prefill_limit_) continue;
+    sequence->in_turn = 0;
     sequence->served = ++turns_;
   }
 }
 
-// Returns how many of `count` columns a step takes that has `used` columns already and is bounded by time. A step just
-// beyond a width of the executor may take twice as long as one of that width, so it gets fewer columns.
+// Returns how many of `count` columns a step takes that has `used` columns already and is bounded by time. A step that
+// uses less than three quarters of the executor's width may take longer than a step of the next smaller width, and read
+// hardly more, so it gets fewer columns.
 std::uint32_t Scheduler::within_width(std::uint32_t used, std::uint32_t count) const {
   const std::uint32_t all = used + count;
   const auto next = std::ranges::upper_bound(limits_.widths, all);
   if (next == limits_.widths.begin()) return count;
   const std::uint32_t width = *std::prev(next);
-  return width > used && 2 * all < 3 * width ? width - used : count;
+  if (width <= used || next == limits_.widths.end()) return count;
+  return 4 * all < 3 * *next ? width - used : count;
 }
 
 // Returns the share of a step for prompts. It is never 0: a step takes a prompt's least columns

@@ -2,8 +2,9 @@
 //
 // A step has one column for every sequence that generates. The rest of `prefill_chunk` columns, at least half of it,
 // is for sequences whose tokens are still to be computed: new prompts, and sequences that lost their pages. These
-// sequences take turns, the least recently served first, so one long prompt delays another stream by one chunk at a
-// time. The scheduler cuts a chunk to what `max_token_gap` leaves time for (prompt_pace.hpp). A sequence whose token
+// sequences take turns, the least recently served first. A turn ends with the prompt, or once it has had half of the
+// columns that a step without generating sequences may have. So a prompt of usual length is read at once, and a long
+// prompt delays another one by a turn at a time. The scheduler cuts a chunk to what `max_token_gap` leaves time for (prompt_pace.hpp). A sequence whose token
 // the host chooses waits for all steps in flight; while such a sequence generates, a chunk gets that time divided by
 // the number of steps in flight. While no sequence generates, prompts delay nobody, and a step has up to
 // `prefill_chunk_alone` columns.
@@ -127,6 +128,7 @@ struct Sequence {
   std::uint64_t planned_in = 0;   // the last step that had columns of it
   std::uint64_t passed_over_in = 0;  // the last step that left its token to another step
   std::uint64_t served = 0;          // for taking turns among sequences that prefill
+  std::uint32_t in_turn = 0;         // columns that it has had in its turn
 
   // Returns the number of tokens that have no key and value yet; 1 while it generates.
   std::uint32_t pending() const { return length() - computed; }

@@ -180,38 +180,59 @@ TEST(EnginePace, ADeviceThatIsSlowByItselfReadsPromptsAllTheSame) {
   EXPECT_LT(seen.steps, 60U);
 }
 
-// Thirty-two clients come at once. Half of them have their first token in little more time than all prompts take by
-// themselves, because no client waits for another one's answer.
-TEST(EnginePace, ThirtyTwoWhoArriveAtOnceWaitForPromptsAlone) {
+// Thirty-two clients come at once, and the pace says when each has its first token, in their order.
+std::vector<engine::Clock::duration> first_tokens(std::uint32_t prompt, const Device& device,
+                                                  std::uint32_t depth) {
+  constexpr std::uint64_t kClients = 32;
   engine::ExecutorLimits limits = small_limits();
   limits.max_columns = 2048;
   limits.max_outputs = limits.max_sequences = 64;
-  limits.context = 512;
+  limits.context = 1024;
   limits.total_pages = 64 * limits.context;
+  limits.steps_in_flight = depth;
+  limits.widths = device.widths;
   engine::EngineOptions options;
   options.scheduler = {.max_batch = 64, .prefill_chunk = 0, .max_token_gap = milliseconds(50)};
   EngineHarness harness(limits, options);
   std::size_t waited = 0;
   harness.executor.while_waiting = [&] {
-    harness.now += Device{}.step(harness.executor.steps.at(waited++).columns, 0);
+    harness.now += device.step(harness.executor.steps.at(waited++).columns, 0);
   };
-  for (std::uint64_t id = 1; id <= 32; ++id)
-    harness.engine.submit(greedy_request(id, some_tokens(id, 128), 100));
+  for (std::uint64_t id = 1; id <= kClients; ++id)
+    harness.engine.submit(greedy_request(id, some_tokens(id, prompt), 300));
   std::vector<engine::Clock::duration> firsts;
-  std::vector<bool> seen(33);
+  std::vector<bool> seen(kClients + 1);
   const engine::Clock::time_point begin = harness.now;
-  while (firsts.size() < 32 && harness.turn()) {
-    for (std::uint64_t id = 1; id <= 32; ++id) {
+  while (firsts.size() < kClients && harness.turn()) {
+    for (std::uint64_t id = 1; id <= kClients; ++id) {
       if (seen[id] || harness.answer(id).tokens.empty()) continue;
       seen[id] = true;
       firsts.push_back(harness.now - begin);
     }
   }
-  ASSERT_EQ(firsts.size(), 32U);
-  const microseconds all = Device{}.step(32 * 128, 0);
-  EXPECT_LE(firsts[15], all * 13 / 10);
-  EXPECT_LE(firsts.back(), all * 2);
+  EXPECT_EQ(firsts.size(), kClients);
   harness.run();
+  return firsts;
+}
+
+// Half of them have their first token in little more time than all prompts take by themselves, because no client waits
+// for another one's answer.
+TEST(EnginePace, ThirtyTwoWhoArriveAtOnceWaitForPromptsAlone) {
+  const std::vector<engine::Clock::duration> firsts = first_tokens(128, {}, 1);
+  const microseconds all = Device{}.step(32 * 128, 0);
+  EXPECT_LE(firsts.at(15), all * 13 / 10);
+  EXPECT_LE(firsts.back(), all * 2);
+}
+
+// Steps beside streams have fewer columns than a prompt has tokens. A prompt whose rest is read after all others would
+// bring its stream as late as the last one.
+TEST(EnginePace, APromptOfUsualLengthIsReadBeforeTheNextOne) {
+  const Device fast{
+      milliseconds(2), microseconds(65), {1, 16, 32, 64, 128, 256, 384, 512, 1024, 2048}};
+  const std::vector<engine::Clock::duration> firsts = first_tokens(512, fast, 2);
+  const microseconds all = fast.step(2048, 0) * (32 * 512 / 2048);
+  EXPECT_LE(firsts.at(15), all * 7 / 10);
+  EXPECT_LE(firsts.back(), all * 13 / 10);
 }
 
 // Columns of prompts alone cost a quarter of what they cost beside a stream, at each depth.
@@ -262,6 +283,27 @@ TEST(EnginePace, AWidthThatTookTooLongIsNotTriedAgainAndAgain) {
   }
   EXPECT_LE(too_long, 6U) << steps << " steps";
   EXPECT_LE(narrow, steps / 8) << steps << " steps";
+}
+
+// Of two steps that were planned alike, the second ends after the first has lowered the number.
+TEST(EnginePace, AStepThatWasTooLongIsNotTakenForASmallerOne) {
+  engine::PromptPace pace(milliseconds(50), 2500);
+  const auto end = [&](std::uint32_t count, milliseconds took) {
+    engine::PromptColumns columns;
+    columns.add(0, count);
+    pace.ended(columns, 1, took);
+  };
+  while (pace.columns(0, 1) < 600) {
+    const std::uint32_t count = pace.columns(0, 1);
+    end(count, milliseconds(20));
+  }
+  end(600, milliseconds(67));
+  end(600, milliseconds(67));
+  // Steps of fewer columns than these are not too long.
+  for (int i = 0; i < 4; ++i)
+    end(pace.columns(0, 1), milliseconds(30));
+  EXPECT_GE(pace.columns(0, 1), 500U);
+  EXPECT_LT(pace.columns(0, 1), 600U);
 }
 
 TEST(EnginePace, APauseOfTheMachineIsForgotten) {
