@@ -122,11 +122,10 @@ std::vector<Way> ways_of_lanes(const k::Mapping& mapping, const k::AttentionShap
                     k::lanes_variant(mapping, shape, {}, sharing, columns, context, false)});
   };
   const k::AttentionMode chosen = k::attention_mode(mapping, shape, {}, columns, context);
-  add(k::lanes_attention(mapping, shape, chosen), "*");
-  add(k::lanes_attention(mapping, shape,
-                         chosen == k::AttentionMode::kSpread ? k::AttentionMode::kWhole
-                                                             : k::AttentionMode::kSpread),
-      "");
+  add(k::lanes_attention(mapping, shape, chosen, columns), "*");
+  const k::AttentionMode other = chosen == k::AttentionMode::kSpread ? k::AttentionMode::kWhole
+                                                                     : k::AttentionMode::kSpread;
+  add(k::lanes_attention(mapping, shape, other, columns), "");
   if (!all) return ways;
   const std::uint32_t group = shape.heads / shape.kv_heads;
   for (const auto mode : {k::AttentionMode::kWhole, k::AttentionMode::kSpread}) {

@@ -25,9 +25,9 @@ struct LanesAttention {
   std::uint32_t heads = 1;      // query heads of a KV head that a subgroup computes together
   std::uint32_t ahead = 1;      // loads of one kind that a lane issues at once
 };
-// Returns the best division in this mode.
+// Returns the best division in this mode for steps of `columns` columns.
 LanesAttention lanes_attention(const Mapping& mapping, const AttentionShape& shape,
-                               AttentionMode mode);
+                               AttentionMode mode, std::uint32_t columns);
 AttentionVariant lanes_variant(const Mapping& mapping, const AttentionShape& shape,
                                const AttentionRange& range, const LanesAttention& sharing,
                                std::uint32_t columns, std::uint32_t context, bool near_first);

@@ -52,19 +52,37 @@ std::uint32_t heads_sharing(const Mapping& mapping, const AttentionShape& shape,
   return heads;
 }
 
+std::uint32_t head_groups(const AttentionShape& shape, std::uint32_t heads) {
+  return (shape.heads / shape.kv_heads + heads - 1) / heads * shape.kv_heads;
+}
+
+// Chooses for kWhole, where each subgroup computes a group of a column's heads. An H200's processor computes eight
+// subgroups at once if they have eight loads ahead, and sixteen if they have four loads ahead and at most four heads
+// (bench-attention --lanes --all).
+void share_whole_columns(const Mapping& mapping, const AttentionShape& shape, std::uint32_t columns,
+                         LanesAttention& sharing) {
+  constexpr std::uint32_t kSubgroups = 4, kFewHeads = 4, kAtOnce = 132 * 8;
+  const auto heads = [&](std::uint32_t most) {
+    return heads_sharing(mapping, shape, sharing.mode, std::min(most, mapping.attention_heads),
+                         kSubgroups);
+  };
+  const auto all_at_once = [&] { return columns * head_groups(shape, sharing.heads) <= kAtOnce; };
+  sharing.heads = heads(kFewHeads);
+  if (!all_at_once()) sharing.heads = heads(mapping.attention_heads);
+  if (sharing.heads > 1) sharing.subgroups = kSubgroups;
+  if (sharing.heads <= kFewHeads && !all_at_once()) sharing.ahead = std::min(sharing.ahead, 4U);
+}
+
 }  // namespace
 
 LanesAttention lanes_attention(const Mapping& mapping, const AttentionShape& shape,
-                               AttentionMode mode) {
+                               AttentionMode mode, std::uint32_t columns) {
   LanesAttention sharing;
   sharing.mode = mode;
   sharing.ahead = mapping.attention_ahead;
   switch (mode) {
     case AttentionMode::kWhole:
-      if (mapping.rows) break;
-      sharing.ahead = std::min(sharing.ahead, 4U);
-      sharing.heads = heads_sharing(mapping, shape, mode, mapping.attention_heads, 4);
-      if (sharing.heads > 1) sharing.subgroups = 4;
+      if (!mapping.rows) share_whole_columns(mapping, shape, columns, sharing);
       break;
     case AttentionMode::kPartial:
     case AttentionMode::kTiles:  // matrix units'
@@ -80,6 +98,9 @@ LanesAttention lanes_attention(const Mapping& mapping, const AttentionShape& sha
       sharing.heads =
           heads_sharing(mapping, shape, mode, std::min(mapping.attention_heads, sharing.subgroups),
                         sharing.subgroups);
+      // With 33 to 64 columns of so few groups more subgroups on a processor are worth more than more loads of each.
+      if (columns > 32 && columns * head_groups(shape, sharing.heads) <= 512 && sharing.heads == 4)
+        sharing.ahead = std::min(sharing.ahead, 4U);
       break;
   }
   if (shape.value_entries != 0) sharing.ahead = std::min(sharing.ahead, 2U);  // rows are long
@@ -90,8 +111,7 @@ AttentionVariant lanes_variant(const Mapping& mapping, const AttentionShape& sha
                                const AttentionRange& range, const LanesAttention& sharing,
                                std::uint32_t columns, std::uint32_t context, bool near_first) {
   const std::uint32_t heads = heads_together(mapping, shape);
-  const std::uint32_t groups =
-      (shape.heads / shape.kv_heads + sharing.heads - 1) / sharing.heads * shape.kv_heads;
+  const std::uint32_t groups = head_groups(shape, sharing.heads);
   std::uint32_t spread_from = 0;
   AttentionVariant variant;
   variant.x = columns;

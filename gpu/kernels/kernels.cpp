@@ -286,8 +286,8 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape,
   if (range.units)
     return units_attention(mapping, shape, range, unit_attention(mapping, shape, mode, columns),
                            columns, context, near_first);
-  return lanes_variant(mapping, shape, range, lanes_attention(mapping, shape, mode), columns,
-                       context, near_first);
+  return lanes_variant(mapping, shape, range, lanes_attention(mapping, shape, mode, columns),
+                       columns, context, near_first);
 }
 
 KernelSpec attention_combine(const Mapping& mapping, const AttentionShape& shape) {

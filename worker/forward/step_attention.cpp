@@ -84,8 +84,10 @@ Status AttentionSteps::add(const model::Attend& attend) {
     push.partials = at(Scratch::kPartials);
     push.counts = counts();
   }
-  for (const k::AttentionRange& range : k::attention_ranges(context_.mapping, shape))
+  for (const k::AttentionRange& range : k::attention_ranges(context_.mapping, shape)) {
+    if (range.from >= context_.context) continue;  // no column lies there
     BULKHEAD_RETURN_IF_ERROR(attend_range(attend, shape, range, push));
+  }
   return {};
 }
 
