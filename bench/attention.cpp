@@ -123,8 +123,8 @@ std::vector<Way> ways_of_lanes(const k::Mapping& mapping, const k::AttentionShap
   };
   const k::AttentionMode chosen = k::attention_mode(mapping, shape, {}, columns, context);
   add(k::lanes_attention(mapping, shape, chosen, columns), "*");
-  const k::AttentionMode other = chosen == k::AttentionMode::kSpread ? k::AttentionMode::kWhole
-                                                                     : k::AttentionMode::kSpread;
+  const k::AttentionMode other =
+      chosen == k::AttentionMode::kSpread ? k::AttentionMode::kWhole : k::AttentionMode::kSpread;
   add(k::lanes_attention(mapping, shape, other, columns), "");
   if (!all) return ways;
   const std::uint32_t group = shape.heads / shape.kv_heads;

@@ -2,6 +2,7 @@
 // sequence's columns and state.
 layout(push_constant, std430) uniform Push {
 #include "fields/delta_push.glsl"
+#include "fields/chain_push.glsl"
 } push;
 
 #include "constants/delta.glsl"

@@ -6,16 +6,19 @@
 // rising order, then invocations by halving distances.
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#include "chain_push.glsl"
 #include "common.glsl"
 #include "delta.glsl"
+#include "chain.glsl"
 #include "gates.glsl"
 
 shared float entries[kSize];
 shared float sums[kInvocations];
 
-void main() {
+void convolve() {
   uint column = gl_WorkGroupID.x;
   if (column >= Words(push.parameters).v[0]) return;
+  if (!chain_wait()) return;
   uint head = gl_WorkGroupID.y;
   uint id = gl_LocalInvocationID.x;
   Run run = run_at(Words(push.column_runs).v[column]);
@@ -58,4 +61,9 @@ void main() {
     precise float made = entries[i] * scale;
     made_at.v[i] = made;
   }
+}
+
+void main() {
+  convolve();
+  chain_arrive();
 }

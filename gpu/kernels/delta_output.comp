@@ -4,15 +4,18 @@
 // Order of additions: as in delta_inputs.comp.
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#include "chain_push.glsl"
 #include "common.glsl"
 #include "delta.glsl"
+#include "chain.glsl"
 #include "gates.glsl"
 
 shared float sums[kInvocations];
 
-void main() {
+void gate_head() {
   uint column = gl_WorkGroupID.x;
   if (column >= Words(push.parameters).v[0]) return;
+  if (!chain_wait()) return;
   uint head = gl_WorkGroupID.y;
   uint id = gl_LocalInvocationID.x;
   Floats values = Floats(push.read + (uint64_t(column) * kValueWidth + head * kSize) * 4u);
@@ -42,4 +45,9 @@ void main() {
   for (uint pad = kValueWidth + id; pad < push.padded_width; pad += kInvocations) {
     store_input(push.out_address, column, push.out_stride, pad, 0.0, kForm);
   }
+}
+
+void main() {
+  gate_head();
+  chain_arrive();
 }

@@ -12,8 +12,10 @@
 // as (x + y) + (z + w); then lanes are added by halving distances.
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#include "chain_push.glsl"
 #include "common.glsl"
 #include "delta.glsl"
+#include "chain.glsl"
 
 const uint kQuads = kSize / 4u;                             // of keys
 const uint kOwnQuads = (kQuads + kParts - 1u) / kParts;     // per lane
@@ -55,12 +57,10 @@ void keep_inputs(Run run, uint columns, uint slot) {
   }
 }
 
-void main() {
+void scan() {
   uint index = gl_WorkGroupID.x;
   if (index >= run_count()) return;
   Run run = run_at(index);
-  if (run.saved_after != 0u) keep_inputs(run, run.saved_after, run.saved);
-  keep_inputs(run, run.columns, run.to);
 
   uint id = gl_SubgroupID * kLanes + gl_SubgroupInvocationID;
   uint part = id % kParts;
@@ -79,6 +79,12 @@ void main() {
     }
   }
   float rate = Floats(push.weights).v[head], bias = Floats(push.bias).v[head];
+
+  // Until here the kernel reads nothing that this step writes: the step before left the state. The kernel before reads
+  // the convolution's inputs that keep_inputs() overwrites.
+  if (!chain_wait()) return;
+  if (run.saved_after != 0u) keep_inputs(run, run.saved_after, run.saved);
+  keep_inputs(run, run.columns, run.to);
 
   for (uint t = 0; t < run.columns; t++) {
     uint column = run.first + t;
@@ -126,4 +132,9 @@ void main() {
   [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
     if (kEven || i * kParts + part < kQuads) QuadsOut(slot_at(run.to) + row_at).v[i * kParts] = state[i];
   }
+}
+
+void main() {
+  scan();
+  chain_arrive();
 }

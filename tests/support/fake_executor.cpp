@@ -349,7 +349,17 @@ Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
     const std::uint64_t seen = compute(step, index, before, run);
     if (step.columns[index].output != engine::Output::kNone) make_output(step, index, seen);
   }
-  return std::span<const engine::ColumnOutput>(outputs_);
+  lost_ = steps_to_lose > 0;
+  if (!lost_) return std::span<const engine::ColumnOutput>(outputs_);
+  --steps_to_lose;
+  for (const engine::Column& column : step.columns) {
+    ++slot_in(step.tables[column.sequence], column.position).past;
+    if (limits_.states == 0) continue;
+    const engine::StateUse& use = step.states[column.sequence];
+    ++states_[use.to];
+    if (use.saved_after != 0) ++states_[use.saved];
+  }
+  return std::span<const engine::ColumnOutput>();
 }
 
 std::uint64_t FakeExecutor::compute(const Pending& step, std::uint32_t index,

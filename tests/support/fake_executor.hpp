@@ -46,6 +46,8 @@ class FakeExecutor : public engine::Executor {
   std::optional<std::uint64_t> lose_device_in;
   // The rows of this many outputs, from the next one on, are full of NaN.
   std::uint32_t poisoned_outputs = 0;
+  // So many steps, from the next one to be awaited on, are lost (Executor::lost()).
+  std::uint32_t steps_to_lose = 0;
   // Changes a bit in this page.
   void spoil(engine::PageIndex page) { ++slots_[std::size_t{page} * limits_.page_tokens].past; }
   // Changes a bit in this slot of states.
@@ -77,6 +79,7 @@ class FakeExecutor : public engine::Executor {
   Status submit(const engine::Step& step) override;
   Status choose(std::span<const Mask> masks) override;
   Result<std::span<const engine::ColumnOutput>> wait() override;
+  bool lost() const override { return lost_; }
   Status start_sums(std::span<const engine::PageIndex> pages, std::uint64_t weight_bytes) override;
   Result<std::span<const engine::PageSum>> finish_sums() override;
   std::string device_name() const override { return "fake"; }
@@ -86,6 +89,7 @@ class FakeExecutor : public engine::Executor {
   std::vector<Optimization> optimizations() const override { return {}; }
 
  private:
+  bool lost_ = false;
   std::uint64_t hash_after(std::span<const engine::TokenId> history) const;
 
   struct Slot {

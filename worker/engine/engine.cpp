@@ -123,6 +123,7 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   const StepFacts& ended = step_facts_[steps_ended_++ % step_facts_.size()];
   if (!waited.ok()) return waited.error().within(ended.name(steps_ended_));
   const std::span<const ColumnOutput> outputs = *waited;
+  if (executor_.lost()) counts_.add("requests_computed_again_total", scheduler_.lose_step());
   // The engine takes no results of the step before it knows that the pages were unchanged.
   BULKHEAD_RETURN_IF_ERROR(look_at_memory(steps_ended_));
   const Clock::time_point end = options_.now();

@@ -197,6 +197,10 @@ class Executor {
   // Waits until the oldest step in flight has ended. Returns the outputs in the order of the columns that asked for
   // them; valid until the next submit or wait. kDeviceLost ends the worker.
   virtual Result<std::span<const ColumnOutput>> wait() = 0;
+  // Returns whether the step that wait() returned last was lost: it has no outputs, and the states and the keys and
+  // values that it was to write are undefined. It may happen only to models with states; other steps are computed
+  // again.
+  virtual bool lost() const { return false; }
 
   // Starts a lot of checksums, if limits().most_pages_summed is not 0. The device computes the lot after the steps
   // that were submitted before it, and before those submitted after it. A lot has the sums of `pages`, to which no

@@ -242,6 +242,9 @@ class Scheduler {
   std::size_t distrust(std::span<const PageIndex> pages, PagePool::Fate fate);
   // The same for the pages of one running sequence, which is sent back in any case.
   void compute_again(Sequence& sequence);
+  // Sends back the sequences of the step that has just ended, because the executor has lost it. Call it before
+  // complete(). Returns how many sequences were sent back.
+  std::size_t lose_step();
   // Returns whether the largest sequence still fits if these pages are left out, too.
   bool can_leave_out(std::span<const PageIndex> pages) const {
     return pool_.can_leave_out(pages, pool_.pages_for(sequence_limit_));

@@ -26,6 +26,21 @@ void Scheduler::compute_again(Sequence& sequence) {
   if (sequence.state == Sequence::State::kRunning) send_back(sequence);
 }
 
+std::size_t Scheduler::lose_step() {
+  forget_completed();
+  std::size_t count = 0;
+  for (std::size_t i = running_.size(); i > 0; --i) {
+    Sequence& sequence = *running_[i - 1];
+    if (std::ranges::none_of(oldest().members, [&](const Member& member) {
+          return member.sequence == &sequence && member.preemptions == sequence.preemptions;
+        }))
+      continue;
+    send_back(sequence);
+    ++count;
+  }
+  return count;
+}
+
 // Sends a sequence to the head of the queue, as preemption does, but without using any of its pages again.
 void Scheduler::send_back(Sequence& sequence) {
   std::erase(running_, &sequence);

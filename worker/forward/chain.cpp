@@ -32,9 +32,6 @@ void want_chain(StepContext& context, config::ChainedKernels setting) {
         "kernel of their own; barriers stand between dispatches");
     return;
   }
-  // When a chain gives up, its step is computed again; that would begin from states that the chain may have changed
-  // already.
-  if (!context.graph.states.empty()) return;
   context.chain.columns = kChainedColumns;
 }
 

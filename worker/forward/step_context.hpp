@@ -107,10 +107,10 @@ struct StepContext {
   }
 };
 
-// Returns the most links of a chain: each step of the plan is at most one link, or two (if attention leaves partial
-// results), and the outputs have further ones.
+// Returns the most links of a chain: each step of the plan is at most one link, two (if attention leaves partial
+// results) or three (a gated delta net), and the outputs have further ones.
 inline std::uint32_t chain_links(const ModelPlan& plan) {
-  return static_cast<std::uint32_t>(plan.steps.size()) * 2 + 8;
+  return static_cast<std::uint32_t>(plan.steps.size()) * 3 + 8;
 }
 // Returns the number of a chain's counters: those of its links, then those of attention's workgroups
 // (AttentionPush::counts).

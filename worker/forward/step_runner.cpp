@@ -111,10 +111,16 @@ Result<std::span<const engine::ColumnOutput>> StepRunner::wait() {
   if (slots_[index].waits_for_masks)
     return Error(ErrorCode::kInternal, "a step was awaited before it had its masks");
   Status finished = finish(index);
-  if (finished.ok() && slots_.gave_up(index)) finished = compute_again();
+  lost_ = steps_to_lose_ > 0;
+  if (lost_) --steps_to_lose_;
+  if (finished.ok() && !lost_ && slots_.gave_up(index)) {
+    lost_ = !context_.graph.states.empty();
+    finished = lost_ ? lose_steps() : compute_again();
+  }
   slots_.waited();
   if (!finished.ok()) return fail(index, finished).error();
   recordings_.give_memory_back(last_shape_);
+  if (lost_) return std::span<const engine::ColumnOutput>();
   return std::span<const engine::ColumnOutput>(slots_[index].outputs);
 }
 
@@ -157,18 +163,34 @@ Status StepRunner::read_hidden(std::uint32_t index) {
   return slots_[index].tells_hidden ? finish(index) : Status();
 }
 
-// Computes the steps in flight again: the oldest gave up, and the others have continued with what it left. From here
-// on there are barriers between dispatches.
-Status StepRunner::compute_again() {
+// Makes later steps have barriers between dispatches, once all steps in flight have ended.
+Status StepRunner::stop_chaining() {
   spdlog::warn(
       "workgroups of a step waited for each other in vain: it is computed again, and from here "
       "on as gpu_optimizations.chained_kernels: off does");
-  const std::uint32_t first = slots_.oldest();
   for (std::uint32_t i = 1; i < slots_.in_flight(); ++i)
-    BULKHEAD_RETURN_IF_ERROR(finish(slots_.after(first, i)));
+    BULKHEAD_RETURN_IF_ERROR(finish(slots_.after(slots_.oldest(), i)));
   give_up_chain(context_);
   computed_again_ += slots_.in_flight();
   recordings_.forget_all();
+  return {};
+}
+
+// The steps in flight have changed states, so they can't be computed again: the engine computes their sequences again
+// from earlier states.
+Status StepRunner::lose_steps() {
+  BULKHEAD_RETURN_IF_ERROR(stop_chaining());
+  steps_to_lose_ = slots_.in_flight() - 1;
+  if (steps_to_lose_ == 0) return {};
+  // The last one may still wait for its masks.
+  BULKHEAD_TRY(last_recorded_, recordings_of(slots_.last()));
+  return {};
+}
+
+// Computes the steps in flight again: the oldest gave up, and the others have continued with what it left.
+Status StepRunner::compute_again() {
+  const std::uint32_t first = slots_.oldest();
+  BULKHEAD_RETURN_IF_ERROR(stop_chaining());
   slots_.tell_tokens();
   for (std::uint32_t i = 0; i < slots_.in_flight(); ++i) {
     const std::uint32_t index = slots_.after(first, i);

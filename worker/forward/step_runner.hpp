@@ -63,6 +63,7 @@ class StepRunner {
   std::uint64_t steps() const { return steps_; }
   void set_steps(std::uint64_t steps) { steps_ = steps; }  // the caller excludes steps that served no request
   std::uint64_t computed_again() const { return computed_again_; }
+  bool lost() const { return lost_; }  // Executor::lost()
   std::uint64_t plan_ns() const { return recordings_.plan_ns(); }
 
  private:
@@ -83,7 +84,9 @@ class StepRunner {
   const Status& fail(std::uint32_t index, const Status& failure);
   Status finish(std::uint32_t index);
   Status read_hidden(std::uint32_t index);  // call it for a step in flight before the next one runs
+  Status stop_chaining();
   Status compute_again();
+  Status lose_steps();
 
   StepContext& context_;
   const engine::ExecutorLimits& limits_;
@@ -94,6 +97,8 @@ class StepRunner {
   Recordings last_recorded_;  // of the step submitted last, until the next one or wait()
   Status broken_;
   std::uint64_t steps_ = 0, computed_again_ = 0;
+  std::uint32_t steps_to_lose_ = 0;  // the oldest ones in flight
+  bool lost_ = false;
 };
 
 }  // namespace bulkhead::forward

@@ -64,6 +64,7 @@ class LoadedTransformer final : public Transformer {
   Status submit(const engine::Step& step) override { return runner_.submit(step); }
   Status choose(std::span<const Mask> masks) override { return runner_.choose(masks); }
   Result<std::span<const engine::ColumnOutput>> wait() override { return runner_.wait(); }
+  bool lost() const override { return runner_.lost(); }
 
   std::span<float> brought_rows() override { return runner_.brought_rows(); }
   ComputedRows computed_rows() override {
@@ -228,7 +229,10 @@ class LoadedTransformer final : public Transformer {
     // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
     // A chained step's attention loads keys of earlier steps while it waits for the step's own. An encoder has no
     // earlier steps, and must not load its own keys before they are written.
-    const bool chains = !options.gpu.command_buffer_ring.mark_kernels && !limits_.both_ways;
+    // Of a split model with states no stage may lose a step: the stages behind it would go on with what it left.
+    const bool may_lose = !graph.states.empty() && options.shared.has_value();
+    const bool chains =
+        !options.gpu.command_buffer_ring.mark_kernels && !limits_.both_ways && !may_lose;
     want_chain(context_, chains ? options.gpu.chained_kernels : config::ChainedKernels::kOff);
     BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_to_compile(shapes, options));
     KernelCompiler compiler(device, std::move(kernels));

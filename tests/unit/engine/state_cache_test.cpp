@@ -77,6 +77,34 @@ TEST(StateCache, TheSecondTurnOfAChatReadsOnlyWhatIsNew) {
   EXPECT_EQ(second.cached, 68U);
 }
 
+// A lost step leaves pages and states undefined, and so does the one behind it that was in flight.
+TEST(StateCache, SequencesOfALostStepAreComputedAgain) {
+  constexpr std::uint32_t kTokens = 25;
+  for (const std::uint32_t lose_in : {1U, 2U, 5U, 9U}) {
+    for (const std::uint32_t count : {1U, 2U}) {
+      SCOPED_TRACE(testing::Message() << count << " steps, in step " << lose_in);
+      ExecutorLimits limits = with_states(8);
+      limits.steps_in_flight = 2;
+      EngineHarness harness(limits, sharing());
+      const std::vector<Tokens> prompts{some_tokens(1, 41), some_tokens(2, 7), some_tokens(3, 18)};
+      std::uint32_t waited = 0;
+      harness.executor.while_waiting = [&] {
+        if (++waited == lose_in) harness.executor.steps_to_lose = count;
+      };
+      for (std::size_t i = 0; i < prompts.size(); ++i)
+        harness.engine.submit(greedy_request(i + 1, prompts[i], kTokens));
+      harness.run();
+      for (std::size_t i = 0; i < prompts.size(); ++i)
+        EXPECT_EQ(harness.answer(i + 1).tokens, expected(prompts[i], kTokens)) << i;
+      // What the lost steps wrote is not found by anyone.
+      harness.engine.submit(greedy_request(9, prompts[0] + some_tokens(4, 9), kTokens));
+      harness.run();
+      EXPECT_EQ(harness.answer(9).tokens, expected(prompts[0] + some_tokens(4, 9), kTokens));
+      EXPECT_EQ(harness.executor.steps_to_lose, 0U);
+    }
+  }
+}
+
 TEST(StateCache, ATurnWhoseTemplateEndsThePromptOtherwiseGoesOnBeforeThatEnd) {
   Chats chats(8);
   const Tokens said = some_tokens(1, 40);

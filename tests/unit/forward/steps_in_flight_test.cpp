@@ -354,5 +354,48 @@ TEST_F(StepsInFlight, AStepOfOneColumnThatWaitedInVainIsComputedAgain) {
   expect_computed_again(or_builtin("tiny-qwen2-Q8_0"), 20, 8, config::ChainedKernels::kOn);
 }
 
+// A model with states can't compute a step again that has changed them: both steps are lost, and later ones work.
+TEST_F(StepsInFlight, StepsWithStatesThatWaitedInVainAreLost) {
+  const std::string name = "tiny-qwen35-Q4_K_M";
+  if (!std::filesystem::exists(model_file(name))) GTEST_SKIP() << "no " << model_file(name);
+  Options options;
+  options.broken_link = 9;
+  options.gpu = [](config::GpuOptimizations& gpu) {
+    gpu.chained_kernels = config::ChainedKernels::kOn;
+  };
+  const Loaded model = load(name, options), other = load(name);
+  ASSERT_NE(model.executor, nullptr);
+  ASSERT_NE(other.executor, nullptr);
+  Executor& executor = *model.executor;
+  if (!has_units(executor))
+    GTEST_SKIP() << "only products by matrix units are chained (BULKHEAD_TEST_DEVICE=auto)";
+  const auto prompt = some_prompt(9);
+  const auto want = generate(*other.executor, prompt, 1, 64);
+  const std::vector<PageIndex> table = pages_for(executor, 32);
+  const std::vector<std::span<const PageIndex>> sequences{table};
+  const std::vector<engine::StateUse> states{{}};
+  const std::vector<Column> columns = columns_of(prompt, 0, Output::kGreedy);
+  Column next;
+  next.position = static_cast<std::uint32_t>(prompt.size());
+  next.output = Output::kGreedy;
+  next.chosen_by = 0;
+  ASSERT_TRUE(executor.submit({columns, sequences, states}).ok());
+  ASSERT_TRUE(executor.submit({std::span<const Column>(&next, 1), sequences, states}).ok());
+  for (int step = 0; step < 2; ++step) {
+    const auto outputs = executor.wait();
+    ASSERT_TRUE(outputs.ok()) << outputs.error().message();
+    EXPECT_TRUE(executor.lost());
+    EXPECT_TRUE(outputs->empty());
+  }
+  ASSERT_TRUE(executor.submit({columns, sequences, states}).ok());
+  const auto outputs = executor.wait();
+  ASSERT_TRUE(outputs.ok()) << outputs.error().message();
+  EXPECT_FALSE(executor.lost());
+  ASSERT_EQ(outputs->size(), 1U);
+  EXPECT_EQ(outputs->front().best, want.front().best);
+  EXPECT_EQ(outputs->front().best_logprob, want.front().logprob);
+  EXPECT_EQ(counter_of(executor, "steps_computed_again"), 2);
+}
+
 }  // namespace
 }  // namespace bulkhead::forward
