@@ -35,10 +35,16 @@ namespace k = gpu::kernels;
 struct Shape {
   const char* name;
   std::uint32_t head, heads, kv_heads;
+  std::uint32_t value_entries = 0;  // AttentionShape::value_entries
 };
-constexpr Shape kShapes[] = {{"1B", 64, 32, 8},       {"8B", 128, 32, 8},
-                             {"Qwen 7B", 128, 28, 4}, {"Qwen3 30B", 128, 32, 4},
-                             {"phi-4", 128, 40, 10},  {"gemma-3", 256, 16, 8}};
+constexpr Shape kShapes[] = {{"1B", 64, 32, 8},
+                             {"8B", 128, 32, 8},
+                             {"Qwen 7B", 128, 28, 4},
+                             {"Qwen3 30B", 128, 32, 4},
+                             {"phi-4", 128, 40, 10},
+                             {"gemma-3", 256, 16, 8},
+                             {"DeepSeek", 576, 16, 1, 512},
+                             {"GLM Flash", 576, 20, 1, 512}};
 
 struct Plan {
   std::string device = "auto", shapes;
@@ -129,10 +135,12 @@ std::vector<Way> ways_of_lanes(const k::Mapping& mapping, const k::AttentionShap
   if (!all) return ways;
   const std::uint32_t group = shape.heads / shape.kv_heads;
   for (const auto mode : {k::AttentionMode::kWhole, k::AttentionMode::kSpread}) {
-    for (const std::uint32_t parts : {4U, 3U, 2U, 1U}) {
+    for (const std::uint32_t parts : {10U, 8U, 5U, 4U, 3U, 2U, 1U}) {
       const std::uint32_t heads = (group + parts - 1) / parts;
       if (heads < 2 || heads > 8) continue;
-      for (const std::uint32_t subgroups : {1U, 2U, 4U, 8U}) {
+      for (const std::uint32_t subgroups : {1U, 2U, 4U, 8U, 16U}) {
+        if (k::lanes_shared_bytes(mapping, shape, mode, heads, subgroups) > mapping.shared_bytes)
+          continue;
         for (const std::uint32_t ahead : {2U, 4U, 8U})
           add({mode, subgroups, heads, ahead}, "");
       }
@@ -223,7 +231,11 @@ class Bench {
   }
 
   Status measure(const Shape& named, std::uint32_t columns, std::uint32_t depth) {
-    const k::AttentionShape shape{named.head, named.heads, named.kv_heads, k::KvFormat::kF16, true};
+    k::AttentionShape shape{named.head, named.heads, named.kv_heads, k::KvFormat::kF16, true};
+    shape.value_entries = named.value_entries;
+    const bool latents = shape.value_entries != 0;
+    const std::uint32_t width = latents ? shape.value_entries : shape.heads * shape.head;
+    const std::uint32_t rows = latents ? columns * shape.heads : columns;
     const bool prompt = columns > 64 && !plan_.lanes;
     const std::uint32_t context = depth + (prompt ? columns : 1);
     const std::uint32_t pages = (context + 31) / 32, sequences = prompt ? 1 : columns;
@@ -254,8 +266,8 @@ class Bench {
       push.parameters = parameters_.address();
       push.pages = parameters_.address() + table_at * 4;
       push.out_address = out_.address();
-      push.out_stride = k::input_stride(mapping_, shape.heads * shape.head);
-      push.padded_width = shape.heads * shape.head;
+      push.out_stride = k::input_stride(mapping_, width);
+      push.padded_width = width;
       push.partials = partials_.address();
       push.counts = counts_.address();
       push.most_splits = k::attention_splits(mapping_, context);
@@ -264,7 +276,7 @@ class Bench {
       BULKHEAD_TRY(const auto id, ring_->record([&](gpu::Recorder& recorder) {
         for (std::uint64_t i = 0; i < 16; ++i) {
           push.keys = keys_.address() + i % copies * bytes;
-          push.values = values_.address() + i % copies * bytes;
+          push.values = latents ? push.keys : values_.address() + i % copies * bytes;
           recorder.dispatch(kernel, gpu::push_bytes(push), way.variant.x, way.variant.y,
                             way.variant.z);
           recorder.compute_barrier();
@@ -280,7 +292,7 @@ class Bench {
       }
       ring_->drop(id);
       BULKHEAD_TRY(const std::uint64_t hash,
-                   hash_of_results(std::uint64_t{(columns + 7) / 8 * 8} * push.out_stride * 2));
+                   hash_of_results(std::uint64_t{(rows + 7) / 8 * 8} * push.out_stride * 2));
       char shown[20];
       std::snprintf(shown, sizeof shown, "%016llx", static_cast<unsigned long long>(hash));
       times.emplace_back(

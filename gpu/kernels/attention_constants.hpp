@@ -25,6 +25,9 @@ struct LanesAttention {
   std::uint32_t heads = 1;      // query heads of a KV head that a subgroup computes together
   std::uint32_t ahead = 1;      // loads of one kind that a lane issues at once
 };
+// Returns the bytes of shared memory that a GPU's workgroup of attention.comp takes, or a little more.
+std::uint32_t lanes_shared_bytes(const Mapping& mapping, const AttentionShape& shape,
+                                 AttentionMode mode, std::uint32_t heads, std::uint32_t subgroups);
 // Returns the best division in this mode for steps of `columns` columns.
 LanesAttention lanes_attention(const Mapping& mapping, const AttentionShape& shape,
                                AttentionMode mode, std::uint32_t columns);

@@ -6,6 +6,20 @@
 #include "gpu/kernels/attention_rows.hpp"
 
 namespace bulkhead::gpu::kernels {
+std::uint32_t lanes_shared_bytes(const Mapping& mapping, const AttentionShape& shape,
+                                 AttentionMode mode, std::uint32_t heads, std::uint32_t subgroups) {
+  const std::uint32_t padded = shape.head_padded();
+  const std::uint32_t parts = std::max(mapping.lanes / (padded / 8), 1U);
+  const std::uint32_t of_part = (heads + parts - 1) / parts;
+  const std::uint32_t weights = subgroups * (mapping.lanes + 1) *
+                                ((heads + of_part - 1) / of_part) *
+                                (of_part > 2 ? (of_part + 3) / 4 * 4 : of_part);
+  const std::uint32_t shares = heads * mapping.attention_splits * 3;
+  const std::uint32_t sinks = shape.sinks ? heads : 0;
+  const std::uint32_t q = heads * padded * (mode == AttentionMode::kWhole ? subgroups : 1);
+  return 4 * (q + weights + sinks + std::max(subgroups * partial_floats(shape), shares) + 4);
+}
+
 namespace {
 
 // Returns the query heads that share a KV head and one workgroup. On a CPU it is faster to load keys once for several
@@ -19,37 +33,25 @@ std::uint32_t heads_together(const Mapping& mapping, const AttentionShape& shape
   return 1;
 }
 
-// Returns the bytes of attention.comp's `room`, shared_q and wide_weights in a GPU's workgroup, or a little more.
-std::uint32_t attention_shared_bytes(const Mapping& mapping, const AttentionShape& shape,
-                                     AttentionMode mode, std::uint32_t heads,
-                                     std::uint32_t subgroups) {
-  const std::uint32_t padded = shape.head_padded();
-  const std::uint32_t parts = std::max(mapping.lanes / (padded / 8), 1U);
-  const std::uint32_t of_part = (heads + parts - 1) / parts;
-  const std::uint32_t weights = subgroups * (mapping.lanes + 1) *
-                                ((heads + of_part - 1) / of_part) *
-                                (of_part > 2 ? (of_part + 3) / 4 * 4 : of_part);
-  const std::uint32_t shares = heads * mapping.attention_splits * 3;
-  const std::uint32_t sinks = shape.sinks ? heads : 0;
-  const std::uint32_t q = heads * padded * (mode == AttentionMode::kWhole ? subgroups : 1);
-  return 4 * (q + weights + sinks + std::max(subgroups * partial_floats(shape), shares) + 4);
-}
-
 // Returns the query heads of a KV head for which a GPU's subgroup loads keys and values once.
 std::uint32_t heads_sharing(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode,
                             std::uint32_t most, std::uint32_t subgroups) {
   const std::uint32_t group = shape.heads / shape.kv_heads;
-  // A lane keeps the results of its entries for all heads.
-  const std::uint32_t lane_chunks = (shape.head_padded() / 8 + mapping.lanes - 1) / mapping.lanes;
-  if (shape.value_entries != 0) most = std::min(most, std::max(8 / lane_chunks, 1U));
   std::uint32_t heads = 1;
   for (std::uint32_t parts = 1; parts <= group; ++parts) {
     heads = (group + parts - 1) / parts;
     if (heads > std::min(most, mapping.attention_heads)) continue;
-    if (attention_shared_bytes(mapping, shape, mode, heads, subgroups) <= mapping.shared_bytes)
-      break;
+    if (lanes_shared_bytes(mapping, shape, mode, heads, subgroups) <= mapping.shared_bytes) break;
   }
   return heads;
+}
+
+// Returns the most heads of latents that a subgroup computes together. A lane keeps the results of its entries, several
+// eights of each row, for all of these heads.
+std::uint32_t most_latent_heads(const Mapping& mapping, const AttentionShape& shape,
+                                std::uint32_t most_eights) {
+  const std::uint32_t eights = (shape.head_padded() / 8 + mapping.lanes - 1) / mapping.lanes;
+  return std::max(most_eights / eights, 1U);
 }
 
 std::uint32_t head_groups(const AttentionShape& shape, std::uint32_t heads) {
@@ -66,6 +68,11 @@ void share_whole_columns(const Mapping& mapping, const AttentionShape& shape, st
     return heads_sharing(mapping, shape, sharing.mode, std::min(most, mapping.attention_heads),
                          kSubgroups);
   };
+  if (shape.value_entries != 0) {
+    sharing.heads = heads(most_latent_heads(mapping, shape, 8));
+    if (sharing.heads > 1) sharing.subgroups = kSubgroups;
+    return;
+  }
   const auto all_at_once = [&] { return columns * head_groups(shape, sharing.heads) <= kAtOnce; };
   sharing.heads = heads(kFewHeads);
   if (!all_at_once()) sharing.heads = heads(mapping.attention_heads);
@@ -94,16 +101,18 @@ LanesAttention lanes_attention(const Mapping& mapping, const AttentionShape& sha
       break;
     case AttentionMode::kSpread:
       // Measured on an H200: a subgroup that computes more than four heads of 128 entries has too few registers.
-      sharing.subgroups = shape.value_entries == 0 ? 4 : 8;
-      sharing.heads =
-          heads_sharing(mapping, shape, mode, std::min(mapping.attention_heads, sharing.subgroups),
-                        sharing.subgroups);
+      sharing.subgroups = 4;
+      sharing.heads = heads_sharing(
+          mapping, shape, mode,
+          shape.value_entries == 0 ? 4 : most_latent_heads(mapping, shape, columns <= 4 ? 8 : 12),
+          sharing.subgroups);
       // With 33 to 64 columns of so few groups more subgroups on a processor are worth more than more loads of each.
       if (columns > 32 && columns * head_groups(shape, sharing.heads) <= 512 && sharing.heads == 4)
         sharing.ahead = std::min(sharing.ahead, 4U);
       break;
   }
-  if (shape.value_entries != 0) sharing.ahead = std::min(sharing.ahead, 2U);  // rows are long
+  // Rows of latents are long. In the widest steps more subgroups on a processor are worth more than loads ahead.
+  if (shape.value_entries != 0) sharing.ahead = std::min(sharing.ahead, columns <= 512 ? 4U : 2U);
   return sharing;
 }
 
