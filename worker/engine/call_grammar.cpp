@@ -43,7 +43,10 @@ class Builder {
     if (more) after = grammar_->add(choice({}));
     const NodeId first = block(after);
     // The blanks behind a block may be the end of the answer.
-    if (more) grammar_->nodes[after].branches = {end, blanks(grammar_->add(choice({end, first})))};
+    if (more) {
+      add_way(after, end);
+      add_way(after, blanks(grammar_->add(choice({end, first}))));
+    }
     const NodeId calls = blanks(first);
     grammar_->rules[grammar_->root] =
         wish_.content == nullptr ? calls : maybe(calls, run(content, end));
@@ -60,6 +63,8 @@ class Builder {
     node.branches = std::move(branches);
     return node;
   }
+  // `way` is made before the choice is looked up: making it moves the nodes in memory.
+  void add_way(NodeId choice, NodeId way) { grammar_->nodes[choice].branches.push_back(way); }
   NodeId mark(std::string_view text, NodeId next) {
     return text.empty() ? next : grammar_->bytes(spell_(text), next);
   }
@@ -189,7 +194,7 @@ class Builder {
     const NodeId close = blanks(mark("]", closers(0, calls_.closers.size(), next)));
     const NodeId after = grammar_->add(choice({close}));
     const NodeId item = item_of_list(after);
-    if (!wish_.one_call) grammar_->nodes[after].branches.push_back(comma(item));
+    if (!wish_.one_call) add_way(after, comma(item));
     std::vector<NodeId> ways;
     for (const std::string& open : calls_.opens)
       ways.push_back(mark(open, blanks(mark("[", blanks(item)))));
@@ -204,7 +209,7 @@ class Builder {
       const NodeId close = closers(closers_of_call, calls_.closers.size(), next);
       const NodeId after = grammar_->add(choice({close}));
       const NodeId call = one_call(closers_of_call, after);
-      if (!wish_.one_call) grammar_->nodes[after].branches.push_back(blanks(call));
+      if (!wish_.one_call) add_way(after, blanks(call));
       ways.push_back(mark(calls_.section, blanks(call)));
     }
     // The model may forget a section's mark.
@@ -228,7 +233,7 @@ class Builder {
         rest = grammar_->add(choice({close}));
         const NodeId value = matching_text(calls_.tags.value_close);
         const NodeId key = argument({}, true, value, blanks(rest));
-        grammar_->nodes[rest].branches.push_back(key);
+        add_way(rest, key);
       }
       for (std::size_t i = tool.members.size(); i-- > 0;) {
         const constrain::LooseMember& member = tool.members[i];

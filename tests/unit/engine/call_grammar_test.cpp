@@ -388,6 +388,26 @@ TEST(CallGrammar, ASectionMayHoldCallsInJson) {
   EXPECT_FALSE(constrain::check_text(made->grammar, "<calls></calls>").passed);
 }
 
+// The grammar's nodes move in memory as it grows. With each number of tools they move at another step of its making.
+TEST(CallGrammar, SeveralCallsWithAnyNumberOfTools) {
+  std::string tools;
+  for (int count = 1; count <= 80; ++count) {
+    tools += std::string(count == 1 ? "" : ", ") + R"({"function": {"name": "t)" +
+             std::to_string(count) + R"("}})";
+    const std::string all = "[" + tools + "]";
+    const engine::CallWish wish{.tools = all};
+    const std::string call = "<｜tool▁call▁begin｜>t1<｜tool▁sep｜>{}<｜tool▁call▁end｜>";
+    EXPECT_TRUE(
+        passes("deepseek", "<｜tool▁calls▁begin｜>" + call + call + "<｜tool▁calls▁end｜>", wish))
+        << count;
+    const std::string item = R"({"name": "t1", "arguments": {}})";
+    EXPECT_TRUE(passes("mistral-list", "[TOOL_CALLS][" + item + ", " + item + "]", wish)) << count;
+    EXPECT_TRUE(passes(
+        "hermes", "<tool_call>" + item + "</tool_call><tool_call>" + item + "</tool_call>", wish))
+        << count;
+  }
+}
+
 TEST(CallGrammar, OneCallOrMore) {
   const std::string one = "<tool_call>{\"name\": \"get_time\", \"arguments\": {}}</tool_call>";
   EXPECT_TRUE(passes("hermes", one + "\n" + one));
