@@ -229,7 +229,7 @@ class Builder {
     const std::string name_end = calls_.name_ends.empty() ? "" : calls_.name_ends[0];
     const NodeId name = any_tool([&](const OfferedTool& tool) {
       NodeId rest = close;
-      if (tool.any_members) {
+      if (tool.any_members && !calls_.tags.elements) {
         rest = grammar_->add(choice({close}));
         const NodeId value = matching_text(calls_.tags.value_close);
         const NodeId key = argument({}, true, value, blanks(rest));
@@ -241,7 +241,10 @@ class Builder {
                                      member.text.value_or(member.json), blanks(rest));
         rest = member.required ? with : maybe(with, rest);
       }
-      return mark(tool.name + name_end, blanks(rest));
+      rest = blanks(rest);
+      if (!calls_.name_tail.empty())
+        rest = matching(" index=\"[0-9]{1,3}\"", mark(calls_.name_tail, rest));
+      return mark(tool.name + name_end, rest);
     });
     std::vector<NodeId> ways;
     for (const std::string& open : calls_.opens)
@@ -253,10 +256,14 @@ class Builder {
   NodeId argument(const std::string& key, bool text, RuleId value, NodeId next) {
     const model::answer::Tags& tags = calls_.tags;
     const std::string around = tags.strip_newlines ? "\n" : "";
-    NodeId at = mark(around + tags.value_close, next);
+    const std::string key_of_close = tags.elements ? key + ">" : "";
+    NodeId at = mark(around + tags.value_close + key_of_close, next);
     at = mark(around, run(value, at));
     if (!tags.value_open.empty()) at = blanks(mark(tags.value_open, at));
-    if (tags.typed) at = mark(text ? " string=\"true\">" : " string=\"false\">", at);
+    if (!tags.type_end.empty()) {
+      at = mark(tags.type_end, at);
+      at = text ? mark(tags.text_type, at) : matching(tags.other_types.c_str(), at);
+    }
     at = mark(tags.key_close, at);
     at = key.empty() ? matching("[A-Za-z0-9_.$\\-]{1,128}", at) : mark(key, at);
     return mark(tags.param_open, at);
@@ -291,9 +298,12 @@ class Builder {
       }
       return value;
     });
+    const NodeId first = calls_.id_close.empty()
+                             ? name
+                             : matching("[A-Za-z0-9_\\-]{1,40}", mark(calls_.id_close, name));
     std::vector<NodeId> ways;
     for (const std::string& open : calls_.opens)
-      ways.push_back(mark(open, name));
+      ways.push_back(mark(open, first));
     return grammar_->add(choice(std::move(ways)));
   }
 

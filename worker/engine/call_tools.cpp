@@ -113,7 +113,7 @@ class ToolReader {
       const std::string& name = member.name;
       const bool writable = !name.empty() && model::answer::trimmed(name) == name &&
                             name.find(calls_.tags.key_close) == std::string::npos;
-      if (!calls_.tags.typed) {
+      if (calls_.tags.type_end.empty()) {
         const bool text = known != nullptr && model::answer::text_alone(*known, name);
         if (text && !member.text)
           return Error(ErrorCode::kUnsupported,

@@ -22,7 +22,7 @@ std::vector<std::string> marks_of(const Case& each) {
   std::vector<std::string> marks = {family.reasoning.open, family.reasoning.close,
                                     family.response.open,  family.response.close,
                                     family.calls.section,  family.calls.code_open};
-  for (const auto* list : {&family.calls.opens, &family.calls.closers})
+  for (const auto* list : {&family.calls.opens, &family.calls.closers, &family.skips})
     marks.insert(marks.end(), list->begin(), list->end());
   if (family.calls.syntax == CallSyntax::kChannels)
     marks.insert(marks.end(), {"<|start|>", "<|channel|>", "<|message|>", "<|end|>"});

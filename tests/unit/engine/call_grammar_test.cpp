@@ -90,6 +90,13 @@ const Row kRows[] = {
     {"apertus", "<|tools_prefix|>[{\"get_weather\": ", "}]<|tools_suffix|>"},
     {"apriel", "<tool_calls>[{\"name\": \"get_weather\", \"arguments\": ", "}]</tool_calls>"},
     {"functionary", "<function=get_weather>", "</function>"},
+    {"command-r-text",
+     "<|START_ACTION|>[\n {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", "
+     "\"parameters\": ",
+     "}\n]<|END_ACTION|>"},
+    {"solar-open",
+     "<|tool_calls|><|tool_call:begin|>call_1<|tool_call:name|>get_weather<|tool_call:args|>",
+     "<|tool_call:end|><|calls|>"},
 };
 
 // The text before the city's value, from there to the days' value, and the rest.
@@ -117,6 +124,37 @@ const TaggedRow kTaggedRows[] = {
      "name=\"city\" string=\"true\">",
      "</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">",
      "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>"},
+    {"deepseek-v4",
+     "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter "
+     "name=\"city\" string=\"true\">",
+     "</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">",
+     "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"},
+    {"hunyuan-3",
+     "<tool_calls>\n<tool_call>get_weather<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>",
+     "</arg_value>\n<arg_key>days</arg_key>\n<arg_value>",
+     "</arg_value>\n</tool_call>\n</tool_calls>"},
+    {"hunyuan-3-open",
+     "<tool_calls:opensource>\n<tool_call:opensource>get_weather<tool_sep:opensource>\n"
+     "<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>",
+     "</arg_value:opensource>\n<arg_key:opensource>days</arg_key:opensource>\n"
+     "<arg_value:opensource>",
+     "</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>"},
+    {"longcat",
+     "<longcat_tool_call>get_weather\n<longcat_arg_key>city</longcat_arg_key>\n"
+     "<longcat_arg_value>",
+     "</longcat_arg_value>\n<longcat_arg_key>days</longcat_arg_key>\n<longcat_arg_value>",
+     "</longcat_arg_value>\n</longcat_tool_call>"},
+    {"kimi-k3",
+     "<|open|>tools<|sep|><|open|>call tool=\"get_weather\" index=\"1\"<|sep|>"
+     "<|open|>argument key=\"city\" type=\"string\"<|sep|>",
+     "<|close|>argument<|sep|><|open|>argument key=\"days\" type=\"number\"<|sep|>",
+     "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>"},
+    {"minicpm5", "<function name=\"get_weather\"><param name=\"city\">",
+     "</param><param name=\"days\">", "</param></function>"},
+    {"minimax-m3",
+     "]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"get_weather\">]<]minimax[>[<city>",
+     "]<]minimax[>[</city>]<]minimax[>[<days>",
+     "]<]minimax[>[</days>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>"},
 };
 
 TEST(CallGrammar, HoldsArgumentsBetweenTags) {

@@ -25,6 +25,38 @@ Family glm() {
                              .call_close = "</tool_call>"}}};
 }
 
+// Calls as GLM writes them, with an ending of its own in every mark.
+Family hunyuan3(std::string name, std::vector<std::string> signs, const std::string& ending) {
+  return {.name = std::move(name),
+          .signs = std::move(signs),
+          .reasoning = {.open = "<think" + ending, .close = "</think" + ending},
+          .calls = {.syntax = CallSyntax::kTagged,
+                    .section = "<tool_calls" + ending,
+                    .opens = {"<tool_call" + ending},
+                    .closers = {"</tool_call" + ending, "</tool_calls" + ending},
+                    .name_ends = {"<tool_sep" + ending},
+                    .tags = {.param_open = "<arg_key" + ending,
+                             .key_close = "</arg_key" + ending,
+                             .value_open = "<arg_value" + ending,
+                             .value_close = "</arg_value" + ending,
+                             .call_close = "</tool_call" + ending}}};
+}
+
+Family longcat() {
+  return {.name = "longcat",
+          .signs = {"<longcat_arg_key>"},
+          .reasoning = {.open = "<longcat_think>", .close = "</longcat_think>"},
+          .calls = {.syntax = CallSyntax::kTagged,
+                    .opens = {"<longcat_tool_call>"},
+                    .closers = {"</longcat_tool_call>"},
+                    .name_stops = {"\n", "<longcat_arg_key>", "</longcat_tool_call>"},
+                    .tags = {.param_open = "<longcat_arg_key>",
+                             .key_close = "</longcat_arg_key>",
+                             .value_open = "<longcat_arg_value>",
+                             .value_close = "</longcat_arg_value>",
+                             .call_close = "</longcat_tool_call>"}}};
+}
+
 Family minimax() {
   return {.name = "minimax-m2",
           .signs = {"<minimax:tool_call>"},
@@ -38,6 +70,73 @@ Family minimax() {
                              .key_close = "\">",
                              .value_close = "</parameter>",
                              .call_close = "</invoke>"}}};
+}
+
+Family minimax_m3() {
+  const std::string space = "]<]minimax[>[";
+  return {.name = "minimax-m3",
+          .signs = {space},
+          .reasoning = {.open = "<mm:think>", .close = "</mm:think>", .close_alone = true},
+          .calls = {.syntax = CallSyntax::kTagged,
+                    .section = space + "<tool_call>",
+                    .opens = {space + "<invoke name=\""},
+                    .closers = {space + "</invoke>", space + "</tool_call>"},
+                    .name_ends = {"\">"},
+                    .tags = {.param_open = space + "<",
+                             .key_close = ">",
+                             .value_close = space + "</",
+                             .call_close = space + "</invoke>",
+                             .elements = true}}};
+}
+
+Family minicpm5() {
+  return {.name = "minicpm5",
+          .signs = {"<function name=\"", "<param name=\""},
+          .reasoning = kThink,
+          .calls = {.syntax = CallSyntax::kTagged,
+                    .opens = {"<function name=\""},
+                    .closers = {"</function>"},
+                    .name_ends = {"\">"},
+                    .tags = {.param_open = "<param name=\"",
+                             .key_close = "\">",
+                             .value_close = "</param>",
+                             .call_close = "</function>",
+                             .cdata = true}}};
+}
+
+Family kimi_k3() {
+  return {.name = "kimi-k3",
+          .signs = {"<|open|>", "<|sep|>"},
+          .reasoning = {.open = "<|open|>think<|sep|>", .close = "<|close|>think<|sep|>"},
+          .response = {.open = "<|open|>response<|sep|>", .close = "<|close|>response<|sep|>"},
+          .calls = {.syntax = CallSyntax::kTagged,
+                    .section = "<|open|>tools<|sep|>",
+                    .opens = {"<|open|>call tool=\""},
+                    .closers = {"<|close|>call<|sep|>", "<|close|>tools<|sep|>"},
+                    .name_ends = {"\""},
+                    .name_tail = "<|sep|>",
+                    .tags = {.param_open = "<|open|>argument key=\"",
+                             .key_close = "\"",
+                             .value_close = "<|close|>argument<|sep|>",
+                             .call_close = "<|close|>call<|sep|>",
+                             .type_end = "<|sep|>",
+                             .text_type = " type=\"string\"",
+                             .other_types = " type=\"(number|boolean|null|object|array)\""}},
+          .skips = {"<|close|>message<|sep|>"}};
+}
+
+Family solar_open() {
+  return {.name = "solar-open",
+          .signs = {"<|tool_call:begin|>"},
+          .reasoning = {.open = "<|think|>", .close = "<|end|>"},
+          .response = {.open = "<|content|>", .close = "<|end|>"},
+          .calls = {.syntax = CallSyntax::kNamed,
+                    .section = "<|tool_calls|>",
+                    .opens = {"<|tool_call:begin|>"},
+                    .closers = {"<|tool_call:end|>", "<|calls|>"},
+                    .name_ends = {"<|tool_call:args|>"},
+                    .id_close = "<|tool_call:name|>"},
+          .skips = {"<|begin|>assistant"}};
 }
 
 Family kimi() {
@@ -73,20 +172,23 @@ Family gemma4() {
                     .other_marks = {std::string(kStringMark)}}};
 }
 
-Family deepseek_v32() {
-  return {.name = "deepseek-v3.2",
-          .signs = {"DSML"},
+// V3.2 and V4 differ in the section's name only.
+Family deepseek_dsml(std::string name, std::vector<std::string> signs, const std::string& section) {
+  return {.name = std::move(name),
+          .signs = std::move(signs),
           .reasoning = kThink,
           .calls = {.syntax = CallSyntax::kTagged,
-                    .section = "<｜DSML｜function_calls>",
+                    .section = "<｜DSML｜" + section + ">",
                     .opens = {"<｜DSML｜invoke name=\""},
-                    .closers = {"</｜DSML｜invoke>", "</｜DSML｜function_calls>"},
+                    .closers = {"</｜DSML｜invoke>", "</｜DSML｜" + section + ">"},
                     .name_ends = {"\">"},
                     .tags = {.param_open = "<｜DSML｜parameter name=\"",
                              .key_close = "\"",
                              .value_close = "</｜DSML｜parameter>",
                              .call_close = "</｜DSML｜invoke>",
-                             .typed = true}}};
+                             .type_end = ">",
+                             .text_type = " string=\"true\"",
+                             .other_types = " string=\"false\""}}};
 }
 
 Family deepseek() {
@@ -122,12 +224,13 @@ Family mistral_list() {
                     .keys = {.id = "id", .id_last = true}}};
 }
 
-Family command_r() {
+// `response`: the word in the marks around content.
+Family command_r(std::string name, std::vector<std::string> signs, const std::string& response) {
   return {
-      .name = "command-r",
-      .signs = {"<|START_ACTION|>"},
+      .name = std::move(name),
+      .signs = std::move(signs),
       .reasoning = {.open = "<|START_THINKING|>", .close = "<|END_THINKING|>", .anywhere = true},
-      .response = {.open = "<|START_RESPONSE|>", .close = "<|END_RESPONSE|>"},
+      .response = {.open = "<|START_" + response + "|>", .close = "<|END_" + response + "|>"},
       .calls = {.syntax = CallSyntax::kJsonList,
                 .opens = {"<|START_ACTION|>"},
                 .closers = {"<|END_ACTION|>"},
@@ -241,16 +344,25 @@ Family hermes() {
 
 std::vector<Family> rows() {
   return {
+      hunyuan3("hunyuan-3-open", {"<tool_sep", "<arg_key", ":opensource"}, ":opensource>"),
+      hunyuan3("hunyuan-3", {"<tool_sep", "<arg_key"}, ">"),
+      longcat(),
       glm(),
       minimax(),
+      minimax_m3(),
+      minicpm5(),
       kimi(),
+      kimi_k3(),
+      solar_open(),
       gpt_oss(),
       gemma4(),
-      deepseek_v32(),
+      deepseek_dsml("deepseek-v4", {"DSML", "tool_calls>"}, "tool_calls"),
+      deepseek_dsml("deepseek-v3.2", {"DSML"}, "function_calls"),
       deepseek(),
       mistral_args(),
       mistral_list(),
-      command_r(),
+      command_r("command-r-text", {"<|START_ACTION|>", "<|START_TEXT|>"}, "TEXT"),
+      command_r("command-r", {"<|START_ACTION|>"}, "RESPONSE"),
       json_list("nemotron-v2", "<TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>"),
       apertus(),
       lfm2("<|tool_list_start|>"),
@@ -299,12 +411,13 @@ bool has_mark(const Family& family, std::string_view text) {
   const Tags& tags = calls.tags;
   for (const std::string* mark :
        {&family.reasoning.open, &family.reasoning.close, &family.response.open,
-        &family.response.close, &calls.section, &calls.id_open, &calls.code_open, &tags.param_open,
-        &tags.key_close, &tags.value_open, &tags.value_close, &tags.call_close}) {
+        &family.response.close, &calls.section, &calls.name_tail, &calls.id_open, &calls.id_close,
+        &calls.code_open, &tags.param_open, &tags.key_close, &tags.value_open, &tags.value_close,
+        &tags.call_close, &tags.type_end}) {
     if (mark->find(text) != std::string::npos) return true;
   }
-  for (const auto* marks :
-       {&calls.opens, &calls.closers, &calls.name_ends, &calls.name_stops, &calls.other_marks}) {
+  for (const auto* marks : {&calls.opens, &calls.closers, &calls.name_ends, &calls.name_stops,
+                            &calls.other_marks, &family.skips}) {
     for (const std::string& mark : *marks) {
       if (mark.find(text) != std::string::npos) return true;
     }

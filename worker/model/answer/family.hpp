@@ -45,6 +45,7 @@ struct Reasoning {
   // tokens of their own, which no text can contain, and they count everywhere.
   bool anywhere = false;
   bool ends_at_call = false;  // a call ends an open block
+  bool close_alone = false;   // an answer without reasoning begins with `close`
 };
 
 // Marks around the content, which do not belong to it.
@@ -68,8 +69,14 @@ struct Tags {
   std::string value_close = {};
   std::string call_close = {};
   bool strip_newlines = false;  // one newline at each end of a value belongs to the tags
-  // key_close is followed by ` string="true">` or ` string="false">`, which gives the value's type.
-  bool typed = false;
+  // An attribute that gives the value's type follows key_close, and then type_end: ` string="true"` and `>`.
+  std::string type_end = {};     // empty: no type is given
+  std::string text_type = {};    // the attribute of text
+  std::string other_types = {};  // a regular expression for the attribute of any other value
+  bool cdata = false;            // a value may be enclosed in <![CDATA[ ]]>
+  // The key is the tag's own name: it and `>` end value_close, and what a value contains may be such tags again,
+  // called `item` in a list (MiniMax M3).
+  bool elements = false;
 };
 
 struct Calls {
@@ -87,7 +94,10 @@ struct Calls {
   NameForm name_form = NameForm::kPlain;
   std::vector<std::string> name_ends = {};   // end a name and belong to the syntax
   std::vector<std::string> name_stops = {};  // end a name and belong to what follows
+  std::string name_tail =
+      {};  // text behind a name's end, up to this mark, has no meaning (Kimi K3: index="1"<|sep|>)
   std::string id_open = {};    // one of name_ends: an id follows, up to another of them (Mistral)
+  std::string id_close = {};   // an id stands before the name, up to this mark (Solar Open)
   std::string code_open = {};  // begins a call of the tool `python` with plain code (functionary)
   Tags tags = {};
   // Marks of the syntax that are in no other field: those of headers and strings.
@@ -100,6 +110,8 @@ struct Family {
   Reasoning reasoning = {};
   Response response = {};
   Calls calls = {};
+  // Marks without meaning, which are dropped wherever text may stand: those of messages within an answer.
+  std::vector<std::string> skips = {};
 };
 
 // Returns the rows, in the order in which they are tried.

@@ -104,11 +104,16 @@ Machine::Scan Machine::scan(std::span<const std::string_view> marks) const {
   std::size_t first = text.find_first_of(firsts);
   if (first == 0) {
     bool begins = false;
+    std::size_t longest = marks.size();  // one mark may begin with another
     for (std::size_t i = 0; i < marks.size(); ++i) {
       if (marks[i].empty()) continue;
-      if (text.starts_with(marks[i])) return {Found::kMark, i, {}};
-      begins = begins || marks[i].starts_with(text);
+      if (!text.starts_with(marks[i])) {
+        begins = begins || marks[i].starts_with(text);
+      } else if (longest == marks.size() || marks[i].size() > marks[longest].size()) {
+        longest = i;
+      }
     }
+    if (longest < marks.size() && (ended_ || !begins)) return {Found::kMark, longest, {}};
     if (begins) return {ended_ ? Found::kPartial : Found::kUndecided, 0, text};
     first = text.find_first_of(firsts, 1);
   }
@@ -187,10 +192,13 @@ Machine::Acts Machine::acts() const {
   const bool nothing_yet = !out_.has_content() && out_.calls() == 0;
   if (!attempting_) {
     if (may_reason()) result.add(reasoning.open, Act::kReason);
+    if (reasoning.close_alone && may_reason()) result.add(reasoning.close, Act::kOpen);
     if (response_open_) result.add(family_.response.close, Act::kClose);
     const bool may_open = nothing_yet || family_.response.open == reasoning.close;
     if (may_open && !response_open_ && !response_done_)
       result.add(family_.response.open, Act::kOpen);
+    for (const std::string& mark : family_.skips)
+      result.add(mark, Act::kSkip);
   }
   if (tools_.empty() || calls.syntax == CallSyntax::kNone) return result;
   if (calls_or_content_ && out_.has_content()) return result;
@@ -269,6 +277,10 @@ void Machine::plain_act(Act act, std::size_t which, std::size_t bytes) {
       take(bytes);
       response_open_ = act == Act::kOpen;
       response_done_ = act == Act::kClose;
+      out_.mark();
+      break;
+    case Act::kSkip:
+      take(bytes);
       out_.mark();
       break;
     case Act::kCloser:

@@ -86,7 +86,7 @@ class Machine {
   // Which function waits for more of the answer.
   enum class Waits : std::uint8_t { kElsewhere, kInText, kInReasoning, kInHeader };
 
-  enum class Act : std::uint8_t { kReason, kOpen, kClose, kSection, kCall, kCode, kCloser };
+  enum class Act : std::uint8_t { kReason, kOpen, kClose, kSkip, kSection, kCall, kCode, kCloser };
   struct Acts {
     Marks marks;
     std::vector<Act> acts;
@@ -149,6 +149,7 @@ class Machine {
                     const std::vector<std::string>& stops);
   bool resolve_name(CallName& name) const;
   bool name_may_grow(std::string_view written) const;
+  Routine id_before_name(CallName& name);
   Routine read_id(CallName& name);
   Routine skip_fence();
   Routine json_arguments();
@@ -159,9 +160,10 @@ class Machine {
   Routine tagged_call();
   Routine parameter(const Tool& tool, bool& first);
   Routine parameter_key(std::string& key, bool& is_text, bool& type_given);
-  Routine text_up_to(std::string_view mark, std::string& text);
-  Routine text_value();
-  Routine other_value(std::string& value);
+  Routine text_up_to(std::string_view mark, std::string* text);
+  Routine cdata(std::string& close);
+  Routine text_value(const std::string& close);
+  Routine other_value(std::string& value, const std::string& close);
 
   // ---- literal_calls.cpp ----
 

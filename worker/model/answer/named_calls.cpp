@@ -109,6 +109,9 @@ Routine Machine::typed_name(CallName& name) {
 // Gives false if this is not a call. If a limit cut the answer behind a whole name, the call has begun and the answer
 // ended.
 Routine Machine::call_name(CallName& name) {
+  if (!family_.calls.id_close.empty()) {
+    if (!co_await id_before_name(name)) co_return false;
+  }
   bool read = co_await read_name(name, family_.calls.name_ends, family_.calls.name_stops);
   if (read && family_.calls.name_form == NameForm::kTyped &&
       trimmed(name.written) == kFunctionWord && tools_.find(kFunctionWord) == nullptr)
@@ -116,13 +119,36 @@ Routine Machine::call_name(CallName& name) {
   // If nothing has to follow a name, it may be at the very end of the answer.
   const bool at_very_end = ended_ && at_end() && (cut() || family_.calls.name_ends.empty());
   if ((!read && !at_very_end) || !resolve_name(name)) co_return false;
-  if (!read) name.id.clear();
+  if (!read && family_.calls.id_close.empty()) name.id.clear();
   if (read && !family_.calls.id_open.empty() && name.end < family_.calls.name_ends.size() &&
       family_.calls.name_ends[name.end] == family_.calls.id_open) {
     if (!co_await read_id(name)) name.id.clear();
   }
   begin_call(name.name, name.id);
   co_return true;
+}
+
+// Reads an id up to id_close.
+Routine Machine::id_before_name(CallName& name) {
+  const Marks marks = {family_.calls.id_close};
+  for (;;) {
+    const Scan next = scan(marks);
+    if (next.found == Found::kUndecided) {
+      co_await input();
+    } else if (next.found == Found::kText) {
+      // Goes byte by byte, so that the bytes read before a failure do not depend on the pieces.
+      for (const char byte : next.text) {
+        if (name.id.size() == kLongestName) co_return false;
+        name.id += byte;
+        take(1);
+      }
+    } else {
+      const bool whole = next.found == Found::kMark;
+      take(whole ? marks[0].size() : next.text.size());
+      name.id = trimmed(name.id);
+      co_return whole;
+    }
+  }
 }
 
 Routine Machine::read_id(CallName& name) {

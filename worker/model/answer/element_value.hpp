@@ -1,0 +1,14 @@
+// A value that is written as elements: a tag for each member of an object, and tags called `item` for a list's items
+// (MiniMax M3).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace bulkhead::model::answer {
+
+// Returns the value as JSON. `open` stands before a tag's name, and `open/` before the name of its end. A text without
+// elements is read by typed_value(). Elements that don't match make the whole text a string.
+std::string element_value(std::string_view text, std::string_view open);
+
+}  // namespace bulkhead::model::answer
