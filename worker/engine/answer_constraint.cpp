@@ -189,6 +189,11 @@ void AnswerConstraint::step(std::string_view plain, std::string_view spelled) {
   phase_ = rules_.one_call ? Phase::kDone : Phase::kFree;
 }
 
+std::size_t AnswerConstraint::begin_of_bare() const {
+  const std::string_view begins = model::answer::bare_begins(rules_.family->calls);
+  return std::min(bare_.find_first_of(begins), bare_.size());
+}
+
 void AnswerConstraint::step_free(std::string_view plain) {
   const model::answer::Place before = std::exchange(place_, {});
   static_cast<void>(parser_.feed(plain));
@@ -203,8 +208,7 @@ void AnswerConstraint::step_free(std::string_view plain) {
     return hold(rules_.tokens->spell(parser_.undecided()));
   // This is bare JSON, and its name has shown that it is a call.
   const bool call = before.bare && !place_.bare && !place_.calls;
-  if (rules_.held != nullptr && call)
-    return hold(std::string_view(bare_).substr(std::min(bare_.find('{'), bare_.size())));
+  if (rules_.held != nullptr && call) return hold(std::string_view(bare_).substr(begin_of_bare()));
   if (place_.reasons) {
     phase_ = Phase::kReasoning;
   } else if (phase_ == Phase::kReasoning) {
@@ -295,7 +299,7 @@ bool AnswerConstraint::forbid_beyond(std::string_view mark, std::string_view bef
 bool AnswerConstraint::forbid_beyond_name() {
   constrain::TokenMasks& masks = rules_.held->get();
   constrain::ConfigId at = masks.start();
-  const std::size_t begin = std::min(bare_.find('{'), bare_.size());
+  const std::size_t begin = begin_of_bare();
   for (std::size_t i = begin; i < bare_.size() && at != constrain::kNowhere; ++i)
     at = masks.advance(at, {&bare_[i], 1});
   if (at == constrain::kNowhere) return false;  // the call is none of the grammar's, so it would not be constrained

@@ -70,6 +70,7 @@ class AnswerConstraint : public TokenConstraint {
   enum class Phase : std::uint8_t { kFree, kReasoning, kHeld, kDone };
 
   void step(std::string_view plain, std::string_view spelled);
+  std::size_t begin_of_bare() const;  // in bare_
   void step_free(std::string_view plain);
   void hold(std::string_view spelled);
   void locate();

@@ -198,6 +198,7 @@ class Builder {
     std::vector<NodeId> ways;
     for (const std::string& open : calls_.opens)
       ways.push_back(mark(open, blanks(mark("[", blanks(item)))));
+    if (calls_.bare_json) ways.push_back(mark("[", blanks(item)));
     return grammar_->add(choice(std::move(ways)));
   }
 

@@ -33,7 +33,8 @@ std::vector<std::string> marks_of(const Case& each) {
 bool may_be_left(const Case& each, std::string_view text) {
   text = text.substr(std::min(text.find_first_not_of(kBlanks), text.size()));
   if (text.empty()) return true;
-  if (family_named(each.family)->calls.bare_json && text[0] == '{') return true;
+  if (bare_begins(family_named(each.family)->calls).find(text[0]) != std::string_view::npos)
+    return true;
   for (const std::string& mark : marks_of(each)) {
     if (mark.starts_with(text)) return true;
   }

@@ -112,6 +112,56 @@ TEST(DerivedFamily, MayHaveNoMark) {
   EXPECT_EQ(read(family, R"({"action": "think"})").content, R"({"action": "think"})");
 }
 
+TEST(DerivedFamily, MayHaveAListWithoutAnyMark) {
+  const Family& family =
+      family_of(with_calls("[{% for c in m.tool_calls %}{{ \", \" if not loop.first }}{\"name\": "
+                           "\"{{ c.function.name }}\", "
+                           "\"arguments\": {{ c.function.arguments | tojson }}}{% endfor %}]"));
+  expect_weather(family, R"([{"name": "get_weather", "arguments": {"city": "Oslo"}}])");
+  const Message two =
+      read(family, R"([{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}])");
+  EXPECT_EQ(two.calls.size(), 2U);
+  for (const char* text :
+       {R"([{"name": "think"}])", "[1, 2]", "[]", "[1] is a note.", "[{\"a\": 1}]"}) {
+    for (const std::size_t piece : {1, 1000})
+      EXPECT_EQ(read(family, text, piece).content, text);
+  }
+}
+
+TEST(DerivedFamily, MayBePythonsNotation) {
+  const std::string each =
+      "{% for c in m.tool_calls %}{{ SEP if not loop.first }}{{ c.function.name }}({% for k, v in "
+      "c.function.arguments.items() %}{{ k }}={{ v | tojson }}{% endfor %}){% endfor %}";
+  const Family& bare = family_of(with_calls("{% set SEP = ', ' %}[" + each + "]"));
+  expect_weather(bare, R"([get_weather(city="Oslo")])");
+  EXPECT_EQ(read(bare, R"([now(), get_weather(city='Oslo')])").calls.size(), 2U);
+  for (const char* text : {"[then(a=1)]", "[now]", "now()", "[1] is a note."})
+    EXPECT_EQ(read(bare, text).content, text);
+  const Family& marked =
+      family_of(with_calls("{% set SEP = '\n' %}<calls>\n" + each + "\n</calls>"));
+  expect_weather(marked, "<calls>\nget_weather(city=\"Oslo\")\n</calls>");
+  const Message two = read(marked, "On it.\n<calls>\nnow()\nget_weather(city=\"Oslo\")\n</calls>");
+  EXPECT_EQ(two.content, "On it.");
+  EXPECT_EQ(two.calls.size(), 2U);
+}
+
+TEST(DerivedFamily, MayHaveOnlyBlanksBetweenCallsInASection) {
+  const Family& family = family_of(
+      with_calls("<calls>\n{% for c in m.tool_calls %}{\"name\": \"{{ c.function.name }}\", "
+                 "\"arguments\": {{ c.function.arguments | tojson }}}\n{% endfor %}</calls>"));
+  expect_weather(
+      family,
+      "<calls>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</calls>");
+  for (const std::size_t piece : {1, 1000}) {
+    const Message two = read(family,
+                             "<calls>\n{\"name\": \"now\", \"arguments\": {}}\n"
+                             "{\"name\": \"get_weather\", \"arguments\": {}}\n</calls>",
+                             piece);
+    EXPECT_EQ(two.content, "");
+    EXPECT_EQ(two.calls.size(), 2U);
+  }
+}
+
 TEST(DerivedFamily, TakesArgumentsThatAreAText) {
   const Family& family = family_of(
       with_calls("{% for c in m.tool_calls %}<call>{\"fn\": \"{{ c.function.name }}\", \"args\": "

@@ -143,6 +143,20 @@ bool derive_json(std::string_view value, Calls& calls) {
   return json[0].size() == 1 && json[0].contains(kName) && are_arguments(json[0][kName]);
 }
 
+// Returns the text of NAME(KEY=VALUE), with the brackets of a list if it is in one.
+std::optional<Span> python_call(std::string_view text, std::size_t name) {
+  const std::string begin = kName + "(" + kKey + "=";
+  if (!text.substr(name).starts_with(begin)) return std::nullopt;
+  const std::size_t value = text.find(kValue, name), close = text.find(')', name);
+  if (value == std::string_view::npos || close == std::string_view::npos || close < value)
+    return std::nullopt;
+  const std::size_t open = text.find_last_not_of(kBlanks, name - 1);
+  const std::size_t behind = text.find_first_not_of(kBlanks, close + 1);
+  const bool listed = name > 0 && open != std::string_view::npos && text[open] == '[' &&
+                      behind != std::string_view::npos && text[behind] == ']';
+  return listed ? Span{open, behind + 1} : Span{name, close + 1};
+}
+
 // Finds where a call's own text begins and ends within the marks.
 std::optional<Span> derive_call(std::string_view text, Calls& calls) {
   const std::size_t name = text.find(kName);
@@ -150,6 +164,11 @@ std::optional<Span> derive_call(std::string_view text, Calls& calls) {
     return std::nullopt;
   if (const auto span = json_around(text, 0, name)) {
     if (!derive_json(text.substr(span->begin, span->end - span->begin), calls)) return std::nullopt;
+    return span;
+  }
+  if (const auto span = python_call(text, name)) {
+    calls.syntax = CallSyntax::kPython;
+    calls.name_ends = {"("};
     return span;
   }
   // The form is NAME, a text, and the arguments.
@@ -223,8 +242,9 @@ std::optional<Calls> derive_calls(const jinja::Chat& chat, std::string_view said
     if (mark.size() > kLongestMark || mark.find(kId) != std::string_view::npos) return std::nullopt;
   }
   if (open.empty()) {
-    // Without any mark, only an object can be distinguished from content.
-    if (calls.syntax != CallSyntax::kJson || !close.empty()) return std::nullopt;
+    // Without any mark, only an object or a list can be distinguished from content.
+    const bool listed = text[span->begin] == '[' && calls.syntax != CallSyntax::kKeyedList;
+    if ((calls.syntax != CallSyntax::kJson && !listed) || !close.empty()) return std::nullopt;
     calls.bare_json = true;
     return calls;
   }
@@ -232,12 +252,15 @@ std::optional<Calls> derive_calls(const jinja::Chat& chat, std::string_view said
   if (!close.empty()) calls.closers = {std::string(close)};
   message["tool_calls"].push_back(call_of(kOtherName, kOtherId, arguments));
   const auto two = render(chat, message, as_is);
-  const bool listed =
-      calls.syntax == CallSyntax::kJsonList || calls.syntax == CallSyntax::kKeyedList;
+  const bool listed = calls.syntax == CallSyntax::kJsonList ||
+                      calls.syntax == CallSyntax::kKeyedList || calls.syntax == CallSyntax::kPython;
   if (!two || listed) return calls;
   const std::string_view both = difference(*two, said);
-  if (const auto next = second_call(both, span->end, calls.syntax))
-    split_section(trimmed(both.substr(span->end, *next - span->end)), open, close, calls);
+  const auto next = second_call(both, span->end, calls.syntax);
+  if (!next) return calls;
+  const std::string_view between_calls = trimmed(both.substr(span->end, *next - span->end));
+  calls.adjacent = between_calls.empty() && calls.syntax == CallSyntax::kJson;
+  split_section(between_calls, open, close, calls);
   return calls;
 }
 

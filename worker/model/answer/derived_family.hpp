@@ -2,9 +2,9 @@
 // past call. It renders a conversation with a call of a made-up name; the texts around the name and the arguments are
 // the family's marks. So a template that writes <call>{"fn": N, "args": {...}}</call> needs no row.
 //
-// It can derive calls that are a JSON object, alone or in a list, or a name followed by a JSON object, each between
-// texts of any kind, with a section around several calls; and the marks around reasoning. Everything else stays
-// content.
+// It can derive calls that are a JSON object, alone or in a list, or a name followed by a JSON object, or calls in
+// Python's notation, each between texts of any kind, with a section around several calls; and the marks around
+// reasoning. Everything else stays content.
 #pragma once
 
 #include <optional>

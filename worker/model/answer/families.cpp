@@ -328,6 +328,19 @@ Family functionary() {
                     .code_open = "<|python_tag|>"}};
 }
 
+// The template shows calls in JSON behind both marks; models also write Python's notation, with marks or without.
+Family llama4() {
+  return {
+      .name = "llama4",
+      .signs = {"<|python_start|>"},
+      .calls = {.syntax = CallSyntax::kPython,
+                .opens = {"<|python_start|>", "<|python_start|><|python_end|>", "<|python_end|>"},
+                .closers = {"<|python_end|>"},
+                .closers_left_out = true,
+                .bare_json = true,
+                .name_ends = {"("}}};
+}
+
 Family llama3() {
   return {.name = "llama3-json",
           .signs = {"\"parameters\": dictionary"},
@@ -374,6 +387,7 @@ std::vector<Family> rows() {
       seed_oss(),
       function_tags("qwen3-coder", {"<function=", "<parameter="}, "tool_call", true),
       functionary(),
+      llama4(),
       llama3(),
       hermes(),
   };

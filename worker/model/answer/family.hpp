@@ -87,9 +87,11 @@ struct Calls {
   std::vector<std::string> closers = {};
   // the family's own models omit them: the parser accepts them, the grammar never asks for them
   bool closers_left_out = false;
-  // An answer that begins with `{` may be a call without any mark. It is held back until it is known to be one; a key
-  // or a name that can't belong to a call decides that it is none.
+  // An answer that begins with `{` (in a list's syntax with `[`, in Python's with either) may be a call without any
+  // mark. It is held back until it is known to be one; a key or a name that can't belong to a call decides that it is
+  // none.
   bool bare_json = false;
+  bool adjacent = false;  // only blanks separate calls in JSON (MiniMax M1)
   JsonKeys keys = {};
   NameForm name_form = NameForm::kPlain;
   std::vector<std::string> name_ends = {};   // end a name and belong to the syntax
@@ -103,6 +105,13 @@ struct Calls {
   // Marks of the syntax that are in no other field: those of headers and strings.
   std::vector<std::string> other_marks = {};
 };
+
+// Returns what a call without any mark may begin with.
+inline std::string_view bare_begins(const Calls& calls) {
+  if (!calls.bare_json) return {};
+  if (calls.syntax == CallSyntax::kPython) return "[{";
+  return calls.syntax == CallSyntax::kJson ? "{" : "[";
+}
 
 struct Family {
   std::string name = {};

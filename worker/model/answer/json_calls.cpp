@@ -17,9 +17,22 @@ bool is_one_of(const std::vector<std::string>& words, std::string_view word) {
 Routine Machine::json_block() {
   const bool more = co_await blanks();
   if (!more) co_return false;
-  if (front() == '[') co_return co_await json_list(false);
+  if (front() == '[') co_return co_await json_list(false, false);
   if (front() != '{') co_return false;
-  co_return co_await json_call(family_.calls.bare_json);
+  co_return co_await json_calls(family_.calls.bare_json);
+}
+
+// Reads a call, and those that follow it if the family writes them without a mark between them.
+Routine Machine::json_calls(bool strict) {
+  bool read = co_await json_call(strict);
+  while (read && family_.calls.adjacent) {
+    const bool more = co_await blanks();
+    if (!more) break;
+    if (front() != '{') break;
+    begin_attempt();
+    read = co_await json_call(strict);
+  }
+  co_return read;
 }
 
 Routine Machine::json_call(bool strict) {
@@ -96,10 +109,10 @@ void Machine::end_json_call(JsonCall& call, bool complete) {
   if (complete || !cut()) end_call();
 }
 
-Routine Machine::json_list(bool keyed) {
+Routine Machine::json_list(bool keyed, bool strict) {
   const bool more = co_await blanks();
   if (!more) co_return false;
-  if (front() == '{' && !keyed) co_return co_await json_call(false);
+  if (front() == '{' && !keyed) co_return co_await json_call(strict);
   if (front() != '[') co_return false;
   take(1);
   bool any = false;
@@ -112,7 +125,7 @@ Routine Machine::json_list(bool keyed) {
     }
     if (c != '{') break;
     if (any) begin_attempt();
-    Routine item = keyed ? keyed_call() : json_call(false);
+    Routine item = keyed ? keyed_call() : json_call(strict);
     if (!co_await item) co_return false;
     any = true;
   }

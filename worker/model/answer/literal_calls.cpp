@@ -63,7 +63,7 @@ Routine Machine::bare_keys_call() {
   co_return true;
 }
 
-Routine Machine::python_list() {
+Routine Machine::python_list(bool strict) {
   if (!co_await blanks()) co_return false;
   const bool listed = front() == '[';
   if (listed) take(1);
@@ -78,11 +78,11 @@ Routine Machine::python_list() {
       take(1);
       continue;
     }
-    if (any && !listed && !is_word(c)) break;
+    if (any && !listed && !is_word(c) && c != '{') break;
     begin_attempt();
     CallName name;
     const bool json = c == '{';
-    Routine item = json ? json_call(false) : call_name(name);
+    Routine item = json ? json_call(strict) : call_name(name);
     if (!co_await item) co_return false;
     if (!json) co_await python_call(*tools_.find(name.name));
     any = true;

@@ -202,13 +202,14 @@ Machine::Acts Machine::acts() const {
   }
   if (tools_.empty() || calls.syntax == CallSyntax::kNone) return result;
   if (calls_or_content_ && out_.has_content()) return result;
-  for (std::size_t i = 0; i < calls.opens.size(); ++i)
-    result.add(calls.opens[i], Act::kCall, i);
-  result.add(calls.code_open, Act::kCode);
+  // A closer comes first: the same mark may also open a call (Llama 4).
   if (!attempting_ && among_calls()) {
     for (std::size_t i = closers_; i < calls.closers.size(); ++i)
       result.add(calls.closers[i], Act::kCloser, i);
   }
+  for (std::size_t i = 0; i < calls.opens.size(); ++i)
+    result.add(calls.opens[i], Act::kCall, i);
+  result.add(calls.code_open, Act::kCode);
   result.add(calls.section, Act::kSection);
   return result;
 }
@@ -304,9 +305,9 @@ Routine Machine::call(Act act) {
     case CallSyntax::kJson:
       return json_block();
     case CallSyntax::kJsonList:
-      return json_list(false);
+      return json_list(false, false);
     case CallSyntax::kKeyedList:
-      return json_list(true);
+      return json_list(true, false);
     case CallSyntax::kNamed:
       return named_call();
     case CallSyntax::kTagged:
@@ -314,7 +315,7 @@ Routine Machine::call(Act act) {
     case CallSyntax::kBareKeys:
       return bare_keys_call();
     case CallSyntax::kPython:
-      return python_list();
+      return python_list(false);
   }
   return no_call();
 }
@@ -357,9 +358,13 @@ Routine Machine::reasoning() {
 Routine Machine::bare_json() {
   begin_attempt();
   bare_ = true;
-  const bool object = co_await next_is('{');
-  if (object) {
-    const bool read = co_await json_call(true);
+  const bool more = co_await blanks();
+  if (more && bare_begins(family_.calls).find(front()) != std::string_view::npos) {
+    const bool python = family_.calls.syntax == CallSyntax::kPython;
+    Routine calls = python           ? python_list(true)
+                    : front() == '[' ? json_list(false, true)
+                                     : json_calls(true);
+    const bool read = co_await calls;
     if (attempting_ && cut()) forget_attempt();
     behind_call_ = read;
   }

@@ -127,7 +127,8 @@ class Machine {
   Routine json_member(JsonCall& call, const std::string& key);
   void begin_json_call(JsonCall& call);
   void end_json_call(JsonCall& call, bool complete);
-  Routine json_list(bool keyed);
+  Routine json_calls(bool strict);
+  Routine json_list(bool keyed, bool strict);
   Routine keyed_call();
   // Reads and unescapes the string at rest(), which begins with `"`; false if it can't be what is expected.
   Routine json_string(std::string& text, Expect expect);
@@ -172,7 +173,7 @@ class Machine {
     bool expects_key = false;
   };
   Routine bare_keys_call();
-  Routine python_list();
+  Routine python_list(bool strict);
   Routine python_call(const Tool& tool);
   Routine python_key(std::string& word, bool& is_key);
   Routine literal(bool python, std::string_view begun);
