@@ -90,6 +90,7 @@ const Row kRows[] = {
     {"apertus", "<|tools_prefix|>[{\"get_weather\": ", "}]<|tools_suffix|>"},
     {"apriel", "<tool_calls>[{\"name\": \"get_weather\", \"arguments\": ", "}]</tool_calls>"},
     {"functionary", "<function=get_weather>", "</function>"},
+    {"functools", "functools[{\"name\": \"get_weather\", \"arguments\": ", "}]"},
     {"command-r-text",
      "<|START_ACTION|>[\n {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", "
      "\"parameters\": ",
@@ -271,6 +272,9 @@ const std::vector<Notation> kNotations = {
      {R"([get_weather(city="Oslo", days=2)])", R"(<|python_start|>[get_time()])",
       R"([get_time(), get_time(a=[True, None, {"b": False}])])"},
      {R"([get_weather(city="Oslo", days=0)])", R"(get_time())", R"([get_nothing()])"}},
+    {"minicpm3",
+     {"<|tool_call_start|>[get_weather(city=\"Oslo\", days=2)]\n```\n<|tool_call_end|>"},
+     {"<|tool_call_start|>[get_weather(days=2)]\n```\n<|tool_call_end|>"}},
     {"lfm2",
      {R"(<|tool_call_start|>[get_weather(city="Oslo", days=2)]<|tool_call_end|>)",
       R"(<|tool_call_start|>[get_weather(city="a \")\n\\ \u00e9 é")]<|tool_call_end|>)",

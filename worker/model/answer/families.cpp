@@ -247,6 +247,17 @@ Family json_list(std::string name, std::string sign, std::string open, std::stri
   return family;
 }
 
+// Python's notation within a fence, one call a line.
+Family minicpm3() {
+  return {.name = "minicpm3",
+          .signs = {"<|tool_call_start|>", "```python"},
+          .reasoning = {.open = "<|thought_start|>", .close = "<|thought_end|>"},
+          .calls = {.syntax = CallSyntax::kPython,
+                    .opens = {"<|tool_call_start|>"},
+                    .closers = {"```", "<|tool_call_end|>"},
+                    .name_ends = {"("}}};
+}
+
 Family phi4_mini() {
   return {
       .name = "phi-4-mini",
@@ -378,10 +389,12 @@ std::vector<Family> rows() {
       command_r("command-r", {"<|START_ACTION|>"}, "RESPONSE"),
       json_list("nemotron-v2", "<TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>"),
       apertus(),
+      minicpm3(),
       lfm2("<|tool_list_start|>"),
       lfm2("<|tool_call_start|>"),
       lfm2("\"List of tools: [\""),
       phi4_mini(),
+      json_list("functools", "functools[", "functools", ""),
       granite33(),
       apriel(),
       seed_oss(),

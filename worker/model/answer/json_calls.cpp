@@ -7,6 +7,9 @@
 namespace bulkhead::model::answer {
 namespace {
 
+// In the API's own shape, which some models write, an object of this name has the call's name and arguments.
+constexpr std::string_view kFunction = "function";
+
 bool is_one_of(const std::vector<std::string>& words, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
@@ -36,15 +39,25 @@ Routine Machine::json_calls(bool strict) {
 }
 
 Routine Machine::json_call(bool strict) {
-  JsonCall call{
-      .strict = strict, .started = false, .named = false, .name = {}, .id = {}, .held = {}};
+  JsonCall call{.strict = strict,
+                .inner = false,
+                .started = false,
+                .named = false,
+                .name = {},
+                .id = {},
+                .held = {}};
+  const bool complete = co_await json_members(call);
+  end_json_call(call, complete);
+  co_return call.named;
+}
+
+// Reads an object's members; gives false if the answer ended before its end, or the syntax is wrong.
+Routine Machine::json_members(JsonCall& call) {
   take(1);
-  bool complete = false;
   while (co_await blanks()) {
     if (front() == '}') {
       take(1);
-      complete = true;
-      break;
+      co_return true;
     }
     if (front() == ',') {
       take(1);
@@ -52,15 +65,14 @@ Routine Machine::json_call(bool strict) {
     }
     if (front() != '"') break;
     std::string key;
-    const Expect expect = strict && !call.named ? Expect::kCallKey : Expect::kAnything;
+    const Expect expect = call.strict && !call.named ? Expect::kCallKey : Expect::kAnything;
     if (!co_await json_string(key, expect)) break;
     if (!co_await next_is(':')) break;
     take(1);
     if (!co_await blanks()) break;
     if (!co_await json_member(call, key)) break;
   }
-  end_json_call(call, complete);
-  co_return call.named;
+  co_return false;
 }
 
 Routine Machine::json_member(JsonCall& call, const std::string& key) {
@@ -73,6 +85,9 @@ Routine Machine::json_member(JsonCall& call, const std::string& key) {
     call.name = name;
     call.named = true;
     if (!closed) co_return false;
+  } else if (key == kFunction && front() == '{' && !call.named && !call.inner) {
+    call.inner = true;
+    co_return co_await json_members(call);
   } else if (!keys.id.empty() && key == keys.id && front() == '"') {
     std::string id;
     if (!co_await json_string(id, Expect::kAnything)) co_return false;
@@ -175,7 +190,7 @@ bool Machine::may_be(Expect expect, std::string_view text) const {
     case Expect::kAnything:
       return true;
     case Expect::kCallKey:
-      return begins(keys.name) || begins("type") || begins("id") ||
+      return begins(keys.name) || begins("type") || begins("id") || begins(kFunction) ||
              std::any_of(keys.arguments.begin(), keys.arguments.end(), begins);
     case Expect::kToolName:
       return tools_.fit(text) != NameFit::kNone || text.find('\\') != std::string_view::npos;

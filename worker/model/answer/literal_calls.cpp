@@ -64,6 +64,7 @@ Routine Machine::bare_keys_call() {
 }
 
 Routine Machine::python_list(bool strict) {
+  if (!strict) co_await skip_fence();
   if (!co_await blanks()) co_return false;
   const bool listed = front() == '[';
   if (listed) take(1);

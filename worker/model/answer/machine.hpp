@@ -114,6 +114,7 @@ class Machine {
   enum class Expect : std::uint8_t { kAnything, kCallKey, kToolName, kFunctionWord };
   struct JsonCall {
     bool strict = false;   // before the name, only a call's own keys may come
+    bool inner = false;    // within `function`
     bool started = false;  // the call has begun
     bool named = false;
     std::string name = {};
@@ -124,6 +125,7 @@ class Machine {
 
   Routine json_block();
   Routine json_call(bool strict);
+  Routine json_members(JsonCall& call);
   Routine json_member(JsonCall& call, const std::string& key);
   void begin_json_call(JsonCall& call);
   void end_json_call(JsonCall& call, bool complete);

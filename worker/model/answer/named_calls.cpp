@@ -171,7 +171,7 @@ Routine Machine::read_id(CallName& name) {
   }
 }
 
-// Skips ```json if it is here.
+// Skips ``` and the name of a language if they are here.
 Routine Machine::skip_fence() {
   const Marks marks = {kFence};
   if (!co_await blanks()) co_return false;
