@@ -96,7 +96,9 @@ class Builder {
 
   // Says whether a call may follow a call. Without marks, nothing separates two calls; a harmony answer ends with its
   // call.
-  bool repeats() const { return !calls_.bare_json && calls_.syntax != CallSyntax::kChannels; }
+  bool repeats() const {
+    return !calls_.bare_json && !calls_.begun_by_prompt && calls_.syntax != CallSyntax::kChannels;
+  }
 
   NodeId block(NodeId next) {
     switch (calls_.syntax) {
@@ -305,6 +307,7 @@ class Builder {
     std::vector<NodeId> ways;
     for (const std::string& open : calls_.opens)
       ways.push_back(mark(open, first));
+    if (calls_.begun_by_prompt) ways.push_back(first);
     return grammar_->add(choice(std::move(ways)));
   }
 

@@ -90,6 +90,8 @@ const Row kRows[] = {
     {"apertus", "<|tools_prefix|>[{\"get_weather\": ", "}]<|tools_suffix|>"},
     {"apriel", "<tool_calls>[{\"name\": \"get_weather\", \"arguments\": ", "}]</tool_calls>"},
     {"functionary", "<function=get_weather>", "</function>"},
+    {"functionary-3.2", "get_weather\n", ""},
+    {"functionary-3.2", ">>>get_weather\n", ""},
     {"functools", "functools[{\"name\": \"get_weather\", \"arguments\": ", "}]"},
     {"command-r-text",
      "<|START_ACTION|>[\n {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", "

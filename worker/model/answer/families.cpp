@@ -329,6 +329,18 @@ Family seed_oss() {
   return family;
 }
 
+// Each part of an answer begins with its recipient on a line of its own; `all` is the user.
+Family functionary32() {
+  return {.name = "functionary-3.2",
+          .signs = {">>>all"},
+          .calls = {.syntax = CallSyntax::kNamed,
+                    .opens = {">>>"},
+                    .begun_by_prompt = true,
+                    .name_ends = {"\n"},
+                    .code_open = ">>>python\n"},
+          .skips = {">>>all\n"}};
+}
+
 Family functionary() {
   return {.name = "functionary",
           .signs = {"<function="},
@@ -399,6 +411,7 @@ std::vector<Family> rows() {
       apriel(),
       seed_oss(),
       function_tags("qwen3-coder", {"<function=", "<parameter="}, "tool_call", true),
+      functionary32(),
       functionary(),
       llama4(),
       llama3(),

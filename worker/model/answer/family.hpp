@@ -91,6 +91,8 @@ struct Calls {
   // mark. It is held back until it is known to be one; a key or a name that can't belong to a call decides that it is
   // none.
   bool bare_json = false;
+  // An answer begins behind the first of `opens`, because the prompt ends with it (functionary 3.2).
+  bool begun_by_prompt = false;
   bool adjacent = false;  // only blanks separate calls in JSON (MiniMax M1)
   JsonKeys keys = {};
   NameForm name_form = NameForm::kPlain;

@@ -2,6 +2,7 @@
 #include "worker/model/answer/machine.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "worker/model/answer/json_text.hpp"
 
@@ -28,6 +29,10 @@ Machine::Machine(const Family& family, AnswerRequest request)
 
 void Machine::read_prompt(std::string_view prompt_end) {
   const Reasoning& reasoning = family_.reasoning;
+  if (family_.calls.begun_by_prompt) {
+    input_ = family_.calls.opens[0];
+    of_prompt_ = input_.size();
+  }
   if (family_.calls.syntax == CallSyntax::kChannels) {
     const std::size_t start = prompt_end.rfind("<|start|>");
     if (start != std::string_view::npos) prompt_header_ = prompt_end.substr(start + 9);
@@ -113,7 +118,11 @@ Machine::Scan Machine::scan(std::span<const std::string_view> marks) const {
         longest = i;
       }
     }
-    if (longest < marks.size() && (ended_ || !begins)) return {Found::kMark, longest, {}};
+    // If a limit cut the longer mark, its beginning is not the shorter one.
+    const bool cut_within =
+        begins && cut() && longest < marks.size() && text.size() > marks[longest].size();
+    if (longest < marks.size() && (ended_ || !begins) && !cut_within)
+      return {Found::kMark, longest, {}};
     if (begins) return {ended_ ? Found::kPartial : Found::kUndecided, 0, text};
     first = text.find_first_of(firsts, 1);
   }
@@ -144,25 +153,29 @@ void Machine::begin_attempt() {
 
 void Machine::abandon() {
   attempting_ = false;
-  out_.content(attempt_);
+  const std::size_t of_prompt = std::min(std::exchange(of_prompt_, 0), attempt_.size());
+  out_.content(std::string_view(attempt_).substr(of_prompt));
   attempt_.clear();
 }
 
 void Machine::forget_attempt() {
   attempting_ = false;
+  of_prompt_ = 0;
   attempt_.clear();
   out_.mark();
 }
 
 void Machine::begin_call(std::string_view name, std::string_view id) {
   attempting_ = false;
+  of_prompt_ = 0;
   attempt_.clear();
   out_.begin_call(name, id);
 }
 
 void Machine::text_or_attempt(std::string_view piece) {
   if (!attempting_) {
-    out_.content(piece);
+    const std::size_t of_prompt = std::exchange(of_prompt_, 0);
+    out_.content(piece.substr(of_prompt));
     take(piece.size());
     return;
   }
@@ -234,7 +247,7 @@ Routine Machine::text() {
     } else if (next.found == Found::kEnd) {
       if (attempting_) cut() ? forget_attempt() : abandon();
       co_return true;
-    } else if (next.found == Found::kPartial && cut() && among_calls()) {
+    } else if (next.found == Found::kPartial && cut() && (among_calls() || of_prompt_ > 0)) {
       take(next.text.size());  // the part of a mark that a limit left is not text
       forget_attempt();
     } else {
@@ -281,6 +294,7 @@ void Machine::plain_act(Act act, std::size_t which, std::size_t bytes) {
       out_.mark();
       break;
     case Act::kSkip:
+      of_prompt_ = 0;
       take(bytes);
       out_.mark();
       break;

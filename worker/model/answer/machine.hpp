@@ -203,6 +203,7 @@ class Machine {
   bool calls_or_content_;
   std::string input_;
   std::size_t at_ = 0;
+  std::size_t of_prompt_ = 0;  // how many bytes at the start of the input stand in the prompt
   bool ended_ = false;
   Ended how_ = Ended::kStop;
   Output out_;
