@@ -220,8 +220,7 @@ Result<OfferedTools> add_tools(Grammar& grammar, const Calls& calls, std::string
   constrain::Notation notation;
   if (calls.syntax == CallSyntax::kPython) notation.form = constrain::Notation::Form::kPython;
   if (calls.syntax == CallSyntax::kBareKeys) {
-    notation = {constrain::Notation::Form::kMarked, spell(model::answer::kStringMark),
-                std::string(model::answer::kStringMark)};
+    notation = {constrain::Notation::Form::kMarked, spell(calls.string_mark), calls.string_mark};
   }
   return ToolReader(grammar, calls, std::move(notation)).read(tools, named);
 }

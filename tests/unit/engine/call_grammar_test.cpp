@@ -274,6 +274,9 @@ const std::vector<Notation> kNotations = {
      {R"([get_weather(city="Oslo", days=2)])", R"(<|python_start|>[get_time()])",
       R"([get_time(), get_time(a=[True, None, {"b": False}])])"},
      {R"([get_weather(city="Oslo", days=0)])", R"(get_time())", R"([get_nothing()])"}},
+    {"function-gemma",
+     {"<start_function_call>call:get_weather{city:<escape>Oslo<escape>,days:2}<end_function_call>"},
+     {"<start_function_call>call:get_weather{days:2}<end_function_call>"}},
     {"minicpm3",
      {"<|tool_call_start|>[get_weather(city=\"Oslo\", days=2)]\n```\n<|tool_call_end|>"},
      {"<|tool_call_start|>[get_weather(days=2)]\n```\n<|tool_call_end|>"}},
@@ -321,7 +324,8 @@ TEST(CallGrammar, ValuesOfAllKindsKeepTheirSchemaInEachNotation) {
     ASSERT_TRUE(made.ok()) << made.error().message();
     int read = 0;
     for (int i = 0; i < 30 && !(kSample && read > 3); ++i) {
-      const std::string text = walk(made->grammar, std::string(model::answer::kStringMark), random);
+      const std::string text =
+          walk(made->grammar, model::answer::family_named("gemma4")->calls.string_mark, random);
       if (text.empty()) continue;
       model::answer::AnswerParser parser(*model::answer::family_named(row.family),
                                          {*model::answer::Tools::from_json(tools), "", 1});
@@ -383,7 +387,7 @@ TEST(CallGrammar, TheParserReadsAsCallsWhatItLetsThrough) {
       const model::answer::Tags& tags = family.calls.tags;
       std::string closing = (tags.strip_newlines ? "\n" : "") + tags.value_close;
       if (family.calls.syntax == model::answer::CallSyntax::kBareKeys)
-        closing = model::answer::kStringMark;
+        closing = family.calls.string_mark;
       const std::string text = walk(made->grammar, closing, random);
       if (text.empty()) continue;
       const bool channels = family.calls.syntax == model::answer::CallSyntax::kChannels;

@@ -263,8 +263,9 @@ TEST(ToolChoice, EachFamilyCanBeMadeToCall) {
   for (const model::answer::Family& family : model::answer::families()) {
     if (family.calls.syntax == model::answer::CallSyntax::kNone) continue;
     const model::answer::Calls& calls = family.calls;
-    std::vector<std::string> marks = {calls.section, calls.tags.param_open, calls.tags.key_close,
-                                      calls.tags.value_open, calls.tags.value_close};
+    std::vector<std::string> marks = {calls.section,          calls.tags.param_open,
+                                      calls.tags.key_close,   calls.tags.value_open,
+                                      calls.tags.value_close, calls.string_mark};
     for (const auto* more : {&calls.opens, &calls.closers, &calls.name_ends, &calls.other_marks})
       marks.insert(marks.end(), more->begin(), more->end());
     std::ranges::sort(marks);

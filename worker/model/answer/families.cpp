@@ -169,7 +169,19 @@ Family gemma4() {
                     .closers = {"<tool_call|>"},
                     .name_form = NameForm::kCallWord,
                     .name_stops = {"{", "<tool_call|>"},
-                    .other_marks = {std::string(kStringMark)}}};
+                    .string_mark = "<|\"|>"}};
+}
+
+Family function_gemma() {
+  return {.name = "function-gemma",
+          .signs = {"<start_function_call>"},
+          .calls = {.syntax = CallSyntax::kBareKeys,
+                    .opens = {"<start_function_call>"},
+                    .closers = {"<end_function_call>"},
+                    .name_form = NameForm::kCallWord,
+                    .name_stops = {"{", "<end_function_call>"},
+                    .string_mark = "<escape>"},
+          .skips = {"<start_function_response>"}};
 }
 
 // V3.2 and V4 differ in the section's name only.
@@ -265,6 +277,13 @@ Family phi4_mini() {
       .reasoning = kThink,
       .calls = {
           .syntax = CallSyntax::kJson, .opens = {"<|tool_call|>"}, .closers = {"<|/tool_call|>"}}};
+}
+
+// Templates may show a call without the word.
+Family functools() {
+  Family family = json_list("functools", "functools[", "functools", "");
+  family.calls.bare_json = true;
+  return family;
 }
 
 Family granite33() {
@@ -392,6 +411,7 @@ std::vector<Family> rows() {
       solar_open(),
       gpt_oss(),
       gemma4(),
+      function_gemma(),
       deepseek_dsml("deepseek-v4", {"DSML", "tool_calls>"}, "tool_calls"),
       deepseek_dsml("deepseek-v3.2", {"DSML"}, "function_calls"),
       deepseek(),
@@ -406,7 +426,7 @@ std::vector<Family> rows() {
       lfm2("<|tool_call_start|>"),
       lfm2("\"List of tools: [\""),
       phi4_mini(),
-      json_list("functools", "functools[", "functools", ""),
+      functools(),
       granite33(),
       apriel(),
       seed_oss(),
@@ -452,8 +472,8 @@ bool has_mark(const Family& family, std::string_view text) {
   for (const std::string* mark :
        {&family.reasoning.open, &family.reasoning.close, &family.response.open,
         &family.response.close, &calls.section, &calls.name_tail, &calls.id_open, &calls.id_close,
-        &calls.code_open, &tags.param_open, &tags.key_close, &tags.value_open, &tags.value_close,
-        &tags.call_close, &tags.type_end}) {
+        &calls.code_open, &calls.string_mark, &tags.param_open, &tags.key_close, &tags.value_open,
+        &tags.value_close, &tags.call_close, &tags.type_end}) {
     if (mark->find(text) != std::string::npos) return true;
   }
   for (const auto* marks : {&calls.opens, &calls.closers, &calls.name_ends, &calls.name_stops,

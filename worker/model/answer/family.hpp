@@ -27,9 +27,6 @@ enum class CallSyntax : std::uint8_t {
   kChannels,   // harmony (gpt-oss): messages with a header that names channel and recipient
 };
 
-// For kBareKeys: stands before and behind a string.
-inline constexpr std::string_view kStringMark = "<|\"|>";
-
 // What stands where a name is expected.
 enum class NameForm : std::uint8_t {
   kPlain,
@@ -87,7 +84,7 @@ struct Calls {
   std::vector<std::string> closers = {};
   // the family's own models omit them: the parser accepts them, the grammar never asks for them
   bool closers_left_out = false;
-  // An answer that begins with `{` (in a list's syntax with `[`, in Python's with either) may be a call without any
+  // An answer that begins with `{` (where calls are a list, also with `[`) may be a call without any
   // mark. It is held back until it is known to be one; a key or a name that can't belong to a call decides that it is
   // none.
   bool bare_json = false;
@@ -104,6 +101,7 @@ struct Calls {
   std::string id_close = {};   // an id stands before the name, up to this mark (Solar Open)
   std::string code_open = {};  // begins a call of the tool `python` with plain code (functionary)
   Tags tags = {};
+  std::string string_mark = {};  // kBareKeys: stands before and behind a string
   // Marks of the syntax that are in no other field: those of headers and strings.
   std::vector<std::string> other_marks = {};
 };
@@ -111,8 +109,7 @@ struct Calls {
 // Returns what a call without any mark may begin with.
 inline std::string_view bare_begins(const Calls& calls) {
   if (!calls.bare_json) return {};
-  if (calls.syntax == CallSyntax::kPython) return "[{";
-  return calls.syntax == CallSyntax::kJson ? "{" : "[";
+  return calls.syntax == CallSyntax::kJson ? "{" : "[{";
 }
 
 struct Family {

@@ -173,7 +173,8 @@ Routine Machine::scalar(Nesting& nesting, bool python) {
   } else if (c == '"') {
     whole = co_await json_value(Sink::kArguments, nullptr);
   } else {
-    const Marks marks = {python ? std::string_view() : kStringMark};
+    const std::string_view mark = family_.calls.string_mark;
+    const Marks marks = {python ? std::string_view() : mark};
     Scan next = scan(marks);
     while (next.found == Found::kUndecided) {
       co_await input();
@@ -232,8 +233,8 @@ Routine Machine::bare_word(const Nesting& nesting, bool python, std::string_view
 }
 
 Routine Machine::marked_string() {
-  const Marks marks = {kStringMark};
-  take(kStringMark.size());
+  const Marks marks = {family_.calls.string_mark};
+  take(marks[0].size());
   out_.arguments("\"");
   for (;;) {
     const Scan next = scan(marks);
@@ -249,7 +250,7 @@ Routine Machine::marked_string() {
       continue;
     }
     const bool whole = next.found == Found::kMark;
-    take(whole ? kStringMark.size() : next.text.size());
+    take(whole ? marks[0].size() : next.text.size());
     if (whole || !cut()) out_.arguments("\"");
     co_return whole;
   }
