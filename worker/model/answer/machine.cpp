@@ -174,7 +174,8 @@ void Machine::begin_call(std::string_view name, std::string_view id) {
 
 void Machine::text_or_attempt(std::string_view piece) {
   if (!attempting_) {
-    const std::size_t of_prompt = std::exchange(of_prompt_, 0);
+    const std::size_t of_prompt = std::min(of_prompt_, piece.size());
+    of_prompt_ -= of_prompt;
     out_.content(piece.substr(of_prompt));
     take(piece.size());
     return;
