@@ -92,6 +92,7 @@ const Row kRows[] = {
     {"functionary", "<function=get_weather>", "</function>"},
     {"functionary-3.2", "get_weather\n", ""},
     {"functionary-3.2", ">>>get_weather\n", ""},
+    {"hunyuan-a13b", "<tool_calls>[{\"name\": \"get_weather\", \"arguments\": ", "}]</tool_calls>"},
     {"functools", "functools[{\"name\": \"get_weather\", \"arguments\": ", "}]"},
     {"command-r-text",
      "<|START_ACTION|>[\n {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", "

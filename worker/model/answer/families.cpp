@@ -293,6 +293,13 @@ Family granite33() {
   return family;
 }
 
+Family hunyuan_a13b() {
+  Family family = json_list("hunyuan-a13b", "<tool_calls>[", "<tool_calls>", "</tool_calls>");
+  family.signs.emplace_back("</think>");
+  family.response = {.open = "<answer>", .close = "</answer>"};
+  return family;
+}
+
 Family apriel() {
   Family family = json_list("apriel", "<tool_calls>[", "<tool_calls>", "</tool_calls>");
   family.reasoning = {.open = "Here are my reasoning steps:",
@@ -429,6 +436,7 @@ std::vector<Family> rows() {
       phi4_mini(),
       functools(),
       granite33(),
+      hunyuan_a13b(),
       apriel(),
       seed_oss(),
       function_tags("qwen3-coder", {"<function=", "<parameter="}, "tool_call", true),
