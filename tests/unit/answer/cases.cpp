@@ -31,12 +31,13 @@ std::vector<std::string> marks_of(const Case& each) {
 
 // Says whether what is left is blanks, and perhaps the beginning of a mark.
 bool may_be_left(const Case& each, std::string_view text) {
+  const std::string_view with_blanks = text;  // a mark may begin with one
   text = text.substr(std::min(text.find_first_not_of(kBlanks), text.size()));
   if (text.empty()) return true;
   if (bare_begins(family_named(each.family)->calls).find(text[0]) != std::string_view::npos)
     return true;
   for (const std::string& mark : marks_of(each)) {
-    if (mark.starts_with(text)) return true;
+    if (mark.starts_with(text) || mark.starts_with(with_blanks)) return true;
   }
   return false;
 }

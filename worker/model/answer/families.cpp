@@ -161,6 +161,25 @@ Family gpt_oss() {
                                     "<|end|>", "<|return|>", "<|call|>"}}};
 }
 
+// Headers as in harmony, which name the recipient, but calls in tags.
+Family muse() {
+  return {.name = "muse",
+          .signs = {"<atem:invoke"},
+          .reasoning = {.open = " to=self<|message|>", .close = "<|eom|>", .anywhere = true},
+          .calls = {.syntax = CallSyntax::kTagged,
+                    .section = "<atem:function_calls>",
+                    .opens = {"<atem:invoke name=\""},
+                    .closers = {"</atem:invoke>", "</atem:function_calls>"},
+                    .name_ends = {"\">"},
+                    .tags = {.param_open = "<atem:parameter name=\"",
+                             .key_close = "\">",
+                             .value_close = "</atem:parameter>",
+                             .call_close = "</atem:invoke>"}},
+          .skips = {" to=user<|message|>", "<|eom|>", "<|start|>assistant"},
+          .skip_before_name = " to=",
+          .skip_behind_name = "<|message|>"};
+}
+
 Family gemma4() {
   return {.name = "gemma4",
           .signs = {"<|tool_call>call:"},
@@ -417,6 +436,7 @@ std::vector<Family> rows() {
       kimi(),
       kimi_k3(),
       solar_open(),
+      muse(),
       gpt_oss(),
       gemma4(),
       function_gemma(),

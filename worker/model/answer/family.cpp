@@ -37,7 +37,8 @@ bool has_mark(const Family& family, std::string_view text) {
        {&family.reasoning.open, &family.reasoning.close, &family.response.open,
         &family.response.close, &calls.section, &calls.name_tail, &calls.id_open, &calls.id_close,
         &calls.code_open, &calls.string_mark, &tags.param_open, &tags.key_close, &tags.value_open,
-        &tags.value_close, &tags.call_close, &tags.type_end}) {
+        &tags.value_close, &tags.call_close, &tags.type_end, &family.skip_before_name,
+        &family.skip_behind_name}) {
     if (mark->find(text) != std::string::npos) return true;
   }
   for (const auto* marks : {&calls.opens, &calls.closers, &calls.name_ends, &calls.name_stops,

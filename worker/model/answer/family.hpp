@@ -120,6 +120,9 @@ struct Family {
   Calls calls = {};
   // Marks without meaning, which are dropped wherever text may stand: those of messages within an answer.
   std::vector<std::string> skips = {};
+  // With an offered tool's name between the two, such a mark as well: the header of a message to the tool.
+  std::string skip_before_name = {};
+  std::string skip_behind_name = {};
 };
 
 // Returns the rows, in the order in which they are tried.

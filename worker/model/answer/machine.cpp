@@ -22,6 +22,7 @@ Machine::Machine(const Family& family, AnswerRequest request)
     : family_(family),
       tools_(std::move(request.tools)),
       calls_or_content_(request.calls_or_content),
+      skips_(family.skips),
       out_(request.id_seed),
       answer_((read_prompt(request.prompt_end), answer())) {
   answer_.enter();
@@ -29,6 +30,10 @@ Machine::Machine(const Family& family, AnswerRequest request)
 
 void Machine::read_prompt(std::string_view prompt_end) {
   const Reasoning& reasoning = family_.reasoning;
+  if (!family_.skip_behind_name.empty()) {
+    for (const Tool& tool : tools_.all())
+      skips_.push_back(family_.skip_before_name + tool.name + family_.skip_behind_name);
+  }
   if (family_.calls.begun_by_prompt) {
     input_ = family_.calls.opens[0];
     of_prompt_ = input_.size();
@@ -211,7 +216,7 @@ Machine::Acts Machine::acts() const {
     const bool may_open = nothing_yet || family_.response.open == reasoning.close;
     if (may_open && !response_open_ && !response_done_)
       result.add(family_.response.open, Act::kOpen);
-    for (const std::string& mark : family_.skips)
+    for (const std::string& mark : skips_)
       result.add(mark, Act::kSkip);
   }
   if (tools_.empty() || calls.syntax == CallSyntax::kNone) return result;
@@ -248,7 +253,8 @@ Routine Machine::text() {
     } else if (next.found == Found::kEnd) {
       if (attempting_) cut() ? forget_attempt() : abandon();
       co_return true;
-    } else if (next.found == Found::kPartial && cut() && (among_calls() || of_prompt_ > 0)) {
+    } else if (next.found == Found::kPartial && cut() &&
+               (among_calls() || of_prompt_ > 0 || !skips_.empty())) {
       take(next.text.size());  // the part of a mark that a limit left is not text
       forget_attempt();
     } else {

@@ -206,6 +206,7 @@ class Machine {
   std::size_t of_prompt_ = 0;  // how many bytes at the start of the input stand in the prompt
   bool ended_ = false;
   Ended how_ = Ended::kStop;
+  std::vector<std::string> skips_;
   Output out_;
   RoutineStack stack_;
 
