@@ -185,9 +185,14 @@ void Machine::text_or_attempt(std::string_view piece) {
     take(piece.size());
     return;
   }
-  const bool blank = trimmed(piece).empty();
-  take(piece.size());
-  if (!blank) abandon();
+  const std::size_t first = piece.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return take(piece.size());
+  // What follows the first character is looked at again: more marks count outside an attempt.
+  std::size_t end = first + 1;
+  while (end < piece.size() && (static_cast<unsigned char>(piece[end]) & 0xC0) == 0x80)
+    ++end;
+  take(end);
+  abandon();
 }
 
 // ---- the answer ----
