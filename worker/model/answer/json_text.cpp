@@ -1,9 +1,6 @@
 #include "worker/model/answer/json_text.hpp"
 
-#include <algorithm>
 #include <charconv>
-#include <iterator>
-#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -140,55 +137,12 @@ bool is_json_object(std::string_view text) {
   return !text.empty() && text[0] == '{' && is_json(text);
 }
 
-namespace {
-
-// Python's constants and their JSON.
-constexpr std::pair<std::string_view, std::string_view> kConstants[] = {
-    {"True", "true"}, {"False", "false"}, {"None", "null"}};
-
-// Appends the string that begins with a quote at `at`; returns where it ends.
-std::size_t append_python_string(std::string_view text, std::size_t at, std::string& json) {
-  const char quote = text[at++];
-  json += '"';
-  for (; at < text.size() && text[at] != quote; ++at) {
-    const bool escape = text[at] == '\\' && at + 1 < text.size();
-    if (escape && text[at + 1] != '\'') {
-      json += text.substr(at++, 2);
-    } else {
-      at += escape ? 1 : 0;
-      append_escaped(json, text.substr(at, 1));
-    }
-  }
-  json += '"';
-  return at + 1;
-}
-
-// Writes Python's constants, lists and dicts as JSON; the result is no JSON if the text is nothing of that kind.
-std::string python_as_json(std::string_view text) {
-  std::string json;
-  for (std::size_t at = 0; at < text.size();) {
-    const auto* constant =
-        std::find_if(std::begin(kConstants), std::end(kConstants),
-                     [&](const auto& each) { return text.substr(at).starts_with(each.first); });
-    if (constant != std::end(kConstants)) {
-      json += constant->second;
-      at += constant->first.size();
-    } else if (text[at] == '\'' || text[at] == '"') {
-      at = append_python_string(text, at, json);
-    } else {
-      json += text[at++];
-    }
-  }
-  return json;
-}
-
-}  // namespace
-
 std::string typed_value(std::string_view text) {
   const std::string_view value = trimmed(text);
-  if (is_json(value)) return std::string(value);
-  std::string json = python_as_json(value);
-  return is_json(json) ? json : json_quoted(text);
+  if (value == "True") return "true";
+  if (value == "False") return "false";
+  if (value == "None") return "null";
+  return is_json(value) ? std::string(value) : json_quoted(text);
 }
 
 std::string arguments_of(std::string_view value) {

@@ -41,8 +41,8 @@ bool unescape(std::string_view inside, std::string& out);
 bool is_json(std::string_view text);
 bool is_json_object(std::string_view text);
 
-// Returns a value that need not be a text as JSON: JSON stays as it is, Python's constants, lists and dicts become
-// JSON (some templates show them so), and anything else becomes a string.
+// Returns a value that need not be a text as JSON: JSON stays as it is, True, False and None become JSON, and
+// anything else becomes a string.
 std::string typed_value(std::string_view text);
 
 // Returns a call's arguments if they may be any JSON value: the text of an object, or of an object inside a string;
