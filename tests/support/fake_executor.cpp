@@ -7,6 +7,8 @@
 #include <set>
 #include <utility>
 
+#include <gtest/gtest.h>
+
 #include "config/base/splitmix.hpp"
 
 namespace bulkhead::test {
@@ -44,6 +46,43 @@ FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits)
       sampler_(limits.vocabulary),
       slots_((std::size_t{limits.total_pages} + limits.window_pages) * limits.page_tokens),
       states_(limits.states, 0xDEADBEEFDEAD) {}
+
+bool FakeExecutor::is_present(engine::PageIndex page) const {
+  return page < limits_.pages_at_first() || page >= limits_.total_pages ||
+         slabs.contains((page - limits_.first_pages) / limits_.slab_pages);
+}
+
+// New memory has anything in it, but nothing that anybody has computed.
+void FakeExecutor::forget_slab(std::uint32_t slab) {
+  const std::size_t slots = std::size_t{limits_.slab_pages} * limits_.page_tokens;
+  const std::size_t first =
+      (limits_.first_pages + std::size_t{slab} * limits_.slab_pages) * limits_.page_tokens;
+  std::fill_n(slots_.begin() + static_cast<std::ptrdiff_t>(first), slots, Slot{});
+}
+
+bool FakeExecutor::grow(std::uint32_t slab) {
+  EXPECT_LT(slab, limits_.slabs());
+  EXPECT_FALSE(slabs.contains(slab));
+  if (!has_memory()) return false;
+  slabs.insert(slab);
+  forget_slab(slab);
+  return true;
+}
+
+void FakeExecutor::shrink(std::uint32_t slab) {
+  EXPECT_EQ(slabs.erase(slab), 1U);
+  for (const auto& lot : lot_pages_) {
+    EXPECT_TRUE(std::ranges::all_of(lot, [this](auto page) { return is_present(page); }))
+        << "a lot in flight has a page of the slab";
+  }
+  for (const Pending& step : in_flight_) {
+    for (const auto& table : step.tables)
+      EXPECT_TRUE(std::ranges::all_of(table, [this](auto page) { return is_present(page); }))
+          << "a step in flight has a page of the slab";
+  }
+  forget_slab(slab);
+  ++slabs_returned;
+}
 
 std::uint64_t FakeExecutor::hash_after(std::span<const engine::TokenId> history) const {
   std::uint64_t hash = 0, seen = 0;
@@ -170,6 +209,7 @@ Status FakeExecutor::check(const engine::Step& step) const {
     if (distinct.size() != pages.size()) return broken("a page twice in one sequence");
     for (const engine::PageIndex page : pages) {
       if (page >= limits_.total_pages) return broken("a page that does not exist");
+      if (!is_present(page)) return broken("a page without memory");
       ++users[page];
     }
   }
@@ -316,6 +356,9 @@ Status FakeExecutor::start_sums(std::span<const engine::PageIndex> pages,
       }
     }
   }
+  if (!std::ranges::all_of(pages, [this](auto page) { return is_present(page); }))
+    return broken("a page without memory to sum");
+  lot_pages_.emplace_back(pages.begin(), pages.end());
   weight_bytes_looked_at += weight_bytes;
   std::vector<engine::PageSum>& lot = lots_.emplace_back();
   for (const engine::PageIndex page : pages)
@@ -327,6 +370,7 @@ Result<std::span<const engine::PageSum>> FakeExecutor::finish_sums() {
   if (lots_.empty()) return broken("no sums are in flight");
   sums_ = std::move(lots_.front());
   lots_.pop_front();
+  lot_pages_.pop_front();
   return std::span<const engine::PageSum>(sums_);
 }
 

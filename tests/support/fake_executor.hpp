@@ -12,6 +12,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,6 +49,11 @@ class FakeExecutor : public engine::Executor {
   std::uint32_t poisoned_outputs = 0;
   // So many steps, from the next one to be awaited on, are lost (Executor::lost()).
   std::uint32_t steps_to_lose = 0;
+  // Whether the device has memory for another slab of pages.
+  std::function<bool()> has_memory = [] { return true; };
+  // The slabs that have memory, and how many have had theirs taken back.
+  std::set<std::uint32_t> slabs;
+  std::uint32_t slabs_returned = 0;
   // Changes a bit in this page.
   void spoil(engine::PageIndex page) { ++slots_[std::size_t{page} * limits_.page_tokens].past; }
   // Changes a bit in this slot of states.
@@ -56,6 +62,7 @@ class FakeExecutor : public engine::Executor {
   void forget_steps() {
     in_flight_.clear();
     lots_.clear();
+    lot_pages_.clear();
   }
   std::uint64_t weight_bytes_looked_at = 0;
   // The number of rows of logits for which the host has memory.
@@ -76,6 +83,8 @@ class FakeExecutor : public engine::Executor {
   const engine::ExecutorLimits& limits() const override { return limits_; }
   Status reserve_logits(std::uint32_t outputs) override;
   Status reserve_masks() override;
+  bool grow(std::uint32_t slab) override;
+  void shrink(std::uint32_t slab) override;
   Status submit(const engine::Step& step) override;
   Status choose(std::span<const Mask> masks) override;
   Result<std::span<const engine::ColumnOutput>> wait() override;
@@ -90,6 +99,8 @@ class FakeExecutor : public engine::Executor {
 
  private:
   bool lost_ = false;
+  bool is_present(engine::PageIndex page) const;
+  void forget_slab(std::uint32_t slab);
   std::uint64_t hash_after(std::span<const engine::TokenId> history) const;
 
   struct Slot {
@@ -139,6 +150,7 @@ class FakeExecutor : public engine::Executor {
   bool masks_reserved_ = false;
   std::deque<Pending> in_flight_;
   std::deque<std::vector<engine::PageSum>> lots_;
+  std::deque<std::vector<engine::PageIndex>> lot_pages_;
   std::vector<engine::PageSum> sums_;
   std::vector<engine::Output> outputs_submitted_;  // of the latest step
   // What the outputs of the step that was computed last chose.

@@ -31,6 +31,9 @@ Engine::Engine(Executor& executor, const Language& language, EngineOptions optio
       sampler_(executor.limits().vocabulary),
       speculator_(executor.limits().max_drafts > 0 ? options_.speculation : Speculation::kOff),
       preparer_(language) {
+  scheduler_.set_grow([this](std::uint32_t slab) { return grow_cache(slab); });
+  slabs_needed_at_.resize(executor.limits().slabs());
+  slabs_leave_after_.resize(executor.limits().slabs());
   scheduler_.set_ledger(&guard_);
   scheduler_.set_state_ledger(&guard_);
   if (options_.draft_model != nullptr && speculator_.on()) {

@@ -71,6 +71,8 @@ struct EngineOptions {
   Executor* draft_model = nullptr;
   // The background compares all memory once in this time (page_guard.hpp); 0: never.
   std::chrono::seconds check_memory{0};
+  // A slab of KV pages goes back to the device when fewer slabs have sufficed for so long; 0: never.
+  std::chrono::seconds keep_slabs{0};
   std::function<Clock::time_point()> now = Clock::now;
 };
 
@@ -168,6 +170,10 @@ class Engine {
   Status submit_steps();
   Result<bool> ask_draft_model();
   Status look_at_memory(std::uint64_t step);
+  bool grow_cache(std::uint32_t slab);
+  std::vector<EnteredPage> present_of(std::span<const EnteredPage> pages) const;
+  void give_slabs_back();
+  void note_slabs_needed(Clock::time_point now);
   void leave_out_states(std::span<const EnteredState> states);
   void mark_started();
   void make_masks();
@@ -208,6 +214,13 @@ class Engine {
   Emit emit_;
   Scheduler scheduler_;
   PageGuard guard_;
+  // For each number of slabs: when pages in use last took so many.
+  std::vector<Clock::time_point> slabs_needed_at_;
+  // For each slab: nobody has its pages any more, but steps up to this one may still read them. 0: not so.
+  std::vector<std::uint64_t> slabs_leave_after_;
+  std::uint32_t most_pages_used_ = 0;            // since the last look at slabs
+  std::optional<Clock::time_point> refused_at_;  // when the device had no memory for a slab
+  Clock::time_point slabs_looked_at_{};
   Sampler sampler_;
   std::unique_ptr<DraftModel> draft_model_;  // null: none; declared before requests_, which hold its pages
   Speculator speculator_;

@@ -1,6 +1,8 @@
 // The engine's part that deals with pages and states that the guard finds changed, and with those that a
 // predecessor left.
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/base/log.hpp"
@@ -8,13 +10,69 @@
 
 namespace bulkhead::engine {
 
+// Asks the device for a slab's memory, but not again and again while there is none.
+bool Engine::grow_cache(std::uint32_t slab) {
+  constexpr std::chrono::seconds kBetweenRefusals{1};
+  const Clock::time_point now = options_.now();
+  if (refused_at_ && now - *refused_at_ < kBetweenRefusals) return false;
+  refused_at_.reset();
+  // Its memory is still there if the steps that may read its pages have not ended yet.
+  const bool still_there = std::exchange(slabs_leave_after_[slab], 0) != 0;
+  if (!still_there && !executor_.grow(slab)) {
+    refused_at_ = now;
+    counts_.add("kv_slabs_refused_total");
+    return false;
+  }
+  slabs_needed_at_[scheduler_.pool().slabs_present()] = now;
+  return true;
+}
+
+// While sequences run, slabs up to the eager size are needed for what the prefix cache has there.
+void Engine::note_slabs_needed(Clock::time_point now) {
+  const ExecutorLimits& limits = executor_.limits();
+  const std::uint32_t used = std::exchange(most_pages_used_, scheduler_.pool().used_pages());
+  const std::uint32_t pages = used > 0 ? std::max(used, limits.eager_pages) : 0;
+  const std::uint32_t behind = pages - std::min(pages, limits.first_pages);
+  const std::size_t slabs = std::min<std::size_t>(
+      (behind + limits.slab_pages - 1) / limits.slab_pages, slabs_needed_at_.size());
+  std::fill_n(slabs_needed_at_.begin(), slabs, now);
+}
+
+// Gives back slabs when fewer have sufficed for some time. Steps in flight may still read a page that no sequence has
+// any more (PageList::publish), so the device keeps the memory until these steps have ended.
+void Engine::give_slabs_back() {
+  constexpr std::chrono::milliseconds kBetweenLooks{250};
+  if (slabs_needed_at_.empty() || options_.keep_slabs.count() == 0) return;
+  const Clock::time_point now = options_.now();
+  most_pages_used_ = std::max(most_pages_used_, scheduler_.pool().used_pages());
+  if (now - slabs_looked_at_ >= kBetweenLooks) {
+    slabs_looked_at_ = now;
+    note_slabs_needed(now);
+    const std::uint32_t present = scheduler_.pool().slabs_present();
+    if (present > 0 && now - slabs_needed_at_[present - 1] >= options_.keep_slabs)
+      scheduler_.let_slab_leave();
+  }
+  if (const std::optional<std::uint32_t> slab = scheduler_.slab_that_left())
+    slabs_leave_after_[*slab] = std::max<std::uint64_t>(steps_submitted_, 1);
+  for (std::uint32_t slab = 0; slab < slabs_leave_after_.size(); ++slab) {
+    std::uint64_t& after = slabs_leave_after_[slab];
+    if (after == 0 || (scheduler_.in_flight() > 0 && steps_ended_ < after)) continue;
+    after = 0;
+    executor_.shrink(slab);
+    counts_.add("kv_slabs_returned_total");
+  }
+}
+
 // Takes the results of the comparisons that were started before this step. Sequences that use a changed page
 // have to compute their tokens again.
 Status Engine::look_at_memory(std::uint64_t step) {
   BULKHEAD_TRY(const DamagedMemory found, guard_.collect(step));
   if (!found.states.empty()) leave_out_states(found.states);
   const std::span<const PageIndex> damaged = found.pages;
-  if (damaged.empty()) return {};
+  if (damaged.empty()) {
+    give_slabs_back();
+    return {};
+  }
   if (!scheduler_.can_leave_out(damaged)) {
     return Error(ErrorCode::kDeviceLost,
                  std::to_string(damaged.size()) +
@@ -47,8 +105,22 @@ void Engine::leave_out_states(std::span<const EnteredState> states) {
       states.size(), states.front().slot, left_out, again);
 }
 
+// Returns the pages whose memory is there, without those that follow an absent one.
+std::vector<EnteredPage> Engine::present_of(std::span<const EnteredPage> pages) const {
+  const PagePool& pool = scheduler_.pool();
+  std::vector<bool> there(pool.all_pages());
+  std::vector<EnteredPage> present;
+  for (const EnteredPage& page : pages) {
+    const bool follows = page.before == PrefixIndex::kRoot || there[page.before];
+    if (!follows || !(pool.is_present(page.page) || pool.windows().owns(page.page))) continue;
+    there[page.page] = true;
+    present.push_back(page);
+  }
+  return present;
+}
+
 Result<std::uint32_t> Engine::adopt(std::span<const EnteredPage> pages) {
-  BULKHEAD_TRY(const std::vector<EnteredPage> sound, guard_.sound(pages));
+  BULKHEAD_TRY(const std::vector<EnteredPage> sound, guard_.sound(present_of(pages)));
   const std::uint32_t taken = scheduler_.adopt(sound);
   guard_.know(sound);
   for (const EnteredPage& page : pages) {

@@ -34,6 +34,15 @@ void add_prefix_figures(const Scheduler& scheduler, ipc::Stats& stats) {
       tokens == 0 ? 0.0 : static_cast<double>(figures.hit_tokens) / static_cast<double>(tokens));
 }
 
+// The slabs of a cache that grows.
+void add_slab_figures(const PagePool& pool, ipc::Stats& stats) {
+  const auto add = [&](FigureName name, auto value) {
+    stats.counters.push_back({name.text(), static_cast<double>(value)});
+  };
+  add("kv_pages_present", pool.present_pages());
+  add("kv_slabs", pool.slabs_present());
+}
+
 void add_speculation_figures(const Speculator::Figures& figures, ipc::Stats& stats) {
   const auto add = [&](FigureName name, auto value) {
     stats.counters.push_back({name.text(), static_cast<double>(value)});
@@ -80,6 +89,7 @@ ipc::Stats Engine::stats() const {
   add("kv_pages_damaged_total", static_cast<double>(guarded.damaged));
   add("kv_pages_quarantined", scheduler_.pool().pages_left_out() + scheduler_.states().left_out());
   add_prefix_figures(scheduler_, stats);
+  if (!slabs_needed_at_.empty()) add_slab_figures(scheduler_.pool(), stats);
   add_speculation_figures(speculator_.figures(), stats);
   if (draft_model_ != nullptr) add_draft_model_figures(speculator_.figures(), *draft_model_, stats);
   for (FigureValue& figure : executor_.counters())

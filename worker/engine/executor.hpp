@@ -132,6 +132,12 @@ struct ExecutorLimits {
   std::uint32_t max_sequences = 0;  // per step
   std::uint32_t page_tokens = 0;    // positions in a page
   std::uint32_t total_pages = 0;
+  // A cache that grows (Executor::grow): pages [0, first_pages) always have memory, and behind them come slabs of
+  // slab_pages each, up to total_pages, which have memory only after grow(). slab_pages 0: all pages have memory.
+  std::uint32_t first_pages = 0;
+  std::uint32_t slab_pages = 0;
+  // Below this number of pages the cache grows rather than empties pages that a later prompt could reuse.
+  std::uint32_t eager_pages = 0;
   // The number of positions that windowed layers see. These layers have pages of their own, numbered from total_pages
   // on. 0: a page holds the keys and values of all layers.
   std::uint32_t window = 0;
@@ -163,6 +169,11 @@ struct ExecutorLimits {
   std::vector<std::uint32_t> widths = {};
   // The number that stands for the first state slot in start_sums(); the other slots follow.
   PageIndex first_state() const { return total_pages + window_pages; }
+  // The pages that always have memory, and how many slabs there can be behind them.
+  std::uint32_t pages_at_first() const { return slab_pages == 0 ? total_pages : first_pages; }
+  std::uint32_t slabs() const {
+    return slab_pages == 0 ? 0 : (total_pages - first_pages) / slab_pages;
+  }
 };
 
 class Executor {
@@ -178,6 +189,12 @@ class Executor {
   // Allocates memory for the masks of all outputs of a step. The engine calls this before it accepts a request with
   // masked columns; steps may be in flight. Errors are those of reserve_logits().
   virtual Status reserve_masks() { return {}; }
+
+  // Gives memory to the pages of a slab, which has none; its first page is first_pages + slab * slab_pages. Steps may
+  // be in flight. Returns false, and nothing has changed, if the device has no memory to spare.
+  virtual bool grow(std::uint32_t /*slab*/) { return false; }
+  // Takes a slab's memory back. No step and no lot of sums in flight may have one of its pages.
+  virtual void shrink(std::uint32_t /*slab*/) {}
 
   // Starts a step behind those in flight; fewer than steps_in_flight must be in flight. The caller may free what the
   // step refers to after the call.

@@ -23,15 +23,19 @@ PagePool::PagePool(std::uint32_t pages, std::uint32_t page_tokens, Sharing shari
 
 PagePool::PagePool(const ExecutorLimits& limits, Sharing sharing)
     : total_(limits.total_pages),
+      first_(limits.pages_at_first()),
+      slab_pages_(limits.slab_pages),
+      present_(first_),
       page_tokens_(limits.page_tokens == 0 ? 1 : limits.page_tokens),
       sharing_(sharing),
+      empty_(total_, first_, slab_pages_),
       pages_(total_),
+      slabs_(limits.slabs()),
       links_(total_),
       index_(sharing == Sharing::kPrefixes ? total_ : 0, page_tokens_),
       windows_(limits, index_, sharing == Sharing::kPrefixes) {
-  empty_.reserve(total_);
-  for (std::uint32_t page = total_; page > 0; --page)
-    empty_.push_back(page - 1);
+  for (std::uint32_t page = first_; page > 0; --page)
+    empty_.push(page - 1);
 }
 
 EnteredPage PagePool::entry_of(PageIndex page) const {
@@ -42,8 +46,7 @@ EnteredPage PagePool::entry_of(PageIndex page) const {
 PageIndex PagePool::take() {
   PageIndex page = kNone;
   if (!empty_.empty()) {
-    page = empty_.back();
-    empty_.pop_back();
+    page = empty_.pop();
   } else {
     // The oldest page has no followers (see above). If that ever fails, it is better to keep an older page than to
     // find a follower behind another page's tokens.
@@ -62,26 +65,32 @@ PageIndex PagePool::take() {
 }
 
 void PagePool::retain(PageIndex page) {
-  if (pages_[page].users++ == 0) idle_.remove(page);
+  if (pages_[page].users++ == 0 && !is_leaving(page)) idle_.remove(page);
 }
 
 void PagePool::release(PageIndex page) {
   if (--pages_[page].users > 0) return;
   if (pages_[page].left_out) return;
+  if (is_leaving(page)) {
+    if (sharing_ == Sharing::kPrefixes && index_.contains(page))
+      drop(std::span(&page, 1), Fate::kUseAgain);
+    return;
+  }
   if (sharing_ == Sharing::kNone || !index_.contains(page)) {
-    empty_.push_back(page);
+    empty_.push(page);
     return;
   }
   idle_.add(page);
 }
 
 std::uint32_t PagePool::adopt(std::span<const EnteredPage> pages) {
-  if (sharing_ == Sharing::kNone || empty_.size() != total_) return 0;
+  if (sharing_ == Sharing::kNone || empty_.size() != present_) return 0;
   std::vector<PageIndex> taken;
   for (const EnteredPage& each : pages) {
     if (windows_.owns(each.page)) continue;
     const bool sound =
-        each.page < total_ && !index_.contains(each.page) && each.tokens.size() == page_tokens_ &&
+        is_present(each.page) && !index_.contains(each.page) &&
+        each.tokens.size() == page_tokens_ &&
         (each.before == kNone || (each.before < total_ && index_.contains(each.before))) &&
         !index_.find(each.before, each.tokens);
     if (sound) {
@@ -94,7 +103,7 @@ std::uint32_t PagePool::adopt(std::span<const EnteredPage> pages) {
   // A page that follows another one is older than that one (see above).
   for (auto page = taken.rbegin(); page != taken.rend(); ++page)
     idle_.add(*page);
-  std::erase_if(empty_, [this](PageIndex page) { return index_.contains(page); });
+  static_cast<void>(empty_.take_if([this](PageIndex page) { return index_.contains(page); }));
   windows_.adopt(pages);
   return static_cast<std::uint32_t>(taken.size());
 }
@@ -105,30 +114,29 @@ std::uint32_t PagePool::withhold(std::span<const PageIndex> pages) {
     if (page < wanted.size()) wanted[page] = true;
   }
   // The pages keep their order, so that they come back in the same order.
-  const auto kept = std::stable_partition(empty_.begin(), empty_.end(),
-                                          [&](PageIndex page) { return !wanted[page]; });
-  withheld_.insert(withheld_.end(), kept, empty_.end());
-  empty_.erase(kept, empty_.end());
+  const std::vector<PageIndex> taken = empty_.take_if([&](PageIndex page) { return wanted[page]; });
+  withheld_.insert(withheld_.end(), taken.begin(), taken.end());
   windows_.withhold(wanted);
   return static_cast<std::uint32_t>(withheld_.size()) + windows_.withheld();
 }
 
 void PagePool::settle() {
   std::erase_if(withheld_, [this](PageIndex page) { return pages_[page].left_out; });
-  empty_.insert(empty_.end(), withheld_.begin(), withheld_.end());
+  for (const PageIndex page : withheld_)
+    empty_.push(page);
   withheld_.clear();
   windows_.settle();
 }
 
 std::vector<bool> PagePool::drop(std::span<const PageIndex> pages, Fate fate) {
-  std::vector<bool> dropped(total_);
+  std::vector<bool> dropped(total_), kept(total_);
   if (fate == Fate::kLeaveOut) {
     for (const PageIndex page : pages) {
       if (windows_.owns(page)) windows_.leave_out(page);
       if (page >= total_ || pages_[page].left_out) continue;
       pages_[page].left_out = true;
       ++left_out_;
-      std::erase(empty_, page);
+      static_cast<void>(empty_.take_if([page](PageIndex each) { return each == page; }));
     }
   }
   if (sharing_ == Sharing::kNone) return dropped;
@@ -142,11 +150,11 @@ std::vector<bool> PagePool::drop(std::span<const PageIndex> pages, Fate fate) {
     if (!index_.contains(page)) continue;
     way.clear();
     PageIndex at = page;
-    for (; at != kNone && !dropped[at]; at = index_.before(at))
+    for (; at != kNone && !dropped[at] && !kept[at]; at = index_.before(at))
       way.push_back(at);
-    if (at == kNone) continue;
+    std::vector<bool>& fate_of_way = at == kNone || kept[at] ? kept : dropped;
     for (const PageIndex follower : way)
-      dropped[follower] = true;
+      fate_of_way[follower] = true;
   }
   // Empties each chain, beginning with its last page.
   for (PageIndex page = 0; page < total_; ++page) {
@@ -157,9 +165,9 @@ std::vector<bool> PagePool::drop(std::span<const PageIndex> pages, Fate fate) {
       index_.erase(at);
       if (states_ != nullptr) states_->left(at);
       if (ledger_ != nullptr) ledger_->left(at);
-      if (pages_[at].users == 0) {
+      if (pages_[at].users == 0 && !is_leaving(at)) {
         idle_.remove(at);
-        if (!pages_[at].left_out) empty_.push_back(at);
+        if (!pages_[at].left_out) empty_.push(at);
       }
       at = before;
     }
@@ -172,7 +180,7 @@ bool PagePool::can_leave_out(std::span<const PageIndex> pages, std::uint32_t lea
       std::ranges::count_if(pages, [this](PageIndex page) { return windows_.owns(page); }));
   const auto full = static_cast<std::uint32_t>(pages.size()) - of_windows;
   const std::uint32_t least_windows = std::min(least, windows_.reserve());
-  return least + left_out_ + full <= total_ &&
+  return least + left_out_ + full <= present_ &&
          least_windows + windows_.pages_left_out() + of_windows <= windows_.total_pages();
 }
 

@@ -2,13 +2,18 @@
 // number.
 //
 // A page holds the keys and values of `page_tokens` consecutive positions. Every page is in one of
-// three states, and its number of users says which:
+// four states; of those that are there, its number of users says which:
 //
 //     empty    nobody uses it, and it cannot be found
 //     used     by one PageList, or, when it is full and shared, by several
 //     idle     nobody uses it, but it is full and its tokens are known: a prompt that begins with them can use
 //              it. When no empty page is left, the idle page that was used longest ago is emptied; so idle
 //              pages count as free.
+//     absent   the page's slab has no memory now (ExecutorLimits::slab_pages)
+//
+// A cache that grows has its further pages in slabs behind the first part, which is always there (page_slabs.cpp). The
+// engine adds a slab when pages run out, and lets one leave when fewer pages have sufficed for some time. Empty pages
+// of lower slabs are handed out first.
 //
 // Only full pages are shared, and nobody writes to a full page again, so pages are never copied. Equal tokens from
 // position 0 on make pages that are equal to the last bit, whichever sequence computed them and in whatever batches
@@ -23,14 +28,16 @@
 // before the idle pages that it follows, and is emptied before them: a page is never emptied while a page after it
 // can still be found.
 //
-// Not thread-safe: only the engine's thread calls this. Nothing here allocates memory after construction and
-// reserve().
+// Not thread-safe: only the engine's thread calls this. Nothing here but drop() and slabs that leave allocates memory
+// after construction and reserve().
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "worker/engine/empty_pages.hpp"
 #include "worker/engine/executor.hpp"
 #include "worker/engine/idle_pages.hpp"
 #include "worker/engine/prefix_index.hpp"
@@ -86,13 +93,14 @@ class PagePool {
 
   // Below, a page is a full one unless the comment says otherwise.
   std::uint32_t page_tokens() const { return page_tokens_; }
-  std::uint32_t total_pages() const { return total_; }
+  std::uint32_t total_pages() const { return total_; }  // absent ones included
+  std::uint32_t present_pages() const { return present_; }
   // Returns the number of empty and idle pages, which cover() can hand out.
-  std::uint32_t free_pages() const {
-    return static_cast<std::uint32_t>(empty_.size()) + idle_.size();
-  }
-  std::uint32_t used_pages() const { return total_ - free_pages(); }
-  std::uint64_t total_positions() const { return std::uint64_t{total_} * page_tokens_; }
+  std::uint32_t free_pages() const { return empty_.size() + idle_.size(); }
+  std::uint32_t empty_pages() const { return empty_.size(); }
+  std::uint32_t used_pages() const { return present_ - free_pages(); }
+  // Returns the positions of the pages that are always there.
+  std::uint64_t total_positions() const { return std::uint64_t{first_} * page_tokens_; }
   // Returns the number of pages that hold positions [0, positions).
   std::uint32_t pages_for(std::uint32_t positions) const {
     return positions / page_tokens_ + (positions % page_tokens_ != 0 ? 1 : 0);
@@ -122,6 +130,24 @@ class PagePool {
   void settle();
   const PrefixIndex& index() const { return index_; }
 
+  // ---- slabs
+  bool is_present(PageIndex page) const {
+    return page < first_ || (page < total_ && slabs_[slab_of(page)] == Slab::kPresent);
+  }
+  std::uint32_t slabs_present() const;
+  // Returns the lowest slab that has no memory, if there is one.
+  std::optional<std::uint32_t> absent_slab() const;
+  // The slab's pages have memory from now on, and can be handed out.
+  void add_slab(std::uint32_t slab);
+  // A slab leaves in two steps, so that it can leave while pages of it are in use. let_slab_leave() chooses the one
+  // that is used least: none of its pages is handed out any more, and those that nobody uses can't be found any more,
+  // nor what follows them. Once nobody uses any, slab_that_left() returns the slab, whose pages are absent then. One
+  // leaves at a time; add_slab() takes it back. A slab with a page that is left out stays, because that memory must not
+  // come back as another page's.
+  void let_slab_leave();
+  std::optional<std::uint32_t> slab_that_left();
+  std::optional<std::uint32_t> leaving_slab() const { return leaving_; }
+
   // Makes these pages, and every page that follows one of them in the cache, impossible to find: what was computed
   // behind an untrusted page can't be trusted either. kLeaveOut: the given pages are also never handed out again.
   // Lists that hold one of the pages must be cleared before they publish anything. A window page is dropped with the
@@ -141,16 +167,28 @@ class PagePool {
     std::uint32_t users = 0;
     bool left_out = false;
   };
+  enum class Slab : std::uint8_t { kAbsent, kPresent, kLeaving };
   PageIndex take();  // free_pages() > 0
   void retain(PageIndex page);
   void release(PageIndex page);
+  std::uint32_t slab_of(PageIndex page) const { return (page - first_) / slab_pages_; }
+  bool is_leaving(PageIndex page) const {
+    return leaving_ && page >= first_ && slab_of(page) == *leaving_;
+  }
+  std::span<const Page> pages_of(std::uint32_t slab) const {
+    return std::span(pages_).subspan(first_ + std::size_t{slab} * slab_pages_, slab_pages_);
+  }
 
   std::uint32_t total_;
+  std::uint32_t first_, slab_pages_;
+  std::uint32_t present_;  // pages that are there and in no slab that leaves
   std::uint32_t page_tokens_;
   Sharing sharing_;
-  std::vector<PageIndex> empty_;  // a stack: the most recently used page is used again first
+  EmptyPages empty_;
   std::vector<PageIndex> withheld_;
   std::vector<Page> pages_;
+  std::vector<Slab> slabs_;
+  std::optional<std::uint32_t> leaving_;
   std::vector<IdleLinks> links_;
   IdlePages idle_{links_};
   std::uint64_t evictions_ = 0;

@@ -89,6 +89,7 @@ const Step* Scheduler::plan() {
   record.outputs = record.drafts = 0;
   record.prompts = {};
   record.number = ++step_number_;
+  grew_ = false;
   // Running sequences get pages before new ones are admitted, so that no page is given away and taken back at once.
   plan_generating();
   if (record.drafts == 0) {
@@ -221,6 +222,7 @@ std::size_t Scheduler::most_generating() const {
 }
 
 void Scheduler::plan_generating() {
+  if (lacks_pages(static_cast<std::uint32_t>(running_.size()))) more_pages(Need::kRunning);
   const std::uint32_t room = draft_room();
   std::size_t left = most_generating();
   // The oldest sequence comes first. A sequence that loses its pages is younger than the one that takes them, so it
@@ -237,7 +239,7 @@ void Scheduler::plan_generating() {
     // If pages become free when a step has ended, the sequence waits for that.
     while (sequence.state == Sequence::State::kRunning &&
            !sequence.pages.cover_all(sequence.length()) && !pages_come_free_for(sequence)) {
-      preempt_youngest();
+      if (!more_pages(Need::kRunning)) preempt_youngest();
     }
     const bool covered = sequence.length() <= sequence.pages.covered();
     if (sequence.state != Sequence::State::kRunning || !covered) continue;
@@ -284,9 +286,13 @@ void Scheduler::admit() {
     if (sequence.unknown > 0) return;  // the sequence lost its pages, and its last token is not known yet
     const auto positions = static_cast<std::uint32_t>(sequence.tokens.size());
     if (shares_pages(sequence)) reuse_pages(sequence);
-    const std::uint32_t wanted = std::min(pool_.pages_for(positions) + 1, pool_.total_pages()) -
-                                 static_cast<std::uint32_t>(sequence.pages.pages().size());
-    if (pool_.free_pages() < wanted || !sequence.pages.cover(positions) ||
+    const auto wanted = [&] {
+      return std::min(pool_.pages_for(positions) + 1, pool_.present_pages()) -
+             static_cast<std::uint32_t>(sequence.pages.pages().size());
+    };
+    while (lacks_pages(wanted()) && more_pages(Need::kWaiting)) {
+    }
+    if (pool_.free_pages() < wanted() || !sequence.pages.cover(positions) ||
         !cover_reserve(sequence)) {
       sequence.pages.clear();
       too_few_pages_ = free_pages();

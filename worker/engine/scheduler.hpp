@@ -16,6 +16,13 @@
 // the executor's contract. The oldest sequence is never preempted for another, and it fits the cache alone (fits() is
 // asked before add()), so there is always progress.
 //
+// Growth (ExecutorLimits::slab_pages). If the cache can grow, the scheduler asks for another slab of pages before it
+// preempts a sequence, and before it leaves a waiting sequence outside. Up to eager_pages it also asks for one rather
+// than let pages be emptied that later prompts could reuse; beyond, the cache grows only for pages in use, because a
+// larger cache takes longer to recover from a death. In a step it grows by one slab, or by more if no sequence runs
+// that would wait for them. If there is no memory, all is as in a cache of a fixed size. Whether a sequence fits is
+// judged by the pages that are always there.
+//
 // Windows (ExecutorLimits::window). A sequence gets window pages when it reaches their positions, so a step has no
 // more columns of a prompt than there are window pages for. It releases those behind its window when the steps that
 // could see them have ended, and keeps enough to continue (window_reserve()). If sequences that read prompts have all
@@ -73,6 +80,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -250,6 +258,13 @@ class Scheduler {
     return pool_.can_leave_out(pages, pool_.pages_for(sequence_limit_));
   }
 
+  // Sets what gives memory to a slab of pages; it returns false if there is none to spare.
+  using Grow = std::function<bool(std::uint32_t slab)>;
+  void set_grow(Grow grow) { grow_ = std::move(grow); }
+  // See PagePool. Lets none leave if the longest sequence needs it.
+  void let_slab_leave();
+  std::optional<std::uint32_t> slab_that_left() { return pool_.slab_that_left(); }
+
   // See PagePool. Call take_over() and the like while no sequence has been added.
   void set_ledger(PageLedger* ledger) { pool_.set_ledger(ledger); }
   // See StateBook; the states behind pages that were adopted before.
@@ -268,6 +283,9 @@ class Scheduler {
   const PrefixFigures& prefix_figures() const { return prefix_figures_; }
 
  private:
+  enum class Need : std::uint8_t { kRunning, kWaiting };  // who needs pages
+  bool more_pages(Need need);
+  bool lacks_pages(std::uint32_t wanted) const;
   std::size_t most_generating() const;
   void plan_generating();
   void admit();
@@ -326,6 +344,8 @@ class Scheduler {
   std::uint32_t sequence_limit_;
   PromptPace pace_;
   PagePool pool_;
+  Grow grow_;
+  bool grew_ = false;  // in this plan
 
   std::vector<Sequence*> running_;  // in the order of arrival: the youngest is last
   std::deque<Sequence*> waiting_;   // all of them are younger than every running sequence
