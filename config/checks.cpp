@@ -191,8 +191,8 @@ void Loader::add_notices() {
   if (settings.server.device_memory_mb != 0 && settings.engine.kv_cache_mb == 0) {
     notice(
         "server.device_memory_mb",
-        "is best set with engine.kv_cache_mb: without it each model takes up to 8 GiB of what the "
-        "device has free for its KV cache");
+        "is best set with engine.kv_cache_mb: without it each model's KV cache may take what the "
+        "device has free");
   }
   for (std::size_t i = 0; i < settings.models.size(); ++i) {
     if (settings.models[i].draft.empty() || settings.engine.speculation != Speculation::kOff)

@@ -13,7 +13,7 @@ namespace bulkhead::gpu {
 struct FreeMemoryWatch::Shared {
   std::mutex mutex;  // guards everything below
   std::condition_variable changed;
-  std::uint64_t newest = 0;
+  std::uint64_t newest = 0, answers = 0;
   bool asked = false;  // from ask() until the answer is there
   bool over = false;
 };
@@ -60,6 +60,11 @@ std::uint64_t FreeMemoryWatch::newest() const {
   return shared_->newest;
 }
 
+std::uint64_t FreeMemoryWatch::answers() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->answers;
+}
+
 void FreeMemoryWatch::run(Shared& shared, const Ask& ask) {
   std::unique_lock lock(shared.mutex);
   for (;;) {
@@ -69,6 +74,7 @@ void FreeMemoryWatch::run(Shared& shared, const Ask& ask) {
       const std::uint64_t bytes = ask();
       lock.lock();
       shared.newest = bytes;
+      ++shared.answers;
     }
     shared.asked = false;
     shared.changed.notify_all();

@@ -32,6 +32,7 @@ class FreeMemoryWatch {
   void ask();
   // Returns the newest answer; before the first one, what was free when the device was opened.
   std::uint64_t newest() const;
+  std::uint64_t answers() const;  // how many have come
 
  private:
   struct Shared;

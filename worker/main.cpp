@@ -120,7 +120,7 @@ ipc::Ready ready_message(const Loaded& loaded, const engine::Engine& engine,
   ready.numerics_id = loaded.executor->numerics_id();
   ready.context_limit = engine.scheduler().sequence_limit();
   ready.vocabulary_size = limits.vocabulary;
-  ready.kv_cache_tokens = std::uint64_t{limits.total_pages} * limits.page_tokens;
+  ready.kv_cache_tokens = std::uint64_t{limits.pages_at_first()} * limits.page_tokens;
   ready.weight_bytes = loaded.executor->weight_bytes();
   ready.load_milliseconds = static_cast<std::uint64_t>(load_time.count());
   const auto& chat = loaded.language.chat;
@@ -192,6 +192,7 @@ engine::EngineOptions engine_options(const config::Settings& settings, const Loa
       options.longest_step,
       std::chrono::milliseconds(std::max(1U, settings.isolation.heartbeat_timeout_ms / 4)));
   options.check_memory = std::chrono::seconds(settings.isolation.check_memory_s);
+  options.keep_slabs = std::chrono::seconds(settings.engine.kv_keep_s);
   return options;
 }
 

@@ -96,6 +96,7 @@ Result<std::unique_ptr<forward::Transformer>> load_draft(const std::string& path
   engine.speculation = config::Speculation::kOff;
   engine.prefix_cache = true;
   engine.kv_cache_mb = cache.megabytes;
+  engine.kv_cache_max_mb = 0;
   options.context = cache.context;
   options.exportable = false;
   options.predecessor = nullptr;

@@ -37,7 +37,8 @@ MainLoop::MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine
       promoted_(std::move(promoted)),
       offer_again_(std::move(offer_again)),
       offering_(ready_.vault.state == ipc::VaultState::kWaiting),
-      spin_(settings.spin_us) {}
+      spin_(settings.spin_us),
+      pages_reported_(engine.scheduler().pool().present_pages()) {}
 
 Status MainLoop::run() {
   for (;;) {
@@ -138,7 +139,8 @@ void MainLoop::settle() {
 
 void MainLoop::send_stats(bool busy) {
   const auto now = Clock::now();
-  if (busy) idle_reports_ = kIdleReports;
+  const std::uint32_t pages = engine_.scheduler().pool().present_pages();
+  if (busy || std::exchange(pages_reported_, pages) != pages) idle_reports_ = kIdleReports;
   const bool just_idle = !busy && idle_reports_ == kIdleReports;
   const bool due = just_idle || (idle_reports_ > 0 && now - stats_sent_ >= kStatsInterval);
   if (!due || !outbox_.empty()) return;

@@ -103,7 +103,10 @@ Status MainVault::receive() {
                          described.pages - described.window_pages,
                          described.window_pages,
                          described.weight_blocks,
-                         described.block_bytes};
+                         described.block_bytes,
+                         described.first_pages,
+                         described.slab_pages,
+                         described.eager_pages};
   predecessor_.checksums = described.checksums;
   return {};
 }
@@ -282,6 +285,9 @@ Status MainVault::prepare(const forward::Transformer& executor, const model::Ggu
   description.context = exported.layout.context;
   description.pages = exported.layout.pages + exported.layout.window_pages;
   description.window_pages = exported.layout.window_pages;
+  description.first_pages = exported.layout.first_pages;
+  description.slab_pages = exported.layout.slab_pages;
+  description.eager_pages = exported.layout.eager_pages;
   description.page_tokens = limits.page_tokens;
   description.vocabulary = limits.vocabulary;
   description.states = limits.states;

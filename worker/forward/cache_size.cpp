@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "gpu/kernels/kernels.hpp"
 #include "gpu/kernels/kv_layout.hpp"
 
 namespace bulkhead::forward {
@@ -20,6 +21,12 @@ constexpr std::uint64_t kFullContexts = 4;
 // kPagesOfEach pages for each sequence that may run if that is more. Sequences that need more lose pages now and
 // then, and compute them again (engine/scheduler.hpp).
 constexpr std::uint64_t kWholeSequences = 16, kPagesOfEach = 512 / k::kPageTokens;
+
+// A cache that grows does so by about this much at a time, which takes 10 to 15 ms (NVIDIA H200), but by no more than
+// kMostSlabs slabs, because each one takes a descriptor of the daemon. The host keeps some 200 bytes for each page that
+// there may be: kMostPagesUnasked bounds that for small models, kMostPages is what the vault's directory takes.
+constexpr std::uint64_t kSlabBytes = std::uint64_t{512} << 20, kMostSlabs = 128;
+constexpr std::uint64_t kMostPagesUnasked = 1U << 18, kMostPages = (1U << 24) - 1;
 
 std::string mib(std::uint64_t bytes) {
   return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB";
@@ -88,10 +95,71 @@ CacheSize share_out(std::uint64_t bytes, const Wanted& wanted, bool context_firs
   return size;
 }
 
+// Lets the cache, for which `size` was chosen without growth, begin with less and grow to more, if it can.
+// `fixed`: the bytes of everything else.
+void let_grow(const CacheRoom& room, const model::ModelGraph& graph,
+              const config::EngineSettings& engine, const Wanted& wanted, std::uint64_t fixed,
+              CacheSize& size) {
+  const std::uint64_t page_bytes = common_page_bytes(graph, kv_format(engine.kv_type));
+  const bool unasked = engine.kv_cache_max_mb == 0;
+  const bool of_host =
+      room.kind == gpu::DeviceKind::kCpu || room.kind == gpu::DeviceKind::kIntegrated;
+  if (unasked && (engine.kv_cache_mb != 0 || of_host)) return;
+  if (page_bytes == 0 || wanted.window_bytes > 0 || !graph.states.empty() || is_encoder(graph) ||
+      !is_whole(graph))
+    return;
+  const std::uint64_t free = room.free_bytes;
+  const std::uint64_t kept = fixed + growth_reserve(room.memory_bytes);
+  std::uint64_t most = (free - std::min(free, kept)) / wanted.full_bytes;
+  if (unasked) {
+    most = std::min({most, std::max<std::uint64_t>(size.pages, kMostPagesUnasked),
+                     std::uint64_t{engine.max_batch} * wanted.full});
+  } else {
+    most = std::min(most, (std::uint64_t{engine.kv_cache_max_mb} << 20) / wanted.full_bytes);
+  }
+  most = std::min(most, kMostPages);
+  // A page is put to a multiple of its size from the first slab's beginning.
+  const std::uint64_t largest =
+      room.max_allocation_bytes - std::min(room.max_allocation_bytes, page_bytes);
+  const std::uint64_t target =
+      std::min(std::max(kSlabBytes, most * wanted.full_bytes / kMostSlabs), largest);
+  std::uint64_t first = std::uint64_t{size.pages} + 1;
+  if (engine.kv_cache_mb == 0)
+    first = std::min(first, std::max(wanted.full + 1, target / wanted.full_bytes));
+  std::uint64_t slabs =
+      (first * wanted.full_bytes + target - 1) / std::max<std::uint64_t>(target, 1);
+  if (room.kind == gpu::DeviceKind::kCpu || kSlabAlignment % page_bytes != 0) slabs = 1;
+  // Where the size is left open, whole slabs come first.
+  const std::uint64_t each = slabs > 1 && engine.kv_cache_mb == 0 ? target / wanted.full_bytes
+                                                                  : (first + slabs - 1) / slabs;
+  if (each * slabs < first) ++slabs;
+  if (each * wanted.full_bytes > largest || most / each <= slabs) return;
+  size.eager_pages = size.pages;
+  size.slab_pages = static_cast<std::uint32_t>(each);
+  size.first_pages = static_cast<std::uint32_t>(each * slabs - 1);
+  size.pages = static_cast<std::uint32_t>(most / each * each - 1);
+}
+
 }  // namespace
 
 CacheRoom room_on(const gpu::Device& device) {
-  return {device.free_memory_bytes(), device.info().kind, device.info().name};
+  const gpu::DeviceInfo& info = device.info();
+  return {device.free_memory_bytes(), info.kind, info.name, info.device_memory_bytes,
+          info.max_allocation_bytes};
+}
+
+std::uint64_t common_page_bytes(const model::ModelGraph& graph, k::KvFormat format) {
+  std::uint64_t common = 0;
+  for (const model::KvStore& store : graph.kv) {
+    const k::AttentionShape shape{store.head_size, store.heads, store.heads, format, false};
+    if (common != 0 && common != shape.page_bytes()) return 0;
+    common = shape.page_bytes();
+  }
+  return common;
+}
+
+std::uint64_t growth_reserve(std::uint64_t device_bytes) {
+  return std::max(device_bytes / 20, std::uint64_t{512} << 20);
 }
 
 Result<CacheSize> plan_cache(const CacheRoom& room, const model::ModelGraph& graph,
@@ -165,6 +233,7 @@ Result<CacheSize> plan_cache(const CacheRoom& room, const model::ModelGraph& gra
   }
   size.context = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(wanted_context, std::uint64_t{size.pages} * k::kPageTokens));
+  let_grow(room, graph, engine, wanted, fixed, size);
   return size;
 }
 }  // namespace bulkhead::forward

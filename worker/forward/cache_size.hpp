@@ -7,6 +7,7 @@
 #include "config/base/error.hpp"
 #include "config/settings.hpp"
 #include "gpu/device.hpp"
+#include "gpu/kernels/kv_layout.hpp"
 #include "worker/forward/memory_need.hpp"
 #include "worker/model/graph.hpp"
 
@@ -17,7 +18,28 @@ struct CacheSize {
   std::uint32_t pages = 0;  // for sequences; the warm-up needs one more
   // Pages of the stores that slide (kv_windows.hpp); `pages` do not include these stores' keys and values.
   std::uint32_t window_pages = 0;
+  // A cache that grows: as in engine::ExecutorLimits; `pages` are the most. All slabs, also those that are there from
+  // the beginning, have room for slab_pages pages; the warm-up's page is the last one of the first pages.
+  std::uint32_t first_pages = 0;
+  std::uint32_t slab_pages = 0;
+  std::uint32_t eager_pages = 0;
+
+  bool grows() const { return slab_pages > 0; }
+  // Returns the cache as it is if it can't grow.
+  CacheSize fixed() const { return {context, grows() ? eager_pages : pages, window_pages}; }
+  std::uint32_t first_slabs() const { return grows() ? (first_pages + 1) / slab_pages : 0; }
 };
+
+// Returns the bytes of a page of one store, keys or values, if it is the same for all stores; otherwise 0. Only then
+// can a cache grow, because one number says where a page lies in all stores.
+std::uint64_t common_page_bytes(const model::ModelGraph& graph, gpu::kernels::KvFormat format);
+
+// Returns how much of a device's memory a growing cache leaves free.
+std::uint64_t growth_reserve(std::uint64_t device_bytes);
+
+// Drivers place large allocations at multiples of this. So slabs whose pages divide it lie at whole pages from each
+// other in every process.
+inline constexpr std::uint64_t kSlabAlignment = std::uint64_t{64} << 10;
 
 // The sizes that all stages of a split model share, although their devices have different amounts of free memory.
 struct SharedSizes {
@@ -30,6 +52,8 @@ struct CacheRoom {
   std::uint64_t free_bytes = 0;
   gpu::DeviceKind kind = gpu::DeviceKind::kDiscrete;
   std::string device;  // name
+  std::uint64_t memory_bytes = 0;
+  std::uint64_t max_allocation_bytes = ~std::uint64_t{0};
 };
 CacheRoom room_on(const gpu::Device& device);
 

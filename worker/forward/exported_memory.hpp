@@ -23,7 +23,15 @@ struct MemoryLayout {
   std::uint32_t window_pages = 0;  // pages of stores that slide (kv_windows.hpp)
   std::uint32_t weight_blocks = 0;
   std::vector<std::uint64_t> block_bytes;  // the weights' blocks, then the KV pages'
+  // Of a cache that grows (CacheSize): `pages` are the most, and the blocks are those of the first pages.
+  std::uint32_t first_pages = 0, slab_pages = 0, eager_pages = 0;
   bool operator==(const MemoryLayout&) const = default;
+  // Returns whether the pages make whole slabs.
+  bool slabs_fit() const {
+    if (slab_pages == 0) return first_pages == 0 && eager_pages == 0;
+    return first_pages <= pages && (first_pages + 1) % slab_pages == 0 &&
+           (pages + 1) % slab_pages == 0;
+  }
 };
 
 // What a predecessor exported, as its successor gets it.

@@ -77,8 +77,9 @@ void MemorySums::pieces_of(engine::PageIndex number, std::uint32_t sum) {
     if (context_.windows.slides[i] != is_behind) continue;
     const model::KvStore& store = context_.graph.kv[i];
     const std::uint64_t bytes = context_.kv_shape(store).page_bytes();
-    add(context_.kv[i].keys + page * bytes, bytes);
-    if (parts_of(store) > 1) add(context_.kv[i].values + page * bytes, bytes);
+    const std::uint64_t at = bytes * (is_behind ? page : context_.number_of_page(number));
+    add(context_.kv[i].keys + at, bytes);
+    if (parts_of(store) > 1) add(context_.kv[i].values + at, bytes);
   }
 }
 
@@ -126,8 +127,10 @@ Status MemorySums::change_bit(engine::PageIndex page, gpu::BlitQueue& queue) {
   if constexpr (fault::kCompiledIn) {
     pieces_.clear();
     pieces_of(page, 0);
-    for (const gpu::Buffer& block : context_.kv_blocks) {
+    for (std::size_t i = 0; i < context_.kv_blocks.size() + context_.kv_slabs.size(); ++i) {
       if (pieces_.empty()) break;
+      const std::size_t blocks = context_.kv_blocks.size();
+      const gpu::Buffer& block = i < blocks ? context_.kv_blocks[i] : context_.kv_slabs[i - blocks];
       // The first key of the page's first layer.
       const std::uint64_t first = pieces_.front().source;
       if (first < block.address() || first >= block.address() + block.bytes()) continue;

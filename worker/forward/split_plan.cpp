@@ -136,6 +136,7 @@ class Planner {
                                    std::to_string(made.layers[i].first) + " to " +
                                    std::to_string(made.layers[i].end - 1));
       }
+      *size = size->fixed();
       if (i == 0) {
         least = *size;
         continue;

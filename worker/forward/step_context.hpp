@@ -5,8 +5,11 @@
 // and results. Activations are shared, because steps are computed one after another.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "gpu/device.hpp"
@@ -65,7 +68,12 @@ struct StepContext {
   ModelWeights weights;
   std::uint32_t context = 0;  // positions that a sequence may have
   std::vector<gpu::Buffer> kv_blocks;
+  std::vector<gpu::Buffer>
+      kv_slabs;  // by which the cache has grown; those that are absent are not valid()
   std::vector<KvPages> kv;            // for each of the graph's stores
+  // The numbers by which kernels know the full pages, the hidden one last, if the cache grows (kv_memory.hpp); empty:
+  // their own numbers.
+  std::vector<std::uint32_t> page_numbers;
   KvWindows windows;                  // which of these stores have window pages
   std::uint32_t full_pages = 0;       // the number of the first window page
   std::vector<std::uint64_t> states;  // for each of the graph's state stores: [slot][state_floats]
@@ -93,6 +101,20 @@ struct StepContext {
   // Returns the shape of a store's pages, which does not depend on the number of query heads.
   gpu::kernels::AttentionShape kv_shape(const model::KvStore& store) const {
     return {store.head_size, store.heads, store.heads, kv_format, false};
+  }
+  std::uint32_t number_of_page(std::uint32_t page) const {
+    return page_numbers.empty() ? page : page_numbers[page];
+  }
+  // Writes a sequence's page table as kernels read it.
+  void write_table(std::span<const std::uint32_t> pages, std::byte* to) const {
+    if (page_numbers.empty()) {
+      std::memcpy(to, pages.data(), pages.size_bytes());
+      return;
+    }
+    for (const std::uint32_t page : pages) {
+      std::memcpy(to, &page_numbers[page], sizeof page);
+      to += sizeof page;
+    }
   }
   std::uint64_t parameters_of(std::uint32_t slot) const {
     return parameters.address() + slot * parameter_layout.stride;

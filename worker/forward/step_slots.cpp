@@ -251,8 +251,7 @@ Status StepSlots::write_parameters(const engine::Step& step) {
   std::uint32_t pages = 0;
   for (const auto& sequence : step.sequences) {
     page_starts_.push_back(pages);
-    std::memcpy(base + layout.pages + std::uint64_t{pages} * 4, sequence.data(),
-                sequence.size_bytes());
+    context_.write_table(sequence, base + layout.pages + std::uint64_t{pages} * 4);
     pages += static_cast<std::uint32_t>(sequence.size());
   }
   const std::uint32_t rows_before = before(next_, 1) * context_.result_rows;

@@ -13,6 +13,7 @@
 #include "worker/forward/cache_size.hpp"
 #include "worker/forward/chain.hpp"
 #include "worker/forward/kernel_compiler.hpp"
+#include "worker/forward/kv_memory.hpp"
 #include "worker/forward/load_figures.hpp"
 #include "worker/forward/mapping.hpp"
 #include "worker/forward/memory_sums.hpp"
@@ -61,6 +62,10 @@ class LoadedTransformer final : public Transformer {
 
   Status reserve_logits(std::uint32_t outputs) override { return runner_.reserve_logits(outputs); }
   Status reserve_masks() override { return runner_.reserve_masks(); }
+  bool grow(std::uint32_t slab) override {
+    return kv_.grow(slab, memory_kind(), *parts_.free_memory);
+  }
+  void shrink(std::uint32_t slab) override { kv_.shrink(slab); }
   Status submit(const engine::Step& step) override { return runner_.submit(step); }
   Status choose(std::span<const Mask> masks) override { return runner_.choose(masks); }
   Result<std::span<const engine::ColumnOutput>> wait() override { return runner_.wait(); }
@@ -217,13 +222,7 @@ class LoadedTransformer final : public Transformer {
     exportable_ = options.exportable && device.info().shares_memory;
     BULKHEAD_TRY(const std::unique_ptr<WeightUpload> loading, start_weights(file, options));
     // The whole plan is known: what a predecessor exported must be the same.
-    std::vector<std::uint64_t> kv_sizes;
-    for (model::KvIndex i = 0; i < graph.kv.size(); ++i)
-      kv_sizes.push_back(bytes_of_keys(i) * (graph.kv[i].value_entries == 0 ? 2 : 1));
-    for (const model::StateStore& store : graph.states)
-      kv_sizes.push_back(bytes_of_states(store));
-    const BlockPlan kv_plan = plan_blocks(kv_sizes, device.info().max_allocation_bytes);
-    describe_memory(*loading, kv_plan, kv_sizes, options);
+    describe_memory(*loading, options);
     if (options.predecessor != nullptr)
       BULKHEAD_RETURN_IF_ERROR(compare_layouts(memory_layout_, *options.predecessor));
     // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
@@ -240,7 +239,7 @@ class LoadedTransformer final : public Transformer {
       if (options.progress) options.progress("weights", done, total);
     };
     BULKHEAD_RETURN_IF_ERROR(loading->place(upload_progress));
-    BULKHEAD_RETURN_IF_ERROR(place_kv(kv_plan, options));
+    BULKHEAD_RETURN_IF_ERROR(place_kv(options));
     BULKHEAD_RETURN_IF_ERROR(runner_.prepare(std::move(shapes)));
     BULKHEAD_RETURN_IF_ERROR(loading->finish(upload_progress));
     BULKHEAD_RETURN_IF_ERROR(check_weights(options));
@@ -270,9 +269,10 @@ class LoadedTransformer final : public Transformer {
     if (options.predecessor != nullptr) {
       // What is free now is less by what it exported: its size was decided on when it was made.
       const MemoryLayout& left = options.predecessor->layout;
-      cache = {left.context, left.pages, left.window_pages};
-      if (cache.context == 0 || cache.context > graph.context || cache.pages == 0 ||
-          std::max(cache.pages, cache.window_pages) > 0x7fffffffU ||
+      cache = {left.context,     left.pages,      left.window_pages,
+               left.first_pages, left.slab_pages, left.eager_pages};
+      if (!left.slabs_fit() || cache.context == 0 || cache.context > graph.context ||
+          cache.pages == 0 || std::max(cache.pages, cache.window_pages) > 0x7fffffffU ||
           (cache.window_pages != 0) != context_.windows.exist())
         return not_as_expected("an impossible number of KV pages");
     } else if (options.shared) {
@@ -285,6 +285,9 @@ class LoadedTransformer final : public Transformer {
     context_.context = cache.context;
     limits_.page_tokens = k::kPageTokens;
     limits_.total_pages = context_.full_pages = cache.pages;
+    limits_.first_pages = cache.first_pages;
+    limits_.slab_pages = cache.slab_pages;
+    limits_.eager_pages = cache.eager_pages;
     limits_.window = context_.windows.window;
     limits_.window_pages = cache.window_pages;
     limits_.context =
@@ -299,7 +302,7 @@ class LoadedTransformer final : public Transformer {
       limits_.most_logprobs = k::kMostLogprobs;
       limits_.masks = graph.makes_logits;
     }
-    return {};
+    return kv_.plan(cache, limits_.states);
   }
 
   gpu::Memory memory_kind() const {
@@ -319,44 +322,13 @@ class LoadedTransformer final : public Transformer {
     return WeightUpload::over_imported(device, source, context_.weights, import);
   }
 
-  // There is one page more than sequences are given: the warm-up's.
-  std::uint64_t bytes_of_keys(model::KvIndex store) const {
-    const std::uint64_t pages =
-        context_.windows.slides[store] ? limits_.window_pages : limits_.total_pages;
-    return (pages + 1) * context_.kv_shape(context_.graph.kv[store]).page_bytes();
-  }
-
-  // One slot more than sequences get is there for the warm-up, as is one page more.
-  std::uint64_t bytes_of_states(const model::StateStore& store) const {
-    return (std::uint64_t{limits_.states} + 1) * state_bytes(store);
-  }
-
-  Status place_kv(const BlockPlan& plan, const TransformerOptions& options) {
-    if (options.predecessor != nullptr) {
-      BULKHEAD_TRY(
-          context_.kv_blocks,
-          import_blocks(*context_.device, *options.predecessor, memory_layout_.weight_blocks,
-                        plan.blocks.size(), "KV pages", import_times_.import_ns));
-    } else {
-      for (const std::uint64_t bytes : plan.blocks) {
-        BULKHEAD_TRY(gpu::Buffer block,
-                     context_.device->allocate(bytes, memory_kind(), "KV pages"));
-        context_.kv_blocks.push_back(std::move(block));
-      }
-    }
-    const auto address = [&](std::size_t piece) {
-      const Place& place = plan.places[piece];
-      return context_.kv_blocks[place.block].address() + place.offset;
-    };
-    const std::size_t stores = context_.graph.kv.size();
-    for (model::KvIndex i = 0; i < stores; ++i) {
-      const bool has_values = context_.graph.kv[i].value_entries == 0;
-      const std::uint64_t keys = address(i);
-      context_.kv.push_back({keys, has_values ? keys + bytes_of_keys(i) : keys});
-    }
-    for (std::size_t i = 0; i < context_.graph.states.size(); ++i)
-      context_.states.push_back(address(stores + i));
-    return {};
+  Status place_kv(const TransformerOptions& options) {
+    if (options.predecessor == nullptr) return kv_.allocate(memory_kind());
+    BULKHEAD_TRY(std::vector<gpu::Buffer> blocks,
+                 import_blocks(*context_.device, *options.predecessor, memory_layout_.weight_blocks,
+                               kv_.block_bytes().size(), "KV pages", import_times_.import_ns));
+    const Status taken = kv_.take(std::move(blocks));
+    return taken.ok() ? Status() : not_as_expected(taken.error().message());
   }
 
   // Returns the steps' kernels, and those of product variants that have not been measured yet.
@@ -378,9 +350,8 @@ class LoadedTransformer final : public Transformer {
     return kernels;
   }
 
-  void describe_memory(const WeightUpload& weights, const BlockPlan& kv,
-                       const std::vector<std::uint64_t>& kv_sizes,
-                       const TransformerOptions& options) {
+  void describe_memory(const WeightUpload& weights, const TransformerOptions& options) {
+    const std::vector<std::uint64_t>& kv_sizes = kv_.store_bytes();
     const gpu::DeviceInfo& device = context_.device->info();
     char numbers[128];
     std::snprintf(numbers, sizeof numbers, "%d.%016llx/%s%u/kv-%s", kNumericsVersion,
@@ -389,23 +360,27 @@ class LoadedTransformer final : public Transformer {
                   config::to_string(options.engine.kv_type));
     // The daemon takes only printable text, whatever name a driver has.
     numerics_id_ = cleaned(device.name + "/" + device.driver, Escapes::kJson) + "/" + numbers;
-    char layout[160];
+    char layout[192];
     std::snprintf(
         layout, sizeof layout,
         "weights %016llx\nkv stores %zu sizes %016llx\nasked context %u kv_cache_mb %u "
-        "max_batch %u widest step %u\n",
+        "kv_cache_max_mb %u max_batch %u widest step %u\n",
         static_cast<unsigned long long>(weights.layout_hash()), kv_sizes.size(),
         static_cast<unsigned long long>(fnv1a(std::as_bytes(std::span(kv_sizes)), kFnv1aStart)),
-        options.context, options.engine.kv_cache_mb, options.engine.max_batch, limits_.max_columns);
+        options.context, options.engine.kv_cache_mb, options.engine.kv_cache_max_mb,
+        options.engine.max_batch, limits_.max_columns);
     memory_layout_.identity = "device " + device.uuid + "\ndriver " + device.driver_uuid +
                               "\nnumerics " + numerics_id_ + "\n" + layout;
     memory_layout_.context = limits_.context;
     memory_layout_.pages = limits_.total_pages;
     memory_layout_.window_pages = limits_.window_pages;
+    memory_layout_.first_pages = limits_.first_pages;
+    memory_layout_.slab_pages = limits_.slab_pages;
+    memory_layout_.eager_pages = limits_.eager_pages;
     memory_layout_.block_bytes = weights.plan().blocks;
     memory_layout_.weight_blocks = static_cast<std::uint32_t>(weights.plan().blocks.size());
-    memory_layout_.block_bytes.insert(memory_layout_.block_bytes.end(), kv.blocks.begin(),
-                                      kv.blocks.end());
+    memory_layout_.block_bytes.insert(memory_layout_.block_bytes.end(), kv_.block_bytes().begin(),
+                                      kv_.block_bytes().end());
   }
 
   // Computes the weights' checksums, by which a successor, the numerics id and later checks recognise them; or checks
@@ -462,6 +437,7 @@ class LoadedTransformer final : public Transformer {
   gpu::Optimizations parts_;
   StepContext context_;
   engine::ExecutorLimits limits_;
+  KvMemory kv_{context_};
   StepRunner runner_{context_, limits_, parts_};
   std::optional<Tuning> tuning_;
 

@@ -17,7 +17,7 @@ namespace bulkhead::vault {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31544C5541564842;  // "BHVAULT1"
-constexpr std::uint32_t kVersion = 6;
+constexpr std::uint32_t kVersion = 7;
 constexpr std::uint64_t kDescriptionOffset = 128;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -31,10 +31,11 @@ struct Header {
   std::uint32_t context, pages, vocabulary;
   std::uint32_t weight_blocks, blocks, identity_bytes;
   std::uint32_t states, window_pages;
+  std::uint32_t first_pages, slab_pages, eager_pages, zero;
   std::uint64_t sum;  // over the header without `sum` and `epoch`, and over the description
   std::uint64_t epoch;
 };
-static_assert(sizeof(Header) == 88 && sizeof(Header) <= kDescriptionOffset);
+static_assert(sizeof(Header) == 104 && sizeof(Header) <= kDescriptionOffset);
 constexpr std::size_t kSummedHeader = offsetof(Header, sum);
 
 struct Entry {
@@ -169,6 +170,9 @@ Result<std::unique_ptr<Directory>> Directory::create(const Description& descript
   header.vocabulary = description.vocabulary;
   header.states = description.states;
   header.window_pages = description.window_pages;
+  header.first_pages = description.first_pages;
+  header.slab_pages = description.slab_pages;
+  header.eager_pages = description.eager_pages;
   header.weight_blocks = description.weight_blocks;
   header.blocks = static_cast<std::uint32_t>(description.block_bytes.size());
   header.identity_bytes = static_cast<std::uint32_t>(description.identity.size());
@@ -229,6 +233,9 @@ Result<std::unique_ptr<Directory>> Directory::open(const UniqueFd& fd) {
   d.vocabulary = header.vocabulary;
   d.states = header.states;
   d.window_pages = header.window_pages;
+  d.first_pages = header.first_pages;
+  d.slab_pages = header.slab_pages;
+  d.eager_pages = header.eager_pages;
   d.weight_blocks = header.weight_blocks;
   const std::byte* at = copy.data();
   d.identity.assign(reinterpret_cast<const char*>(at), header.identity_bytes);

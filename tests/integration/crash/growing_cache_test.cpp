@@ -1,0 +1,88 @@
+// A worker whose KV cache has grown is killed. Its streams must be those of a worker with a large cache, and so must
+// those that come after its cache has grown anew.
+#include <cstdint>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "tests/integration/crash/streams.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+constexpr int kAnswerTokens = 40;
+constexpr std::uint32_t kStreams = 6;
+
+// Each takes about nine pages, and a cache of 2 MiB has twenty.
+json request_for(std::uint32_t which) {
+  std::vector<std::uint32_t> prompt(220 + which * 7);
+  std::uint32_t state = 99 + which;
+  for (std::uint32_t& id : prompt) {
+    state = state * 1664525 + 1013904223;
+    id = 300 + (state >> 8) % 1200;
+  }
+  json request = request_of(which % 2 == 1, kAnswerTokens, "", static_cast<int>(which));
+  request["prompt"] = prompt;
+  return request;
+}
+
+Serving serve(const std::vector<std::string>& cache) {
+  std::vector<std::string> settings = cache;
+  settings.emplace_back("engine.max_batch=8");
+  return serve_model("", settings);
+}
+
+// Streams all requests at once; `then` is called after some pieces of the last one.
+std::vector<Heard> stream_all(
+    const Serving& serving, int pieces = 0, const std::function<void()>& then = [] {}) {
+  std::vector<std::future<Timed>> streams;
+  for (std::uint32_t i = 0; i < kStreams; ++i) {
+    const bool last = i + 1 == kStreams;
+    streams.push_back(std::async(std::launch::async, [&serving, i, last, pieces, then] {
+      return last ? stream(serving.port, request_for(i), pieces, then)
+                  : stream(serving.port, request_for(i));
+    }));
+  }
+  std::vector<Heard> heard;
+  for (auto& each : streams)
+    heard.push_back(each.get().heard);
+  return heard;
+}
+
+bool has_grown(const Serving& serving) {
+  return Serving::eventually([&] { return serving.metric("bulkhead_worker_kv_slabs{") >= 1; });
+}
+
+TEST(GrowingCache, AKilledWorkerThatHasGrownCostsItsStreamsOnlyAPause) {
+  std::vector<Heard> expected;
+  {
+    const Serving roomy = serve({"engine.kv_cache_mb=64"});
+    expected = stream_all(roomy);
+    for (const Heard& heard : expected)
+      ASSERT_EQ(heard.ids.size(), static_cast<std::size_t>(kAnswerTokens));
+  }
+  const Serving serving = serve({"engine.kv_cache_mb=2", "engine.kv_cache_max_mb=32"});
+  EXPECT_EQ(stream_all(serving), expected);
+  ASSERT_TRUE(has_grown(serving));
+  const pid_t victim = serving_worker(serving);
+  EXPECT_EQ(stream_all(serving, kAnswerTokens / 2, [&] { send_signal(victim, SIGKILL); }),
+            expected);
+  EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == 1; }));
+  EXPECT_TRUE(has_grown(serving)) << serving.daemon->log();
+  EXPECT_EQ(stream_all(serving), expected);
+  EXPECT_EQ(serving.worker()["restarts"], 1);
+}
+
+TEST(GrowingCache, ShrinksWhenItIsIdle) {
+  const Serving serving =
+      serve({"engine.kv_cache_mb=2", "engine.kv_cache_max_mb=32", "engine.kv_keep_s=1"});
+  const std::vector<Heard> first = stream_all(serving);
+  EXPECT_TRUE(Serving::eventually([&] {
+    return serving.metric("bulkhead_worker_kv_slabs_returned_total{") >= 1 &&
+           serving.metric("bulkhead_worker_kv_slabs{") == 0;
+  })) << serving.daemon->log();
+  EXPECT_EQ(stream_all(serving), first);
+}
+
+}  // namespace
+}  // namespace bulkhead::test

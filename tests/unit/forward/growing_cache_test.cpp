@@ -1,0 +1,312 @@
+// A KV cache that grows on a real device. The tokens must be those of a large cache of a fixed size, whatever slab the
+// pages lie in.
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "worker/engine/engine.hpp"
+#include "worker/forward/transformer.hpp"
+#include "worker/model/architecture.hpp"
+#include "worker/model/gguf.hpp"
+#include "worker/model/tokenizer.hpp"
+
+namespace bulkhead::forward {
+namespace {
+
+constexpr std::chrono::seconds kKept{60};
+constexpr std::uint32_t kContext = 600;  // 19 pages; a cache of 2 MiB has 20
+constexpr std::uint32_t kAnswer = 60;
+
+using Answers = std::map<std::uint64_t, std::vector<engine::TokenId>>;
+
+// The kernels of a CPU device, or those of GPUs, which are slow on a CPU.
+enum class Kernels : std::uint8_t { kOwn, kOfGpus };
+
+class GrowingCache : public testing::Test {
+ protected:
+  void SetUp() override {
+    gpu::DeviceOptions options;
+    const char* const wanted = std::getenv("BULKHEAD_TEST_DEVICE");
+    options.selector = wanted != nullptr ? wanted : "cpu";
+    auto opened = gpu::Device::open(options);
+    if (!opened.ok()) GTEST_SKIP() << "no usable Vulkan device: " << opened.error().message();
+    device_ = *std::move(opened);
+    auto file = model::GgufFile::open(BULKHEAD_SOURCE_DIR "/worker/builtin/builtin.gguf");
+    ASSERT_TRUE(file.ok()) << file.error().message();
+    file_ = *std::move(file);
+    auto tokenizer = model::Tokenizer::from_gguf(*file_);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+    tokenizer_ = *std::move(tokenizer);
+    language_.tokenizer = tokenizer_.get();
+  }
+
+  std::unique_ptr<engine::Executor> load(std::uint32_t kv_cache_mb, std::uint32_t most_mb,
+                                         Kernels kernels = Kernels::kOwn) {
+    auto graph = model::read_model(*file_);
+    EXPECT_TRUE(graph.ok()) << graph.error().message();
+    TransformerOptions made;
+    made.engine.max_batch = 8;
+    made.engine.prefill_chunk = 32;
+    made.engine.kv_cache_mb = kv_cache_mb;
+    made.engine.kv_cache_max_mb = most_mb;
+    made.context = kContext;
+    made.exportable = true;
+    made.lanes_mapping = kernels == Kernels::kOfGpus;
+    made.wait_timeout_ms = 60000;
+    made.gpu.memory_pool.heap_size_mb = 32;
+    made.gpu.memory_pool.num_heaps = 1;
+    made.gpu.memory_pool.warmup_sizes = {1};
+    auto executor = make_transformer(*device_, *file_, *graph, made);
+    EXPECT_TRUE(executor.ok()) << executor.error().message();
+    return executor.ok() ? *std::move(executor) : nullptr;
+  }
+
+  std::unique_ptr<engine::Engine> engine_over(engine::Executor& executor) {
+    engine::EngineOptions options;
+    options.scheduler.max_batch = 8;
+    options.scheduler.prefill_chunk = 32;
+    options.scheduler.prefix_cache = true;
+    options.check_memory = std::chrono::seconds(5);
+    options.keep_slabs = kKept;
+    options.now = [this] { return now_; };
+    return std::make_unique<engine::Engine>(
+        executor, language_, options, [this](const ipc::FromWorker& message) {
+          const auto* const batch = std::get_if<ipc::TokenBatch>(&message);
+          if (batch == nullptr) return;
+          for (const auto& sequence : batch->sequences) {
+            auto& answer = answers_[sequence.request.value];
+            answer.insert(answer.end(), sequence.tokens.begin(), sequence.tokens.end());
+          }
+        });
+  }
+
+  // Greedy and drawn answers to prompts of different lengths, all at once.
+  Answers answers(engine::Engine& engine, std::uint64_t first = 1) {
+    constexpr std::uint64_t kLast = 6;
+    answers_.clear();
+    for (std::uint64_t id = first; id <= kLast; ++id) {
+      ipc::Submit submit;
+      submit.request = RequestId{id};
+      std::vector<ipc::TokenId> prompt;
+      for (std::uint64_t i = 0; i < 50 + 37 * id; ++i)
+        prompt.push_back(static_cast<ipc::TokenId>((i * 7919 + id * 31) % 2000));
+      submit.prompt = prompt;
+      submit.sampling.temperature = id % 2 == 0 ? 0 : 0.9F;
+      submit.sampling.seed = id;
+      submit.max_tokens = kAnswer;
+      submit.ignore_eos = true;
+      engine.submit(std::move(submit));
+    }
+    while (engine.outstanding() > 0) {
+      now_ += std::chrono::milliseconds(5);
+      const auto ran = engine.turn([] {});
+      EXPECT_TRUE(ran.ok()) << ran.error().message();
+      if (!ran.ok()) break;
+    }
+    for (std::uint64_t id = first; id <= kLast; ++id)
+      EXPECT_EQ(answers_[id].size(), kAnswer);
+    return answers_;
+  }
+
+  void idle(engine::Engine& engine, std::chrono::seconds time) {
+    for (const auto end = now_ + time; now_ < end; now_ += std::chrono::seconds(1)) {
+      const auto ran = engine.turn([] {});
+      ASSERT_TRUE(ran.ok()) << ran.error().message();
+    }
+  }
+
+  static double figure(const engine::Engine& engine, const std::string& name) {
+    for (const ipc::Counter& each : engine.stats().counters) {
+      if (each.name == name) return each.value;
+    }
+    ADD_FAILURE() << "no figure " << name;
+    return -1;
+  }
+
+  engine::Clock::time_point now_{};
+  std::unique_ptr<gpu::Device> device_;
+  std::unique_ptr<model::GgufFile> file_;
+  std::unique_ptr<model::Tokenizer> tokenizer_;
+  engine::Language language_{nullptr, jinja::Chat()};
+  Answers answers_;
+};
+
+TEST_F(GrowingCache, GivesTheTokensOfALargeOneAndShrinksAgain) {
+  Answers expected;
+  {
+    const auto roomy = load(64, 0);
+    ASSERT_NE(roomy, nullptr);
+    EXPECT_EQ(roomy->limits().slab_pages, 0U);
+    expected = answers(*engine_over(*roomy));
+  }
+  const auto executor = load(2, 32);
+  ASSERT_NE(executor, nullptr);
+  const engine::ExecutorLimits& limits = executor->limits();
+  EXPECT_EQ(limits.first_pages, 20U);
+  EXPECT_EQ(limits.slab_pages, 21U);
+  EXPECT_GT(limits.total_pages, 300U);
+  EXPECT_EQ(limits.context, kContext);
+  const std::uint64_t before = device_->allocated_bytes();
+  const auto engine = engine_over(*executor);
+  EXPECT_EQ(answers(*engine), expected);
+  EXPECT_GE(figure(*engine, "kv_slabs"), 2);
+  EXPECT_EQ(figure(*engine, "preemptions_total"), 0);
+  EXPECT_EQ(figure(*engine, "kv_slabs_refused_total"), 0);
+  EXPECT_GT(device_->allocated_bytes(), before + (3U << 20));
+
+  idle(*engine, 2 * kKept);
+  EXPECT_GT(figure(*engine, "kv_pages_checked_total"), 40) << "in the background";
+  EXPECT_EQ(figure(*engine, "kv_pages_damaged_total"), 0);
+  EXPECT_EQ(figure(*engine, "kv_slabs"), 0);
+  EXPECT_EQ(device_->allocated_bytes(), before);
+
+  EXPECT_EQ(answers(*engine), expected) << "in slabs that came again";
+  EXPECT_GE(figure(*engine, "kv_slabs"), 2);
+  EXPECT_EQ(figure(*engine, "kv_pages_damaged_total"), 0);
+}
+
+TEST_F(GrowingCache, WhenItCanGrowNoFurtherSequencesLosePages) {
+  Answers expected;
+  {
+    const auto roomy = load(64, 0);
+    ASSERT_NE(roomy, nullptr);
+    expected = answers(*engine_over(*roomy));
+  }
+  const auto executor = load(2, 5);
+  ASSERT_NE(executor, nullptr);
+  EXPECT_EQ(executor->limits().total_pages, 41U);
+  const auto engine = engine_over(*executor);
+  EXPECT_EQ(answers(*engine), expected);
+  EXPECT_EQ(figure(*engine, "kv_slabs"), 1);
+  EXPECT_GT(figure(*engine, "preemptions_total"), 0);
+}
+
+TEST_F(GrowingCache, GivesTheSameTokensWithTheKernelsOfGpus) {
+  Answers expected;
+  constexpr std::uint64_t kFirst = 5;
+  {
+    const auto roomy = load(64, 0, Kernels::kOfGpus);
+    ASSERT_NE(roomy, nullptr);
+    expected = answers(*engine_over(*roomy), kFirst);
+  }
+  const auto executor = load(2, 32, Kernels::kOfGpus);
+  ASSERT_NE(executor, nullptr);
+  const auto engine = engine_over(*executor);
+  EXPECT_EQ(answers(*engine, kFirst), expected);
+  EXPECT_GE(figure(*engine, "kv_slabs"), 1);
+  EXPECT_EQ(figure(*engine, "preemptions_total"), 0);
+}
+
+// Equal tokens at equal positions make equal bytes, wherever the page lies.
+TEST_F(GrowingCache, PagesOfSlabsHaveTheSumsOfOtherPages) {
+  const auto executor = load(2, 32);
+  ASSERT_NE(executor, nullptr);
+  const engine::ExecutorLimits& limits = executor->limits();
+  ASSERT_TRUE(executor->grow(2));
+  ASSERT_TRUE(executor->grow(0));
+  const std::vector<engine::PageIndex> pages = {3, limits.first_pages,
+                                                limits.first_pages + 3 * limits.slab_pages - 1};
+  for (const engine::PageIndex page : pages) {
+    std::vector<engine::Column> columns(limits.page_tokens);
+    for (std::uint32_t i = 0; i < limits.page_tokens; ++i)
+      columns[i] = {100 + i, i, 0, engine::Output::kNone};
+    const std::span<const engine::PageIndex> sequence(&page, 1);
+    ASSERT_TRUE(executor->submit({.columns = columns, .sequences = std::span(&sequence, 1)}).ok());
+    ASSERT_TRUE(executor->wait().ok());
+  }
+  ASSERT_TRUE(executor->start_sums(pages, 0).ok());
+  const auto sums = executor->finish_sums();
+  ASSERT_TRUE(sums.ok()) << sums.error().message();
+  const std::vector<engine::PageSum> before(sums->begin(), sums->end());
+  EXPECT_NE(before[0], engine::PageSum{});
+  EXPECT_EQ(before[1], before[0]);
+  EXPECT_EQ(before[2], before[0]);
+}
+
+// A device of 140 GiB, of which 130 are free, and a model whose context takes 3 GiB.
+struct Planned {
+  CacheRoom room{std::uint64_t{130} << 30, gpu::DeviceKind::kDiscrete, "large",
+                 std::uint64_t{140} << 30, std::uint64_t{4} << 30};
+  model::ModelGraph graph;
+  config::EngineSettings engine;
+  Planned() {
+    graph.context = 131072;
+    graph.makes_logits = true;
+    graph.kv.resize(6);
+    for (model::KvStore& store : graph.kv)
+      store = {.heads = 8, .head_size = 128};
+    engine.max_batch = 256;
+  }
+  static constexpr std::uint64_t kPage = 6 * 2 * 8 * 32 * 128 * 2;  // bytes
+  CacheSize size() const {
+    MemoryNeed need;
+    need.kv.per_token = kPage / 32;
+    const auto size = plan_cache(room, graph, engine, 0, 2048, need);
+    EXPECT_TRUE(size.ok()) << size.error().message();
+    return size.ok() ? *size : CacheSize{};
+  }
+};
+
+TEST(GrowingCacheSize, OnAGpuBeginsWithAContextAndGrowsToWhatIsFree) {
+  const CacheSize size = Planned().size();
+  ASSERT_TRUE(size.grows());
+  EXPECT_EQ(size.context, 131072U);
+  EXPECT_GE(size.first_pages, 4096U) << "a whole context";
+  EXPECT_LE(size.first_pages * Planned::kPage, std::uint64_t{4} << 30);
+  EXPECT_EQ(size.eager_pages, 16384U) << "four contexts, as a cache that does not grow";
+  EXPECT_GT((size.pages + 1) * Planned::kPage, std::uint64_t{120} << 30);
+  EXPECT_LE((size.pages + 1) * Planned::kPage, std::uint64_t{123} << 30);
+  EXPECT_EQ((size.pages + 1) % size.slab_pages, 0U);
+  EXPECT_EQ((size.first_pages + 1) % size.slab_pages, 0U);
+  EXPECT_LE((size.pages + 1) / size.slab_pages, 128U);
+  EXPECT_GE(size.slab_pages * Planned::kPage, std::uint64_t{512} << 20);
+  EXPECT_EQ(size.fixed().pages, 16384U);
+}
+
+TEST(GrowingCacheSize, BeginsAndEndsWhereSettingsSay) {
+  Planned planned;
+  planned.engine.kv_cache_mb = 2048;
+  EXPECT_FALSE(planned.size().grows());
+  planned.engine.kv_cache_max_mb = 1024;
+  EXPECT_FALSE(planned.size().grows());
+  planned.engine.kv_cache_max_mb = 8192;
+  const CacheSize size = planned.size();
+  ASSERT_TRUE(size.grows());
+  constexpr double kMib = 1 << 20;
+  EXPECT_NEAR(size.slab_pages * Planned::kPage / kMib, 512, 1);
+  EXPECT_NEAR((size.first_pages + 1) * Planned::kPage / kMib, 2048, 4);
+  EXPECT_LE((size.pages + 1) * Planned::kPage, std::uint64_t{8192} << 20);
+  EXPECT_LE(size.context, size.first_pages * 32);
+}
+
+TEST(GrowingCacheSize, StaysFixedWhereNoNumberCouldLeadToAPage) {
+  Planned planned;
+  planned.graph.kv.back().heads = 4;
+  EXPECT_FALSE(planned.size().grows()) << "pages of different sizes";
+  planned.graph.kv.back().heads = 8;
+  planned.graph.makes_logits = false;
+  EXPECT_FALSE(planned.size().grows()) << "a stage of a split model";
+  planned.graph.makes_logits = true;
+  planned.room.kind = gpu::DeviceKind::kCpu;
+  EXPECT_FALSE(planned.size().grows());
+  planned.engine.kv_cache_max_mb = 16384;
+  EXPECT_TRUE(planned.size().grows());
+  planned.room.kind = gpu::DeviceKind::kDiscrete;
+  planned.engine.kv_cache_max_mb = 0;
+  // Pages of such a size lie at no whole number of pages from each other, so the first slab has to hold a context.
+  for (model::KvStore& store : planned.graph.kv)
+    store.heads = 5;
+  EXPECT_TRUE(planned.size().grows());
+  planned.room.max_allocation_bytes = std::uint64_t{2} << 30;
+  EXPECT_FALSE(planned.size().grows());
+}
+
+}  // namespace
+}  // namespace bulkhead::forward
