@@ -139,10 +139,10 @@ using Question = std::variant<Tokenize, Detokenize, ApplyTemplate, CheckConstrai
 using Work =
     std::variant<Submit, Tokenize, Detokenize, ApplyTemplate, CheckConstraint, Embed, Rank>;
 
-using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed,
-                                Tokenized, Detokenized, Stats, Pong, Fatal, Drained, VaultOffer,
-                                AppliedTemplate, PromptTokens, Embedded, CheckedConstraint,
-                                Ranked>;
+using FromWorker =
+    std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed, Tokenized,
+                 Detokenized, Stats, Pong, Fatal, Drained, VaultOffer, AppliedTemplate,
+                 PromptTokens, Embedded, CheckedConstraint, Ranked, VaultSlab>;
 using ToWorker = std::variant<Submit, Cancel, Tokenize, Detokenize, Ping, Vault, Drain, Shutdown,
                               Profile, Promote, Settled, ApplyTemplate, Embed, CheckConstraint,
                               Rank>;

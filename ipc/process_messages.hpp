@@ -117,6 +117,27 @@ struct VaultOffer {
   BULKHEAD_MESSAGE(25, "vault offer", epoch, files, blocks)
 };
 
+// The slabs of KV pages by which a worker's cache grows (docs/glossary.md) have smaller numbers.
+inline constexpr std::uint32_t kMostVaultSlabs = 1024;
+
+// A slab that belongs to the vault besides its blocks.
+struct HeldSlab {
+  std::uint32_t slab = 0;
+  std::uint64_t offset = 0;  // of its first page in its memory, in bytes
+  bool operator==(const HeldSlab&) const = default;
+  BULKHEAD_FIELDS(slab, offset)
+};
+
+// A worker's cache has grown or shrunk since it offered its vault. `held`: the message follows a packet with the slab's
+// one descriptor, which replaces an earlier one. Otherwise the slab's memory is given back.
+struct VaultSlab {
+  std::uint64_t epoch = 0;  // of the vault; also the packet's tag
+  HeldSlab place;
+  bool held = false;
+  bool operator==(const VaultSlab&) const = default;
+  BULKHEAD_MESSAGE(36, "vault slab", epoch, place, held)
+};
+
 struct Counter {
   std::string name;  // a Prometheus name without the prefix "bulkhead_worker_"
   double value = 0;
@@ -169,8 +190,9 @@ struct Vault {
   std::uint32_t blocks = 0;
   bool may_adopt_kv = false;  // false: the predecessor's end casts doubt on its KV pages
   bool replaced = false;  // an operator asked for a new process, and so for a changed model file
+  std::vector<HeldSlab> slabs = {};  // their descriptors come last
   bool operator==(const Vault&) const = default;
-  BULKHEAD_MESSAGE(20, "vault", epoch, files, blocks, may_adopt_kv, replaced)
+  BULKHEAD_MESSAGE(20, "vault", epoch, files, blocks, may_adopt_kv, replaced, slabs)
 };
 
 struct Drain {

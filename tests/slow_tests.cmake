@@ -10,6 +10,7 @@ set(BULKHEAD_SLOW_TESTS
   "forward_kernels_test QUICK SmallKernels.*"
   "forward_units_test QUICK UnitPacking.*:UnitSegments.*:UnitTilings.*"
   "forward_failures_test QUICK FailingDevice.AnEndBesideAHangIsBounded:FailingDevice.ASlowFirstStepGivesSignsOfLife"
+  "forward_growth_test QUICK GrowingCacheSize.*"
   "forward_steady_test"
 
   # The real worker, alone and behind the daemon: one model of the fixtures on all transports, and one over HTTP.

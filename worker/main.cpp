@@ -217,6 +217,7 @@ int serve(const Arguments& arguments, const config::Settings& settings,
   MainVault vault(channel, outbox, arguments.vault && settings.isolation.vault);
   if (const Status status = vault.receive(); !status.ok())
     die(outbox, vault.given() ? ipc::kExitVaultUnusable : ipc::kExitInternal, status.error());
+  if (arguments.standby) vault.leave_slabs();
   Loaded loaded;
   if (const Status status = load(arguments, settings, progress, vault, loaded); !status.ok()) {
     die(outbox,
@@ -250,6 +251,7 @@ int serve(const Arguments& arguments, const config::Settings& settings,
                     : serve_with_vault(vault.may_adopt_kv(), MainVault::Writer::kGone).value();
   if (!arguments.cache.empty()) let_clock_of_files_pass();
   outbox.send(ready);
+  vault.give_back_slabs();
   if (arguments.standby) spdlog::debug("standing by");
 
   const auto promoted = [&](const ipc::Promote& promote, ipc::Ready& again) {

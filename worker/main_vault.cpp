@@ -96,8 +96,14 @@ Status MainVault::receive() {
   const std::size_t line = described.identity.find('\n');
   if (line == std::string::npos) return unusable("its directory does not say of which model it is");
   const auto blocks = all.begin() + 1 + given_.files;
+  const auto slabs = blocks + given_.blocks;
+  for (std::size_t i = 0; i < given_.slabs.size(); ++i) {
+    const ipc::HeldSlab& place = given_.slabs[i];
+    predecessor_.slabs.push_back(
+        {place.slab, place.offset, std::move(slabs[static_cast<std::ptrdiff_t>(i)])});
+  }
   files_.assign(std::make_move_iterator(all.begin() + 1), std::make_move_iterator(blocks));
-  predecessor_.blocks.assign(std::make_move_iterator(blocks), std::make_move_iterator(all.end()));
+  predecessor_.blocks.assign(std::make_move_iterator(blocks), std::make_move_iterator(slabs));
   predecessor_.layout = {described.identity.substr(line + 1),
                          described.context,
                          described.pages - described.window_pages,
@@ -112,7 +118,7 @@ Status MainVault::receive() {
 }
 
 Status MainVault::take_descriptors(std::vector<UniqueFd>& all) {
-  const std::size_t wanted = std::size_t{1} + given_.files + given_.blocks;
+  const std::size_t wanted = std::size_t{1} + given_.files + given_.blocks + given_.slabs.size();
   while (all.size() < wanted) {
     auto packet = channel_.take_descriptors();
     if (!packet) return unusable("descriptors are missing");
@@ -171,11 +177,16 @@ std::optional<ipc::VaultReport> MainVault::begin(const forward::Transformer& exe
                                                  Writer writer) {
   if (!wanted_) return report_;
   report_.reason.clear();
+  executor_ = &executor;
   if (given()) {
     // The device's last steps may write to states that this process's sequences would use.
     if (writer == Writer::kUnsettled && executor.limits().states > 0) return std::nullopt;
     stand_by(executor);
     if (!adopt(engine, may_adopt_kv, writer)) return std::nullopt;
+    epoch_ = given_.epoch;
+    descriptors_ = std::size_t{1} + given_.files + given_.blocks;
+    for (const ipc::HeldSlab& held : given_.slabs)
+      slabs_.insert(held.slab);
     return report_;
   }
   Status offered = prepare(executor, file);
@@ -323,8 +334,36 @@ Status MainVault::send_offer() {
     offer_->sent += packet.size();
   }
   outbox_.send(offer_->word);
+  epoch_ = offer_->word.epoch;
+  descriptors_ = offer_->descriptors.size();
   offer_.reset();
   return {};
+}
+
+// If the daemon can't take the descriptor now, a successor computes the slab's pages again.
+void MainVault::slab_added(std::uint32_t slab) {
+  if (epoch_ == 0 || slab >= ipc::kMostVaultSlabs ||
+      descriptors_ + slabs_.size() >= ipc::kMostVaultDescriptors)
+    return;
+  const auto exported = executor_->export_slab(slab);
+  if (!exported.ok()) return spdlog::debug("no slab for the vault: {}", exported.error().message());
+  const int fd = exported->memory.get();
+  const Status sent = channel_.send_descriptors(std::span(&fd, 1), epoch_);
+  if (!sent.ok()) return spdlog::debug("no slab for the vault: {}", sent.error().message());
+  outbox_.send(ipc::VaultSlab{epoch_, {slab, exported->offset}, true});
+  slabs_.insert(slab);
+}
+
+void MainVault::give_back_slabs() {
+  if (epoch_ == 0) return;
+  const std::vector<std::uint32_t> present = executor_->present_slabs();
+  for (const ipc::HeldSlab& held : given_.slabs) {
+    if (std::ranges::find(present, held.slab) == present.end()) slab_returned(held.slab);
+  }
+}
+
+void MainVault::slab_returned(std::uint32_t slab) {
+  if (slabs_.erase(slab) > 0) outbox_.send(ipc::VaultSlab{epoch_, {slab, 0}, false});
 }
 
 }  // namespace bulkhead::worker

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,6 +40,11 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
   // Something was left, and is being imported.
   bool given() const { return given_.epoch != 0; }
   bool may_adopt_kv() const { return given_.may_adopt_kv; }
+  // For a process that will wait: the one that serves may give slabs back meanwhile, and get new ones.
+  void leave_slabs() {
+    predecessor_.slabs.clear();
+    given_.slabs.clear();
+  }
 
   Status receive();
   Result<std::unique_ptr<model::GgufFile>> open_model(const std::string& path);
@@ -58,6 +64,8 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
   // After begin() has reported kWaiting: true once all is offered, or can't be. What other processes of
   // the same user have on the way counts against the descriptors that this one may send.
   bool offer_again();
+  // Once Ready was sent: gives back the slabs of the predecessor that could not be imported.
+  void give_back_slabs();
   // Between the two: it shares the weights' memory with a process that could write to it until it
   // died. An error is one before begin().
   Status check_again(forward::MemoryExporter& exporter) {
@@ -85,6 +93,8 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
     directory_->enter(page.page, page.before, page.tokens, page.sum);
   }
   void left(engine::PageIndex page) override { directory_->leave(page); }
+  void slab_added(std::uint32_t slab) override;
+  void slab_returned(std::uint32_t slab) override;
   void saved(const engine::EnteredState& state) override {
     directory_->enter_state(state.slot, state.page, state.sum);
   }
@@ -102,6 +112,10 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
   std::string change_times_;     // of the files that this process opened itself
   forward::ExportedMemory predecessor_;
   std::unique_ptr<vault::Directory> directory_;
+  const forward::Transformer* executor_ = nullptr;  // from begin() on
+  std::uint64_t epoch_ = 0;                         // of the vault that this process writes to
+  std::size_t descriptors_ = 0;                     // of that vault, without slabs
+  std::set<std::uint32_t> slabs_;                   // those that the daemon holds
   std::optional<Offer> offer_;  // until it is sent
   ipc::VaultReport report_;
 };

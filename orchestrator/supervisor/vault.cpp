@@ -46,11 +46,46 @@ Status Vault::take(ipc::Channel& channel, const ipc::VaultOffer& offer, std::str
   return {};
 }
 
+Status Vault::change_slab(ipc::Channel& channel, const ipc::VaultSlab& change) {
+  const std::uint32_t slab = change.place.slab;
+  if (slab >= ipc::kMostVaultSlabs) return violation(fmt::format("a slab of number {}", slab));
+  std::vector<UniqueFd> closing;
+  UniqueFd memory;
+  if (change.held) {
+    auto packet = channel.take_descriptors();
+    if (!packet || packet->tag != change.epoch || packet->fds.size() != 1)
+      return violation("a slab without its one descriptor");
+    memory = std::move(packet->fds.front());
+    packet->fds.clear();
+  }
+  Status status;
+  if (!held() || change.epoch != epoch()) {
+    closing.push_back(std::move(memory));
+  } else {
+    if (const auto known = slabs_.find(slab); known != slabs_.end()) {
+      closing.push_back(std::move(known->second.memory));
+      slabs_.erase(known);
+    }
+    if (change.held && descriptors_.size() + slabs_.size() >= ipc::kMostVaultDescriptors) {
+      status = violation("too many slabs");
+      closing.push_back(std::move(memory));
+    } else if (change.held) {
+      slabs_[slab] = {std::move(memory), change.place.offset};
+    }
+  }
+  std::erase_if(closing, [](const UniqueFd& fd) { return !fd.valid(); });
+  closer_->close_lot(std::move(closing));
+  return status;
+}
+
 ipc::Vault Vault::give(ipc::Channel& channel) {
   if (!held()) return {};
+  if (!may_adopt_kv()) close_slabs();
   std::vector<int> all;
   for (const UniqueFd& fd : descriptors_)
     all.push_back(fd.get());
+  for (const auto& [number, slab] : slabs_)
+    all.push_back(slab.memory.get());
   for (std::size_t at = 0; at < all.size(); at += kDescriptorsOfPacket) {
     const Status sent = channel.send_descriptors(
         std::span(all).subspan(at, std::min(kDescriptorsOfPacket, all.size() - at)),
@@ -65,6 +100,8 @@ ipc::Vault Vault::give(ipc::Channel& channel) {
   ipc::Vault message = contents_;
   message.may_adopt_kv = may_adopt_kv();
   message.replaced = replaced_;
+  for (const auto& [number, slab] : slabs_)
+    message.slabs.push_back({number, slab.offset});
   return message;
 }
 
@@ -103,7 +140,16 @@ void Vault::imported(const ipc::VaultReport& report) {
   pages_adopted_ += report.pages_adopted;
 }
 
+void Vault::close_slabs() {
+  std::vector<UniqueFd> all;
+  for (auto& [number, slab] : slabs_)
+    all.push_back(std::move(slab.memory));
+  slabs_.clear();
+  closer_->close_lot(std::move(all));
+}
+
 void Vault::close() {
+  close_slabs();
   closer_->close_lot(std::exchange(descriptors_, {}));
   contents_ = {};
 }

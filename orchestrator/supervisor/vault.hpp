@@ -4,7 +4,9 @@
 // harms only its own successor, which checks what it gets and is confined in the same way.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,6 +38,12 @@ class Vault {
   // Takes the descriptors that came before the offer, and drops what was held until now. An error means that a rule
   // was broken. `file_mark` is the mark of the model file of its weights.
   Status take(ipc::Channel& channel, const ipc::VaultOffer& offer, std::string file_mark);
+  // Takes the descriptor of a slab by which a worker's cache has grown since, or closes that of one that it gave back.
+  // Ignores slabs of another vault than the one that is held. An error means that a rule was broken.
+  Status change_slab(ipc::Channel& channel, const ipc::VaultSlab& change);
+  std::size_t slabs() const { return slabs_.size(); }
+  // Closes all slabs' descriptors: the process that is to serve has none of them.
+  void close_slabs();
   const std::string& file_mark() const { return file_mark_; }
   // Sends the held descriptors to a process, and returns the message to send after them. If the descriptors can't be
   // sent, the message says that there is nothing; the vault is then dropped, unless the process is gone.
@@ -62,6 +70,11 @@ class Vault {
 
   std::shared_ptr<ipc::PeerCloser> closer_;
   std::vector<UniqueFd> descriptors_;
+  struct Slab {
+    UniqueFd memory;
+    std::uint64_t offset = 0;
+  };
+  std::map<std::uint32_t, Slab> slabs_;
   ipc::Vault contents_;
   std::string file_mark_;
   bool kv_doubtful_ = false;

@@ -99,6 +99,7 @@ void WorkerProcess::promote(std::string name, bool unsettled) {
   promoted_ = true;
   stage_ = Stage::kLoading;
   unsettled_ = unsettled;
+  vault_.close_slabs();  // processes that stand by import none
   send(ipc::Promote{vault_.may_adopt_kv() && vault_.epoch() == given_vault_, unsettled});
   begin_heartbeat();
 }
@@ -141,7 +142,7 @@ void WorkerProcess::receive() {
     }
     if (record->empty()) {
       // The descriptors of a vault wait for their offer.
-      if (!may_offer() && channel_->waiting_descriptors() != 0)
+      if (!may_offer() && !may_change_slabs() && channel_->waiting_descriptors() != 0)
         return violated("descriptors that nobody asked for");
       break;
     }
@@ -236,6 +237,11 @@ Status WorkerProcess::handle_offer(const ipc::VaultOffer& offer) {
   return {};
 }
 
+// The memory of a cache grows while it serves from a vault of its own, or from one that it imported.
+bool WorkerProcess::may_change_slabs() const {
+  return stage_ == Stage::kServing && (offered_vault_ || given_vault_ != 0);
+}
+
 Status WorkerProcess::handle(ipc::FromWorker&& message) {
   BULKHEAD_RETURN_IF_ERROR(check_limits(message));
   tidy(message);
@@ -258,6 +264,11 @@ Status WorkerProcess::handle(ipc::FromWorker&& message) {
   }
   if (std::holds_alternative<ipc::Pong>(message)) return chatter();
   if (const auto* offer = std::get_if<ipc::VaultOffer>(&message)) return handle_offer(*offer);
+  if (const auto* slab = std::get_if<ipc::VaultSlab>(&message)) {
+    if (!may_change_slabs()) return violation("a slab of a vault that it does not have");
+    BULKHEAD_RETURN_IF_ERROR(vault_.change_slab(*channel_, *slab));
+    return chatter();
+  }
   if (stage_ == Stage::kLoading) {
     if (auto* progress = std::get_if<ipc::Progress>(&message)) {
       progress_ = std::move(*progress);

@@ -205,6 +205,7 @@ class WorkerProcess {
   Status handle_hello(const ipc::Hello& hello);
   Status handle_ready(ipc::Ready&& ready);
   Status handle_offer(const ipc::VaultOffer& offer);
+  bool may_change_slabs() const;
   Status chatter();
   void flush();
   void dying();

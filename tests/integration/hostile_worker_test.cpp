@@ -85,6 +85,7 @@ constexpr const char* kViolation = "protocol violation: ";
 const Lie kLies[] = {
     {"garbage", kViolation},
     {"late_vault", "that nobody asked for"},
+    {"slab", "a slab of a vault that it does not have"},
     {"length", "longer than what was published or allowed"},
     {"kind", "no known kind"},
     {"index", "further than the ring allows"},

@@ -34,6 +34,10 @@ Engine::Engine(Executor& executor, const Language& language, EngineOptions optio
   scheduler_.set_grow([this](std::uint32_t slab) { return grow_cache(slab); });
   slabs_needed_at_.resize(executor.limits().slabs());
   slabs_leave_after_.resize(executor.limits().slabs());
+  for (const std::uint32_t slab : executor.present_slabs()) {
+    slabs_needed_at_[scheduler_.pool().slabs_present()] = options_.now();
+    scheduler_.take_slab(slab);
+  }
   scheduler_.set_ledger(&guard_);
   scheduler_.set_state_ledger(&guard_);
   if (options_.draft_model != nullptr && speculator_.on()) {

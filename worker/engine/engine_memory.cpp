@@ -23,6 +23,7 @@ bool Engine::grow_cache(std::uint32_t slab) {
     counts_.add("kv_slabs_refused_total");
     return false;
   }
+  if (!still_there) guard_.slab_added(slab);
   slabs_needed_at_[scheduler_.pool().slabs_present()] = now;
   return true;
 }
@@ -58,6 +59,7 @@ void Engine::give_slabs_back() {
     std::uint64_t& after = slabs_leave_after_[slab];
     if (after == 0 || (scheduler_.in_flight() > 0 && steps_ended_ < after)) continue;
     after = 0;
+    guard_.slab_returned(slab);
     executor_.shrink(slab);
     counts_.add("kv_slabs_returned_total");
   }

@@ -193,6 +193,8 @@ class Executor {
   // Gives memory to the pages of a slab, which has none; its first page is first_pages + slab * slab_pages. Steps may
   // be in flight. Returns false, and nothing has changed, if the device has no memory to spare.
   virtual bool grow(std::uint32_t /*slab*/) { return false; }
+  // Returns the slabs that have memory from the start on: those of a predecessor.
+  virtual std::vector<std::uint32_t> present_slabs() const { return {}; }
   // Takes a slab's memory back. No step and no lot of sums in flight may have one of its pages.
   virtual void shrink(std::uint32_t /*slab*/) {}
 

@@ -71,6 +71,9 @@ class PageLedger {
   virtual void entered(const EnteredPage& page) = 0;
   virtual void left(PageIndex page) = 0;     // it may be written to from now on
   virtual void found(PageIndex /*page*/) {}  // a list reuses it
+  // A slab of pages has got memory, or its memory is about to be given back; all its pages have left.
+  virtual void slab_added(std::uint32_t /*slab*/) {}
+  virtual void slab_returned(std::uint32_t /*slab*/) {}
 };
 
 class PagePool {

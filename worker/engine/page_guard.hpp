@@ -64,6 +64,12 @@ class PageGuard final : public PageLedger, public StateLedger {
   void entered(const EnteredPage& page) override;
   void left(PageIndex page) override;
   void found(PageIndex page) override;
+  void slab_added(std::uint32_t slab) override {
+    if (ledger_ != nullptr) ledger_->slab_added(slab);
+  }
+  void slab_returned(std::uint32_t slab) override {
+    if (ledger_ != nullptr) ledger_->slab_returned(slab);
+  }
   void saved(const EnteredState& state) override;
   void overwritten(StateSlot slot) override;
   void used(StateSlot slot) override;

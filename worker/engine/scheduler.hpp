@@ -263,6 +263,8 @@ class Scheduler {
   void set_grow(Grow grow) { grow_ = std::move(grow); }
   // See PagePool. Lets none leave if the longest sequence needs it.
   void let_slab_leave();
+  // A predecessor's slab, whose memory is there.
+  void take_slab(std::uint32_t slab) { pool_.add_slab(slab); }
   std::optional<std::uint32_t> slab_that_left() { return pool_.slab_that_left(); }
 
   // See PagePool. Call take_over() and the like while no sequence has been added.

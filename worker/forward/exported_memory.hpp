@@ -34,11 +34,19 @@ struct MemoryLayout {
   }
 };
 
+// A slab of KV pages by which the cache has grown (kv_memory.hpp).
+struct ExportedSlab {
+  std::uint32_t slab = 0;
+  std::uint64_t offset = 0;  // of its first page
+  UniqueFd memory;
+};
+
 // What a predecessor exported, as its successor gets it.
 struct ExportedMemory {
   MemoryLayout layout;
   std::vector<gpu::kernels::Checksum> checksums;  // of the weights' blocks
   std::vector<UniqueFd> blocks;                   // of all blocks
+  std::vector<ExportedSlab> slabs;                // those that it had at its end
 };
 
 // Makes a kCorrupt error that says why a successor loads the model instead.

@@ -163,4 +163,45 @@ void KvMemory::shrink(std::uint32_t slab) {
               context_.page_numbers.back());
 }
 
+std::vector<std::uint32_t> KvMemory::present_slabs() const {
+  std::vector<std::uint32_t> present;
+  for (std::uint32_t slab = 0; slab < context_.kv_slabs.size(); ++slab) {
+    if (context_.kv_slabs[slab].valid()) present.push_back(slab);
+  }
+  return present;
+}
+
+std::uint64_t KvMemory::offset_in(const gpu::Buffer& slab, std::uint64_t number) const {
+  return context_.kv_blocks.front().address() + (number - kNumberBias) * page_bytes_ -
+         slab.address();
+}
+
+Result<ExportedSlab> KvMemory::export_slab(std::uint32_t slab) const {
+  const gpu::Buffer& memory = context_.kv_slabs[slab];
+  ExportedSlab exported;
+  exported.slab = slab;
+  BULKHEAD_TRY(const std::uint64_t number, number_at(memory));
+  exported.offset = offset_in(memory, number);
+  BULKHEAD_TRY(exported.memory, context_.device->export_memory(memory));
+  return exported;
+}
+
+void KvMemory::take_slab(ExportedSlab slab) {
+  if (slab.slab >= context_.kv_slabs.size() || context_.kv_slabs[slab.slab].valid()) return;
+  auto memory =
+      context_.device->import_memory(std::move(slab.memory), block_bytes().front(), "KV pages");
+  if (!memory.ok()) {
+    spdlog::debug("a slab of KV pages is left out: {}", memory.error().message());
+    return;
+  }
+  // Its pages lie where the predecessor put them.
+  const auto number = number_at(*memory);
+  if (!number.ok() || offset_in(*memory, *number) != slab.offset) {
+    spdlog::debug("a slab of KV pages is left out: it lies where no page number leads");
+    return;
+  }
+  context_.kv_slabs[slab.slab] = *std::move(memory);
+  number_pages(slab.slab, *number);
+}
+
 }  // namespace bulkhead::forward

@@ -24,6 +24,7 @@
 #include "gpu/device.hpp"
 #include "gpu/free_memory_watch.hpp"
 #include "worker/forward/cache_size.hpp"
+#include "worker/forward/exported_memory.hpp"
 #include "worker/forward/memory_blocks.hpp"
 #include "worker/forward/step_context.hpp"
 
@@ -49,6 +50,10 @@ class KvMemory {
   // See engine::Executor. `watch` says how much memory is free.
   bool grow(std::uint32_t slab, gpu::Memory kind, gpu::FreeMemoryWatch& watch);
   void shrink(std::uint32_t slab);
+  std::vector<std::uint32_t> present_slabs() const;
+  Result<ExportedSlab> export_slab(std::uint32_t slab) const;
+  // Takes a slab that a predecessor had. If it does not fit here, its memory is given back.
+  void take_slab(ExportedSlab slab);
 
  private:
   static constexpr std::uint64_t kNumberBias = std::uint64_t{1} << 31;
@@ -59,6 +64,7 @@ class KvMemory {
   Status place_slabs();
   Result<std::uint64_t> number_at(const gpu::Buffer& slab) const;
   bool has_room(gpu::FreeMemoryWatch& watch);
+  std::uint64_t offset_in(const gpu::Buffer& slab, std::uint64_t number) const;
   void number_pages(std::uint32_t slab, std::uint64_t number);
 
   StepContext& context_;

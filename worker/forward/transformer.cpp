@@ -66,6 +66,11 @@ class LoadedTransformer final : public Transformer {
     return kv_.grow(slab, memory_kind(), *parts_.free_memory);
   }
   void shrink(std::uint32_t slab) override { kv_.shrink(slab); }
+  std::vector<std::uint32_t> present_slabs() const override { return kv_.present_slabs(); }
+  Result<ExportedSlab> export_slab(std::uint32_t slab) const override {
+    if (!exportable_) return Error(ErrorCode::kUnsupported, "it can't be shared");
+    return kv_.export_slab(slab);
+  }
   Status submit(const engine::Step& step) override { return runner_.submit(step); }
   Status choose(std::span<const Mask> masks) override { return runner_.choose(masks); }
   Result<std::span<const engine::ColumnOutput>> wait() override { return runner_.wait(); }
@@ -328,7 +333,12 @@ class LoadedTransformer final : public Transformer {
                  import_blocks(*context_.device, *options.predecessor, memory_layout_.weight_blocks,
                                kv_.block_bytes().size(), "KV pages", import_times_.import_ns));
     const Status taken = kv_.take(std::move(blocks));
-    return taken.ok() ? Status() : not_as_expected(taken.error().message());
+    if (!taken.ok()) return not_as_expected(taken.error().message());
+    const auto begin = Clock::now();
+    for (ExportedSlab& slab : options.predecessor->slabs)
+      kv_.take_slab(std::move(slab));
+    import_times_.import_ns += nanoseconds_since(begin);
+    return {};
   }
 
   // Returns the steps' kernels, and those of product variants that have not been measured yet.

@@ -59,6 +59,10 @@ class MemoryExporter {
   // Descriptors of its blocks, and the sums of its weights as they are now. kUnsupported in words
   // where it was not made to be exported or the device shares no memory.
   virtual Result<ExportedMemory> export_memory() const = 0;
+  // Exports a slab by which the cache has grown since.
+  virtual Result<ExportedSlab> export_slab(std::uint32_t /*slab*/) const {
+    return Error(ErrorCode::kUnsupported, "this executor has no slabs");
+  }
   virtual ImportTimes import_times() const = 0;
   // Of weights that were imported a while ago: kCorrupt when they are no longer what they were.
   // With no step in flight.

@@ -1,11 +1,14 @@
 // A worker whose KV cache has grown is killed. Its streams must be those of a worker with a large cache, and so must
 // those that come after its cache has grown anew.
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <future>
 #include <string>
 #include <vector>
 
 #include "tests/integration/crash/streams.hpp"
+#include "tests/support/fixtures.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -26,10 +29,10 @@ json request_for(std::uint32_t which) {
   return request;
 }
 
-Serving serve(const std::vector<std::string>& cache) {
+Serving serve(const std::vector<std::string>& cache, const std::string& model = "") {
   std::vector<std::string> settings = cache;
   settings.emplace_back("engine.max_batch=8");
-  return serve_model("", settings);
+  return serve_model(model, settings);
 }
 
 // Streams all requests at once; `then` is called after some pieces of the last one.
@@ -71,6 +74,30 @@ TEST(GrowingCache, AKilledWorkerThatHasGrownCostsItsStreamsOnlyAPause) {
   EXPECT_TRUE(has_grown(serving)) << serving.daemon->log();
   EXPECT_EQ(stream_all(serving), expected);
   EXPECT_EQ(serving.worker()["restarts"], 1);
+}
+
+// The host's memory lies at multiples of 4 KiB, which is as much as a page of this model takes in one layer. So each
+// slab of a dead process lies at whole pages from the first one in its successor, too, as it does on a GPU.
+TEST(GrowingCache, ASuccessorAdoptsPagesOfSlabs) {
+  const auto model = fixtures() / "models" / "tiny-llama-Q8_0.gguf";
+  if (!std::filesystem::exists(model)) GTEST_SKIP() << "no " << model;
+  std::vector<Heard> expected;
+  {
+    const Serving roomy = serve({"engine.kv_cache_mb=64"}, model.string());
+    expected = stream_all(roomy);
+  }
+  const Serving serving =
+      serve({"engine.kv_cache_mb=1", "engine.kv_cache_max_mb=32"}, model.string());
+  EXPECT_EQ(stream_all(serving), expected);
+  ASSERT_TRUE(has_grown(serving));
+  const pid_t victim = serving_worker(serving);
+  EXPECT_EQ(stream_all(serving, kAnswerTokens / 2, [&] { send_signal(victim, SIGKILL); }),
+            expected);
+  EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == 1; }));
+  const json vault = serving.worker()["vault"];
+  EXPECT_GT(vault["pages_adopted"], 41) << "as many as lie in no slab; " << vault;
+  EXPECT_EQ(stream_all(serving), expected);
+  EXPECT_EQ(serving.metric("bulkhead_worker_kv_pages_damaged_total{"), 0);
 }
 
 TEST(GrowingCache, ShrinksWhenItIsIdle) {

@@ -7,6 +7,7 @@
 #include <deque>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -111,6 +112,73 @@ TEST(VaultDescriptors, OutliveASuccessorThatIsGoneBeforeItGetsThem) {
   EXPECT_EQ(vault.give(successor).epoch, 0U);
   EXPECT_TRUE(vault.held());
   EXPECT_EQ(vault.drops(), 0U);
+}
+
+// Counts the descriptors that a successor is sent.
+int sent_by(Vault& vault, ipc::Vault* message = nullptr) {
+  DescriptorChannel successor;
+  const ipc::Vault told = vault.give(successor);
+  if (message != nullptr) *message = told;
+  return successor.sent();
+}
+
+TEST(VaultSlabs, ComeAndGoWhileAWorkerServes) {
+  Vault vault;
+  fill(vault);
+  DescriptorChannel worker;
+  for (const std::uint32_t slab : {4U, 2U}) {
+    worker.offer(kEpoch, 1);
+    ASSERT_TRUE(vault.change_slab(worker, {kEpoch, {slab, slab * 10}, true}).ok());
+  }
+  ipc::Vault told;
+  EXPECT_EQ(sent_by(vault, &told), 62);
+  EXPECT_EQ(told.slabs, (std::vector<ipc::HeldSlab>{{2, 20}, {4, 40}}));
+  worker.offer(kEpoch, 1);  // given back and grown again
+  ASSERT_TRUE(vault.change_slab(worker, {kEpoch, {4, 44}, true}).ok());
+  ASSERT_TRUE(vault.change_slab(worker, {kEpoch, {2, 0}, false}).ok());
+  ASSERT_TRUE(vault.change_slab(worker, {kEpoch, {9, 0}, false}).ok()) << "not known";
+  EXPECT_EQ(sent_by(vault, &told), 61);
+  EXPECT_EQ(told.slabs, (std::vector<ipc::HeldSlab>{{4, 44}}));
+  vault.ended(DeathCause::kExit);
+  EXPECT_EQ(sent_by(vault, &told), 60) << "its pages would not be believed";
+  EXPECT_TRUE(told.slabs.empty());
+}
+
+TEST(VaultSlabs, OfAnotherVaultAreClosed) {
+  Vault vault;
+  DescriptorChannel worker;
+  worker.offer(kEpoch, 1);
+  EXPECT_TRUE(vault.change_slab(worker, {kEpoch, {1, 0}, true}).ok()) << "the vault was dropped";
+  EXPECT_EQ(worker.waiting_descriptors(), 0U);
+  EXPECT_EQ(vault.slabs(), 0U);
+  fill(vault);
+  worker.offer(kEpoch - 1, 1);
+  EXPECT_TRUE(vault.change_slab(worker, {kEpoch - 1, {1, 0}, true}).ok());
+  EXPECT_EQ(vault.slabs(), 0U);
+  worker.offer(kEpoch, 1);
+  ASSERT_TRUE(vault.change_slab(worker, {kEpoch, {1, 0}, true}).ok());
+  fill(vault);  // a new offer
+  EXPECT_EQ(vault.slabs(), 0U);
+}
+
+TEST(VaultSlabs, ThatBreakARuleEndTheWorker) {
+  Vault vault;
+  fill(vault);
+  DescriptorChannel worker;
+  EXPECT_FALSE(vault.change_slab(worker, {kEpoch, {1, 0}, true}).ok()) << "no descriptor";
+  worker.offer(kEpoch, 2);
+  EXPECT_FALSE(vault.change_slab(worker, {kEpoch, {1, 0}, true}).ok()) << "two";
+  worker.offer(kEpoch + 1, 1);
+  EXPECT_FALSE(vault.change_slab(worker, {kEpoch, {1, 0}, true}).ok()) << "of another number";
+  EXPECT_FALSE(vault.change_slab(worker, {kEpoch, {ipc::kMostVaultSlabs, 0}, false}).ok());
+  Status last;
+  std::uint32_t taken = 0;
+  for (std::uint32_t slab = 0; last.ok() && slab < ipc::kMostVaultSlabs; ++slab, ++taken) {
+    worker.offer(kEpoch, 1);
+    last = vault.change_slab(worker, {kEpoch, {slab, 0}, true});
+  }
+  EXPECT_FALSE(last.ok());
+  EXPECT_LE(taken, ipc::kMostVaultDescriptors);
 }
 
 }  // namespace
