@@ -104,7 +104,7 @@ std::vector<PageIndex> pages_for(const Executor& executor, std::uint32_t positio
   const std::uint32_t each = executor.limits().page_tokens;
   std::vector<PageIndex> pages((positions + each - 1) / each);
   for (std::uint32_t i = 0; i < pages.size(); ++i)
-    pages[i] = (i * 37 + sequence * 17) % executor.limits().total_pages;
+    pages[i] = (i * 37 + sequence * 17) % executor.limits().pages_at_first();
   return pages;
 }
 

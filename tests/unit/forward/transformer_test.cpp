@@ -155,7 +155,7 @@ TEST_F(TransformerTest, TheWarmUpLeavesNoTrace) {
   const Loaded model = load(or_builtin("tiny-qwen2-Q8_0"));
   ASSERT_NE(model.executor, nullptr);
   Executor& executor = *model.executor;
-  const std::vector<PageIndex> last{executor.limits().total_pages - 1},
+  const std::vector<PageIndex> last{executor.limits().pages_at_first() - 1},
       hidden{executor.limits().total_pages};
   const std::vector<Column> columns{{1, 0, 0, Output::kGreedy}};
   EXPECT_EQ(step(executor, columns, {last}).size(), 1U);
