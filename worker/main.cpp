@@ -308,6 +308,8 @@ int run(int argc, char** argv) {
   const auto cache = options.add("--cache", arguments.cache,
                                  "folder for compiled kernels (default: ~/.cache/bulkhead)");
   options.flag("--no-cache", no_cache, "compile them at each start").excludes(cache);
+  options.flag("--beside-others", arguments.beside_others,
+               "other workers may need the device's memory, too");
   options.flag("--standby", arguments.standby, "take no request before the daemon promotes it");
   options.add("--pid-namespace", arguments.pid_namespace,
               "what the daemon says of the namespace of process ids that it starts workers in");

@@ -166,6 +166,7 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   options.engine = settings.engine;
   options.gpu = settings.gpu_optimizations;
   options.context = arguments.context;
+  options.beside_others = arguments.beside_others;
   options.cache_folder = arguments.cache;
   options.exportable = vault.wanted();
   options.predecessor = vault.predecessor();

@@ -36,6 +36,7 @@ struct Arguments {
   std::string cache;          // the cache folder; empty: none
   std::string pid_namespace;  // what the daemon says of it (main_sandbox.hpp)
   bool standby = false;
+  bool beside_others = false;  // other workers may need the device's memory, too
   bool vault = false;
   std::vector<std::string> assignments;
 };

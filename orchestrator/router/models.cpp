@@ -102,6 +102,9 @@ WorkerOptions Router::worker_options(std::size_t model, std::string name,
     worker.arguments.insert(worker.arguments.end(),
                             {"--context", std::to_string(settings.context)});
   }
+  if (settings_.models.size() > 1 || settings.workers > 1 ||
+      !settings_.server.models_folder.empty())
+    worker.arguments.push_back("--beside-others");
   if (!settings.cores.empty()) {
     std::string cores;
     for (const std::uint32_t core : settings.cores)

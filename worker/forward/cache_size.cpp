@@ -114,6 +114,8 @@ void let_grow(const CacheRoom& room, const model::ModelGraph& graph,
   if (unasked) {
     most = std::min({most, std::max<std::uint64_t>(size.pages, kMostPagesUnasked),
                      std::uint64_t{engine.max_batch} * wanted.full});
+    // Otherwise one model could take what another one needs to be loaded.
+    if (room.beside_others) most = std::min<std::uint64_t>(most, size.pages);
   } else {
     most = std::min(most, (std::uint64_t{engine.kv_cache_max_mb} << 20) / wanted.full_bytes);
   }

@@ -54,6 +54,7 @@ struct CacheRoom {
   std::string device;  // name
   std::uint64_t memory_bytes = 0;
   std::uint64_t max_allocation_bytes = ~std::uint64_t{0};
+  bool beside_others = false;  // TransformerOptions::beside_others
 };
 CacheRoom room_on(const gpu::Device& device);
 

@@ -284,8 +284,10 @@ class LoadedTransformer final : public Transformer {
       cache = options.shared->cache;
       if (!context_.windows.exist()) cache.window_pages = 0;
     } else {
-      BULKHEAD_TRY(cache, plan_cache(room_on(*context_.device), graph, options.engine,
-                                     options.context, columns_ahead, need));
+      CacheRoom room = room_on(*context_.device);
+      room.beside_others = options.beside_others;
+      BULKHEAD_TRY(cache,
+                   plan_cache(room, graph, options.engine, options.context, columns_ahead, need));
     }
     context_.context = cache.context;
     limits_.page_tokens = k::kPageTokens;

@@ -28,6 +28,8 @@ struct TransformerOptions {
   config::GpuOptimizations gpu;
   std::uint32_t context =
       0;  // 0: the model's own, reduced to what fits; otherwise exactly this or an error
+  // Other executors may need the device's memory, too: a cache whose size is left open grows less.
+  bool beside_others = false;
   std::uint32_t wait_timeout_ms = 10000;
   // Weights and KV pages in memory that can be exported (export_memory), where the device has such.
   bool exportable = false;

@@ -270,6 +270,19 @@ TEST(GrowingCacheSize, OnAGpuBeginsWithAContextAndGrowsToWhatIsFree) {
   EXPECT_EQ(size.fixed().pages, 16384U);
 }
 
+TEST(GrowingCacheSize, BesideOthersGrowsToTheSizeOfAFixedCache) {
+  Planned planned;
+  const CacheSize alone = planned.size();
+  planned.room.beside_others = true;
+  const CacheSize size = planned.size();
+  ASSERT_TRUE(size.grows());
+  EXPECT_EQ(size.first_pages, alone.first_pages);
+  EXPECT_LE(size.pages, alone.eager_pages);
+  EXPECT_GT(size.pages, alone.eager_pages - size.slab_pages);
+  planned.engine.kv_cache_max_mb = 65536;
+  EXPECT_GT(planned.size().pages, alone.eager_pages) << "as the setting says";
+}
+
 TEST(GrowingCacheSize, BeginsAndEndsWhereSettingsSay) {
   Planned planned;
   planned.engine.kv_cache_mb = 2048;
