@@ -42,10 +42,17 @@ if(BULKHEAD_PRECOMPILED_HEADERS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=600000>)
 endif()
 
+# In builds that compile sources together, GCC's whole -Wshadow would warn of names that two sources of one library
+# have. So all GCC builds have the part that is the same in both kinds of build: a variable that hides another variable.
+set(shadow -Wshadow)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(shadow -Wshadow=local)
+endif()
+
 # Everything of ours compiles with these; third-party headers are system headers.
 add_library(bulkhead_options INTERFACE)
 target_compile_options(bulkhead_options INTERFACE
-  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough -Werror
+  -Wall -Wextra ${shadow} -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough -Werror
   -fno-omit-frame-pointer)
 target_include_directories(bulkhead_options INTERFACE "${CMAKE_SOURCE_DIR}" "${CMAKE_BINARY_DIR}/generated")
 target_compile_definitions(bulkhead_options INTERFACE
@@ -53,9 +60,9 @@ target_compile_definitions(bulkhead_options INTERFACE
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 warns of overlapping copies inside std::string that can't happen (GCC PR 105651).
   target_compile_options(bulkhead_options INTERFACE -Wno-restrict)
-  # GCC would warn of names that two sources of one library have. Builds that compile them apart have these warnings.
+  # GCC would warn of names that two sources of one library have. Builds that compile them apart have this warning.
   if(BULKHEAD_UNITY)
-    target_compile_options(bulkhead_options INTERFACE -Wno-shadow -Wno-subobject-linkage)
+    target_compile_options(bulkhead_options INTERFACE -Wno-subobject-linkage)
   endif()
 endif()
 if(BULKHEAD_SANITIZE)

@@ -4,10 +4,10 @@
 // is for sequences whose tokens are still to be computed: new prompts, and sequences that lost their pages. These
 // sequences take turns, the least recently served first. A turn ends with the prompt, or once it has had half of the
 // columns that a step without generating sequences may have. So a prompt of usual length is read at once, and a long
-// prompt delays another one by a turn at a time. The scheduler cuts a chunk to what `max_token_gap` leaves time for (prompt_pace.hpp). A sequence whose token
-// the host chooses waits for all steps in flight; while such a sequence generates, a chunk gets that time divided by
-// the number of steps in flight. While no sequence generates, prompts delay nobody, and a step has up to
-// `prefill_chunk_alone` columns.
+// prompt delays another one by a turn at a time. The scheduler cuts a chunk to what `max_token_gap` leaves time for
+// (prompt_pace.hpp). A sequence whose token the host chooses waits for all steps in flight; while such a sequence
+// generates, a chunk gets that time divided by the number of steps in flight. While no sequence generates, prompts
+// delay nobody, and a step has up to `prefill_chunk_alone` columns.
 //
 // Pages. The scheduler admits waiting sequences in the order of their arrival, each when enough pages are free for
 // all its tokens and one more. When a running sequence needs a page and none is free, the scheduler preempts the
