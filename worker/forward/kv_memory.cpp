@@ -49,7 +49,12 @@ Status KvMemory::allocate(gpu::Memory kind) {
     BULKHEAD_TRY(gpu::Buffer block, context_.device->allocate(bytes, kind, "KV pages"));
     blocks.push_back(std::move(block));
   }
-  return take(std::move(blocks));
+  BULKHEAD_RETURN_IF_ERROR(take(std::move(blocks)));
+  if (!begins_late_) return {};
+  spdlog::info(
+      "{} has slabs of KV pages at addresses that no successor could use: it loads the model again",
+      context_.device->info().name);
+  return {};
 }
 
 Status KvMemory::take(std::vector<gpu::Buffer> blocks) {
@@ -87,10 +92,7 @@ Status KvMemory::place_slabs() {
                                static_cast<std::uint32_t>(last + size_.slab_pages - 1));
   for (std::uint32_t slab = 0; slab < size_.first_slabs(); ++slab) {
     BULKHEAD_TRY(const std::uint64_t number, number_at(context_.kv_blocks[slab]));
-    // A successor, which has these slabs at other addresses, looks for their pages at their beginning.
-    const std::uint64_t at = context_.kv_blocks[slab].address();
-    if ((at - context_.kv_blocks.front().address()) % page_bytes_ != 0)
-      return Error(ErrorCode::kUnsupported, "slabs of KV pages at addresses that do not fit");
+    begins_late_ = begins_late_ || offset_in(context_.kv_blocks[slab], number) != 0;
     for (std::uint32_t i = 0; i < size_.slab_pages; ++i) {
       const std::uint64_t page = std::uint64_t{slab} * size_.slab_pages + i;
       if (page < size_.first_pages)

@@ -46,6 +46,9 @@ class KvMemory {
   Status allocate(gpu::Memory kind);
   // Takes blocks of these sizes that another process has allocated.
   Status take(std::vector<gpu::Buffer> blocks);
+  // Returns whether the pages of some block do not begin where the block does. Another process, which has the blocks at
+  // other addresses, would not find them.
+  bool begins_late() const { return begins_late_; }
 
   // See engine::Executor. `watch` says how much memory is free.
   bool grow(std::uint32_t slab, gpu::Memory kind, gpu::FreeMemoryWatch& watch);
@@ -78,6 +81,7 @@ class KvMemory {
     std::uint64_t bytes = 0, answers = 0;
   };
   std::vector<Added> added_;
+  bool begins_late_ = false;
 };
 
 }  // namespace bulkhead::forward

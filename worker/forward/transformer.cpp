@@ -330,12 +330,17 @@ class LoadedTransformer final : public Transformer {
   }
 
   Status place_kv(const TransformerOptions& options) {
-    if (options.predecessor == nullptr) return kv_.allocate(memory_kind());
+    if (options.predecessor == nullptr) {
+      BULKHEAD_RETURN_IF_ERROR(kv_.allocate(memory_kind()));
+      exportable_ = exportable_ && !kv_.begins_late();
+      return {};
+    }
     BULKHEAD_TRY(std::vector<gpu::Buffer> blocks,
                  import_blocks(*context_.device, *options.predecessor, memory_layout_.weight_blocks,
                                kv_.block_bytes().size(), "KV pages", import_times_.import_ns));
     const Status taken = kv_.take(std::move(blocks));
     if (!taken.ok()) return not_as_expected(taken.error().message());
+    if (kv_.begins_late()) return not_as_expected("slabs of KV pages at addresses that do not fit");
     const auto begin = Clock::now();
     for (ExportedSlab& slab : options.predecessor->slabs)
       kv_.take_slab(std::move(slab));

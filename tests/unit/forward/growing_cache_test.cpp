@@ -276,7 +276,7 @@ TEST(GrowingCacheSize, BesideOthersGrowsToTheSizeOfAFixedCache) {
   planned.room.beside_others = true;
   const CacheSize size = planned.size();
   ASSERT_TRUE(size.grows());
-  EXPECT_EQ(size.first_pages, alone.first_pages);
+  EXPECT_GE(size.first_pages, 4096U) << "a whole context";
   EXPECT_LE(size.pages, alone.eager_pages);
   EXPECT_GT(size.pages, alone.eager_pages - size.slab_pages);
   planned.engine.kv_cache_max_mb = 65536;
