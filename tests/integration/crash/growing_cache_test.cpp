@@ -29,7 +29,7 @@ json request_for(std::uint32_t which) {
   return request;
 }
 
-Serving serve(const std::vector<std::string>& cache, const std::string& model = "") {
+Serving serve_with(const std::vector<std::string>& cache, const std::string& model = "") {
   std::vector<std::string> settings = cache;
   settings.emplace_back("engine.max_batch=8");
   return serve_model(model, settings);
@@ -59,12 +59,12 @@ bool has_grown(const Serving& serving) {
 TEST(GrowingCache, AKilledWorkerThatHasGrownCostsItsStreamsOnlyAPause) {
   std::vector<Heard> expected;
   {
-    const Serving roomy = serve({"engine.kv_cache_mb=64"});
+    const Serving roomy = serve_with({"engine.kv_cache_mb=64"});
     expected = stream_all(roomy);
     for (const Heard& heard : expected)
       ASSERT_EQ(heard.ids.size(), static_cast<std::size_t>(kAnswerTokens));
   }
-  const Serving serving = serve({"engine.kv_cache_mb=2", "engine.kv_cache_max_mb=32"});
+  const Serving serving = serve_with({"engine.kv_cache_mb=2", "engine.kv_cache_max_mb=32"});
   EXPECT_EQ(stream_all(serving), expected);
   ASSERT_TRUE(has_grown(serving));
   const pid_t victim = serving_worker(serving);
@@ -83,11 +83,11 @@ TEST(GrowingCache, ASuccessorAdoptsPagesOfSlabs) {
   if (!std::filesystem::exists(model)) GTEST_SKIP() << "no " << model;
   std::vector<Heard> expected;
   {
-    const Serving roomy = serve({"engine.kv_cache_mb=64"}, model.string());
+    const Serving roomy = serve_with({"engine.kv_cache_mb=64"}, model.string());
     expected = stream_all(roomy);
   }
   const Serving serving =
-      serve({"engine.kv_cache_mb=1", "engine.kv_cache_max_mb=32"}, model.string());
+      serve_with({"engine.kv_cache_mb=1", "engine.kv_cache_max_mb=32"}, model.string());
   EXPECT_EQ(stream_all(serving), expected);
   ASSERT_TRUE(has_grown(serving));
   const pid_t victim = serving_worker(serving);
@@ -102,7 +102,7 @@ TEST(GrowingCache, ASuccessorAdoptsPagesOfSlabs) {
 
 TEST(GrowingCache, ShrinksWhenItIsIdle) {
   const Serving serving =
-      serve({"engine.kv_cache_mb=2", "engine.kv_cache_max_mb=32", "engine.kv_keep_s=1"});
+      serve_with({"engine.kv_cache_mb=2", "engine.kv_cache_max_mb=32", "engine.kv_keep_s=1"});
   const std::vector<Heard> first = stream_all(serving);
   EXPECT_TRUE(Serving::eventually([&] {
     return serving.metric("bulkhead_worker_kv_slabs_returned_total{") >= 1 &&

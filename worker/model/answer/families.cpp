@@ -9,8 +9,6 @@
 namespace bulkhead::model::answer {
 namespace {
 
-const Reasoning kThink{.open = "<think>", .close = "</think>"};
-
 Family glm() {
   return {.name = "glm",
           .signs = {"<arg_key>"},

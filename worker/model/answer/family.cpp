@@ -6,8 +6,6 @@
 namespace bulkhead::model::answer {
 namespace {
 
-const Reasoning kThink{.open = "<think>", .close = "</think>"};
-
 bool has(std::string_view text, const std::string& sign) {
   return text.find(sign) != std::string_view::npos;
 }

@@ -44,6 +44,8 @@ struct Reasoning {
   bool ends_at_call = false;  // a call ends an open block
   bool close_alone = false;   // an answer without reasoning begins with `close`
 };
+// The marks that most families write.
+inline const Reasoning kThink{.open = "<think>", .close = "</think>"};
 
 // Marks around the content, which do not belong to it.
 struct Response {
