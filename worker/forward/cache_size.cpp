@@ -24,9 +24,9 @@ constexpr std::uint64_t kWholeSequences = 16, kPagesOfEach = 512 / k::kPageToken
 
 // A cache that grows does so by about this much at a time, which takes 10 to 15 ms (NVIDIA H200), but by no more than
 // kMostSlabs slabs, because each one takes a descriptor of the daemon. The host keeps some 200 bytes for each page that
-// there may be: kMostPagesUnasked bounds that for small models, kMostPages is what the vault's directory takes.
+// there may be: kMostPagesUnasked bounds that for small models, kMostPagesEver is what the vault's directory takes.
 constexpr std::uint64_t kSlabBytes = std::uint64_t{512} << 20, kMostSlabs = 128;
-constexpr std::uint64_t kMostPagesUnasked = 1U << 18, kMostPages = (1U << 24) - 1;
+constexpr std::uint64_t kMostPagesUnasked = 1U << 18, kMostPagesEver = (1U << 24) - 1;
 
 std::string mib(std::uint64_t bytes) {
   return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB";
@@ -119,7 +119,7 @@ void let_grow(const CacheRoom& room, const model::ModelGraph& graph,
   } else {
     most = std::min(most, (std::uint64_t{engine.kv_cache_max_mb} << 20) / wanted.full_bytes);
   }
-  most = std::min(most, kMostPages);
+  most = std::min(most, kMostPagesEver);
   // A page is put to a multiple of its size from the first slab's beginning.
   const std::uint64_t largest =
       room.max_allocation_bytes - std::min(room.max_allocation_bytes, page_bytes);
