@@ -106,12 +106,14 @@ LanesAttention lanes_attention(const Mapping& mapping, const AttentionShape& sha
           mapping, shape, mode,
           shape.value_entries == 0 ? 4 : most_latent_heads(mapping, shape, columns <= 4 ? 8 : 12),
           sharing.subgroups);
-      // With 33 to 64 columns of so few groups more subgroups on a processor are worth more than more loads of each.
+      // Steps of 33 to 64 columns with so few groups are faster with four loads ahead, because more subgroups then fit
+      // on a processor.
       if (columns > 32 && columns * head_groups(shape, sharing.heads) <= 512 && sharing.heads == 4)
         sharing.ahead = std::min(sharing.ahead, 4U);
       break;
   }
-  // Rows of latents are long. In the widest steps more subgroups on a processor are worth more than loads ahead.
+  // Rows of latents are long, so each load ahead takes many registers. The widest steps are faster with two loads
+  // ahead, because more subgroups then fit on a processor.
   if (shape.value_entries != 0) sharing.ahead = std::min(sharing.ahead, columns <= 512 ? 4U : 2U);
   return sharing;
 }

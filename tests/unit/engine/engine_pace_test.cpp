@@ -285,7 +285,8 @@ TEST(EnginePace, AWidthThatTookTooLongIsNotTriedAgainAndAgain) {
   EXPECT_LE(narrow, steps / 8) << steps << " steps";
 }
 
-// Of two steps that were planned alike, the second ends after the first has lowered the number.
+// Two steps are planned with the same number of columns, and both take too long. When the second step ends, the pace
+// has already lowered the number because of the first step.
 TEST(EnginePace, AStepThatWasTooLongIsNotTakenForASmallerOne) {
   engine::PromptPace pace(milliseconds(50), 2500);
   const auto end = [&](std::uint32_t count, milliseconds took) {

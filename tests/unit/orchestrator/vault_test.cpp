@@ -114,7 +114,7 @@ TEST(VaultDescriptors, OutliveASuccessorThatIsGoneBeforeItGetsThem) {
   EXPECT_EQ(vault.drops(), 0U);
 }
 
-// Counts the descriptors that a successor is sent.
+// Returns how many descriptors the daemon sends to a successor.
 int sent_by(Vault& vault, ipc::Vault* message = nullptr) {
   DescriptorChannel successor;
   const ipc::Vault told = vault.give(successor);

@@ -44,7 +44,8 @@ struct Reasoning {
   bool ends_at_call = false;  // a call ends an open block
   bool close_alone = false;   // an answer without reasoning begins with `close`
 };
-// The marks that most families write.
+
+// The marks that most families write around reasoning.
 inline const Reasoning kThink{.open = "<think>", .close = "</think>"};
 
 // Marks around the content, which do not belong to it.
@@ -122,7 +123,7 @@ struct Family {
   Calls calls = {};
   // Marks without meaning, which are dropped wherever text may stand: those of messages within an answer.
   std::vector<std::string> skips = {};
-  // With an offered tool's name between the two, such a mark as well: the header of a message to the tool.
+  // The header of a message to a tool: these two marks with an offered tool's name between them. It is dropped, too.
   std::string skip_before_name = {};
   std::string skip_behind_name = {};
 };

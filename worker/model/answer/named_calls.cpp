@@ -128,7 +128,7 @@ Routine Machine::call_name(CallName& name) {
   co_return true;
 }
 
-// Reads an id up to id_close.
+// Reads a call's id, which ends at the mark id_close.
 Routine Machine::id_before_name(CallName& name) {
   const Marks marks = {family_.calls.id_close};
   for (;;) {
