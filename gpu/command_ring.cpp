@@ -213,15 +213,17 @@ class RecordedRing final : public RingBase {
       drop(recordings_.begin()->first);
   }
 
-  Result<Ticket> submit(RecordingId id, std::span<const After> after,
-                        std::uint32_t variant) override {
-    const auto found = recordings_.find(id);
-    if (found == recordings_.end() || variant >= found->second.variants.size())
-      return unknown_recording(id);
-    Recording& recording = found->second;
-    Variant& chosen = recording.variants[variant];
+  Result<Ticket> submit_together(std::span<const RecordingId> ids, std::span<const After> after,
+                                 std::uint32_t variant) override {
+    commands_.clear();
+    for (const RecordingId id : ids) {
+      const auto found = recordings_.find(id);
+      if (found == recordings_.end() || variant >= found->second.variants.size())
+        return unknown_recording(id);
+      commands_.push_back(found->second.variants[variant].commands);
+    }
     Submission submission;
-    submission.commands = chosen.commands;
+    submission.commands = commands_;
     submission.after = after;
     submission.signal = timeline_.handle();
     submission.value = submitted_ + 1;
@@ -231,11 +233,17 @@ class RecordedRing final : public RingBase {
           submit_commands(device_.compute_queue(), submission, "submitting GPU work"));
     }
     ++submitted_;
-    stamps_.submitted(chosen.commands, submitted_);
     count(&CommandRingStats::submissions);
-    if (chosen.last_ticket != 0) count(&CommandRingStats::replays);
-    chosen.last_ticket = submitted_;
-    recording.last_use = submitted_;
+    bool replay = true;
+    for (const RecordingId id : ids) {
+      Recording& recording = recordings_.find(id)->second;
+      Variant& chosen = recording.variants[variant];
+      stamps_.submitted(chosen.commands, submitted_);
+      replay = replay && chosen.last_ticket != 0;
+      chosen.last_ticket = submitted_;
+      recording.last_use = submitted_;
+    }
+    if (replay) count(&CommandRingStats::replays);
     return submitted_;
   }
 
@@ -312,6 +320,7 @@ class RecordedRing final : public RingBase {
 
   RecordingId last_id_ = 0;
   std::map<RecordingId, Recording> recordings_;
+  std::vector<VkCommandBuffer> commands_;  // of the submission that is being made
   std::vector<Retired> retired_;
   std::vector<VkCommandBuffer> idle_;
 };
@@ -337,22 +346,18 @@ class PlainRing final : public RingBase {
   void drop(RecordingId id) override { builds_.erase(id); }
   void drop_all() override { builds_.clear(); }
 
-  Result<Ticket> submit(RecordingId id, std::span<const After> after,
-                        std::uint32_t variant) override {
-    const auto found = builds_.find(id);
-    if (found == builds_.end() || variant >= found->second.size()) return unknown_recording(id);
-    BULKHEAD_RETURN_IF_ERROR(make_idle());
-    const Status submitted = record_and_submit(commands_, found->second[variant], after);
-    if (!submitted.ok()) {
-      free_commands(std::exchange(commands_, VK_NULL_HANDLE));
-      return submitted.error();
+  Result<Ticket> submit_together(std::span<const RecordingId> ids, std::span<const After> after,
+                                 std::uint32_t variant) override {
+    for (const RecordingId id : ids) {
+      const auto found = builds_.find(id);
+      if (found == builds_.end() || variant >= found->second.size()) return unknown_recording(id);
     }
-    count(&CommandRingStats::recordings);
-    count(&CommandRingStats::submissions);
-    stamps_.submitted(commands_, fence_ticket_ = ++submitted_);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      BULKHEAD_RETURN_IF_ERROR(
+          submit_alone(builds_.find(ids[i])->second[variant], i == 0 ? after : decltype(after)()));
+    }
     return submitted_;
   }
-
   Result<std::vector<KernelTime>> profile(RecordingId id, std::uint32_t variant) override {
     const auto found = builds_.find(id);
     if (found == builds_.end() || variant >= found->second.size()) return unknown_recording(id);
@@ -384,6 +389,19 @@ class PlainRing final : public RingBase {
     return {};
   }
 
+  Status submit_alone(const Build& build, std::span<const After> after) {
+    BULKHEAD_RETURN_IF_ERROR(make_idle());
+    const Status submitted = record_and_submit(commands_, build, after);
+    if (!submitted.ok()) {
+      free_commands(std::exchange(commands_, VK_NULL_HANDLE));
+      return submitted;
+    }
+    count(&CommandRingStats::recordings);
+    count(&CommandRingStats::submissions);
+    stamps_.submitted(commands_, fence_ticket_ = ++submitted_);
+    return {};
+  }
+
   Status record_and_submit(VkCommandBuffer commands, const Build& build,
                            std::span<const After> after) {
     BULKHEAD_RETURN_IF_ERROR(record_once(commands, build));
@@ -393,7 +411,7 @@ class PlainRing final : public RingBase {
     if (reset != VK_SUCCESS) return Device::vulkan_error(reset, "submitting GPU work");
     Submission submission;
     submission.fence = fence_;
-    submission.commands = commands;
+    submission.commands = {&commands, 1};
     submission.after = after;
     submission.signal = timeline_.handle();
     submission.value = submitted_ + 1;

@@ -88,17 +88,23 @@ class CommandRing {
   virtual void drop(RecordingId id) = 0;  // after its last submission has finished
   virtual void drop_all() = 0;
 
-  // Submits on the compute queue. If `after` is given, the device first waits until its semaphore reaches its value
-  // (see BlitQueue). Submissions run in order, each sees what those before it wrote, and a recording may be submitted
-  // again before it has finished. Once the host has waited for the ticket, it sees what the submission wrote to
-  // mapped memory. kNotFound: the ring does not know the id (any more).
+  // Submits recordings on the compute queue, at least one and at most kMostTogether. If `after` is given, the device
+  // first waits until its semaphore reaches its value (see BlitQueue). Recordings run in order, each sees what those
+  // before it wrote, and a recording may be submitted again before it has finished. Recordings that are submitted
+  // together follow each other sooner. Once the host has waited for the ticket, it sees what they wrote to mapped
+  // memory. kNotFound: the ring does not know an id (any more), and nothing was submitted.
   using Ticket = std::uint64_t;
   struct After {
     VkSemaphore semaphore = VK_NULL_HANDLE;  // timeline
     std::uint64_t value = 0;
   };
-  virtual Result<Ticket> submit(RecordingId id, std::span<const After> after = {},
-                                std::uint32_t variant = 0) = 0;
+  static constexpr std::size_t kMostTogether = 8;
+  virtual Result<Ticket> submit_together(std::span<const RecordingId> ids,
+                                         std::span<const After> after, std::uint32_t variant) = 0;
+  Result<Ticket> submit(RecordingId id, std::span<const After> after = {},
+                        std::uint32_t variant = 0) {
+    return submit_together({&id, 1}, after, variant);
+  }
   // kDeadlineExceeded after timeout_ms; kDeviceLost if the device is lost.
   virtual Status wait(Ticket ticket) = 0;
   // Waits at most `wait_ms` and returns whether the submission is done. For a caller that waits longer than one such

@@ -209,13 +209,18 @@ Status submit_commands(VkQueue queue, const Submission& submission, const char* 
   signal.semaphore = submission.signal;
   signal.value = submission.value;
   signal.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;
-  VkCommandBufferSubmitInfo commands{VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO};
-  commands.commandBuffer = submission.commands;
+  std::array<VkCommandBufferSubmitInfo, CommandRing::kMostTogether> commands{};
+  if (submission.commands.size() > commands.size())
+    return Error(ErrorCode::kInternal, std::string(what) + ": too many command buffers");
+  for (std::size_t i = 0; i < submission.commands.size(); ++i) {
+    commands[i].sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO;
+    commands[i].commandBuffer = submission.commands[i];
+  }
   VkSubmitInfo2 info{VK_STRUCTURE_TYPE_SUBMIT_INFO_2};
   info.waitSemaphoreInfoCount = wait_count;
   info.pWaitSemaphoreInfos = waits.data();
-  info.commandBufferInfoCount = 1;
-  info.pCommandBufferInfos = &commands;
+  info.commandBufferInfoCount = static_cast<std::uint32_t>(submission.commands.size());
+  info.pCommandBufferInfos = commands.data();
   info.signalSemaphoreInfoCount = submission.signal == VK_NULL_HANDLE ? 0 : 1;
   info.pSignalSemaphoreInfos = &signal;
   const VkResult result = fault::queue_submit(queue, info, submission.fence);
@@ -246,7 +251,7 @@ Status run_once(CommandPool& pool, VkQueue queue, std::uint32_t timeout_ms, cons
     record(commands);
     BULKHEAD_RETURN_IF_ERROR(end_commands(commands));
     Submission submission;
-    submission.commands = commands;
+    submission.commands = {&commands, 1};
     submission.fence = fence;
     BULKHEAD_RETURN_IF_ERROR(submit_commands(queue, submission, what));
     in_flight = true;

@@ -72,7 +72,7 @@ void transfer_barrier(VkCommandBuffer commands);
 void transfer_to_host_barrier(VkCommandBuffer commands);
 
 struct Submission {
-  VkCommandBuffer commands = VK_NULL_HANDLE;
+  std::span<const VkCommandBuffer> commands;  // at most CommandRing::kMostTogether
   std::span<const CommandRing::After> after;
   VkSemaphore signal = VK_NULL_HANDLE;  // a timeline semaphore, which is set to `value`
   std::uint64_t value = 0;

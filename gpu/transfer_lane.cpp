@@ -100,7 +100,7 @@ Status TransferLane::record(Slot& slot, const Copy& copy) {
 Status TransferLane::submit(const Slot& slot, std::span<const CommandRing::After> after) {
   if (queries_ != VK_NULL_HANDLE) vkResetQueryPool(device_->handle(), queries_, slot.query, 2);
   Submission submission;
-  submission.commands = slot.commands;
+  submission.commands = {&slot.commands, 1};
   submission.after = after;
   if (options_.timeline) {
     submission.signal = timeline_.handle();

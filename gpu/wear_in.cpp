@@ -23,7 +23,7 @@ Status wear_in_queue(Device& device, VkQueue queue, std::uint32_t family, std::u
   BULKHEAD_RETURN_IF_ERROR(end_commands(commands));
   for (std::uint64_t i = 1; i <= submissions; ++i) {
     Submission submission;
-    submission.commands = commands;
+    submission.commands = {&commands, 1};
     submission.signal = done.handle();
     submission.value = i;
     const Status submitted = submit_commands(queue, submission, "a first submission");

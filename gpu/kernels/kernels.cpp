@@ -311,6 +311,24 @@ KernelSpec stream_in(const Mapping& mapping) {
   return kernel<StreamInKernel>(constants);
 }
 
+namespace {
+const char* name_of(SamplePass pass) {
+  switch (pass) {
+    case SamplePass::kClear:
+      return "sample clear";
+    case SamplePass::kHistogram:
+      return "sample histogram";
+    case SamplePass::kLast:
+      return "sample last of top-p";
+    case SamplePass::kSums:
+      return "sample sums";
+    case SamplePass::kDraw:
+      return "sample";
+  }
+  return "sample";
+}
+}  // namespace
+
 KernelSpec greedy(const Mapping& mapping, GreedyPass pass) {
   GreedyConstants constants;
   constants.invocations = mapping.rows ? mapping.lanes : 128;
@@ -331,11 +349,14 @@ KernelSpec greedy(const Mapping& mapping, GreedyPass pass) {
   return spec;
 }
 
-KernelSpec sample(const Mapping& mapping) {
+KernelSpec sample(const Mapping& mapping, SamplePass pass) {
+  const bool of_chunks = pass == SamplePass::kHistogram || pass == SamplePass::kSums;
   SamplingConstants constants;
-  constants.invocations = mapping.rows ? 64 : 512;
+  constants.invocations = mapping.rows ? 64 : of_chunks ? 256 : 512;
   constants.chunk = kGreedyChunk;
-  return {"sample", spirv::sample, sizeof(SamplePush), constants_of(constants), 0};
+  SampleConstants own;
+  own.pass = static_cast<std::uint32_t>(pass);
+  return {name_of(pass), spirv::sample, sizeof(SamplePush), constants_of(constants, own), 0};
 }
 
 KernelSpec logprobs(const Mapping& mapping, LogprobPass pass) {

@@ -277,11 +277,15 @@ struct SampleChoice {
 static_assert(sizeof(SampleChoice) == 32);
 constexpr std::uint32_t kSampleTopK = 256;
 constexpr std::uint32_t kSampleVocabulary = 512 * kGreedyChunk;  // the largest supported vocabulary
+// Says whether sample.comp's first passes have to find where top-p ends.
+constexpr bool cuts(const SampleChoice& choice) {
+  return choice.mode == 2 && choice.top_k == 0 && choice.top_p != 0xFFFFFFFFU;
+}
 struct SamplePush {
 #include "gpu/kernels/fields/sample_push.glsl"
 };
-static_assert(sizeof(SamplePush) == 72);
-KernelSpec sample(const Mapping& mapping);
+static_assert(sizeof(SamplePush) == 80);
+KernelSpec sample(const Mapping& mapping, SamplePass pass);
 
 // The numbers from which an output's log-probabilities are computed; see logprobs.comp. Token i's log-probability is
 // logit - best - ln(sum / 2^40).

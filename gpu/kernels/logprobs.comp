@@ -1,6 +1,6 @@
 // Computes the log-probabilities that an output asks for: of the chosen token, and of the best tokens. It runs after
-// greedy.comp and sample.comp, in two passes: first sums of weights for chunks of the vocabulary, then one workgroup
-// per output.
+// greedy.comp and sample.comp, in two passes: first sums of weights for chunks of the vocabulary, of one output after
+// the other, then one workgroup per output.
 //
 // The results are logits and the sum of all weights, in integers (sample.comp); the host computes the logarithm, in
 // double. So they depend neither on how the work is divided nor on a driver's logarithm.
@@ -31,37 +31,9 @@ float best_of(uint64_t partials) {
   return value;
 }
 
-// Finds the `count` best tokens. The count-th best of the chunks' best tokens is not better than the last token that
-// is wanted. If there are enough chunks, few tokens are as good as that.
-uint find_best(uint64_t partials, uint count) {
-  if (push.chunks < count) return sort_best(partials, count, true);
-  for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) {
-    uint key = key_of(uintBitsToFloat(Quads(partials).v[chunk].x));
-    uint rank = 0u;
-    for (uint other = 0u; other < push.chunks; other++) {
-      rank += better(key_of(uintBitsToFloat(Quads(partials).v[other].x)), other, key, chunk) ? 1u : 0u;
-    }
-    if (rank == count - 1u) {
-      answer_key = key;
-      answer_id = kNoToken;
-    }
-  }
-  barrier();
-  gather(partials, 0u, 0u, true);
-  if (found_count > kMost) {
-    barrier();
-    return sort_best(partials, count, true);
-  }
-  sort_found();
-  return min(count, found_count);
-}
-
-void main() {
-  uint output_index = gl_WorkGroupID.x;
-  if (output_index >= Words(push.parameters).v[1]) return;
+void handle(uint output_index) {
   uint asked = Quads(push.choices).v[output_index * 2u + 1u].w;
   if (asked == 0u) return;
-  lane = gl_LocalInvocationID.x;
   logits_base = push.logits + uint64_t(output_index) * push.stride * 4u;
   uint64_t partials = push.partials + uint64_t(output_index) * push.chunks * 16u;
   uint64_t chunk_sums = push.chunk_sums + uint64_t(output_index) * push.chunks * 8u;
@@ -71,7 +43,11 @@ void main() {
     uint chunk = gl_WorkGroupID.y;
     uint end = min((chunk + 1u) * kChunk, push.vocabulary);
     uint64_t mine = 0ul;
-    for (uint token = chunk * kChunk + lane; token < end; token += kInvocations) mine += weight_of(logit_of(token));
+    for (uint token = chunk * kChunk + lane; token < end; token += kAhead * kInvocations) {
+      float logits[kAhead];
+      load_logits(token, kInvocations, end, logits);
+      for (uint i = 0u; i < kAhead; i++) mine += weight_of(logits[i]);
+    }
     uint64_t sum = sum_of_all(mine);
     if (lane == 0u) LongsOut(chunk_sums).v[chunk] = sum;
     return;
@@ -80,7 +56,7 @@ void main() {
   for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) mine += Longs(chunk_sums).v[chunk];
   uint64_t sum = sum_of_all(mine);
   uint wanted = min(min(asked - 1u, kMostLogprobs), push.vocabulary);
-  uint count = wanted != 0u ? find_best(partials, wanted) : 0u;
+  uint count = wanted != 0u ? find_best(partials, wanted, true) : 0u;
   uint64_t row = push.logprobs + uint64_t(output_index) * kLogprobBytes;
   if (lane == 0u) {
     uint chosen = min(Words(push.results + uint64_t(output_index) * 8u).v[0], push.vocabulary - 1u);
@@ -92,5 +68,14 @@ void main() {
   for (uint i = lane; i < count; i += kInvocations) {
     WordsOut(row).v[8u + 2u * i] = sorted_ids[i];
     FloatsOut(row).v[9u + 2u * i] = logit_of(sorted_ids[i]);
+  }
+}
+
+void main() {
+  lane = gl_LocalInvocationID.x;
+  uint outputs = Words(push.parameters).v[1];
+  for (uint row = gl_WorkGroupID.x; row < outputs; row += gl_NumWorkGroups.x) {
+    handle(row);
+    barrier();
   }
 }

@@ -1,5 +1,5 @@
-// Shared by draws (sample.comp) and log-probabilities (logprobs.comp): weights, and finding the best tokens of a row.
-// A workgroup handles one output.
+// Shared by draws (sample.comp) and log-probabilities (logprobs.comp): weights, and finding the best tokens of a row,
+// for which a workgroup handles one output.
 layout(push_constant, std430) uniform Push {
 #include "fields/sample_push.glsl"
 } push;
@@ -10,13 +10,14 @@ layout(push_constant, std430) uniform Push {
 #include "constants/sampling.glsl"
 #include "excluded.glsl"
 
-const uint kBuckets = 1024u;  // 32 for each factor of e; beyond the last one a weight is 0
-const uint kMost = 1024u;     // tokens that are sorted at once
+#include "values/sample_pass.glsl"
+const uint kMost = kSampleBuckets;  // tokens that are sorted at once
 const uint kMostChunks = 512u;
 const uint kRun = 32u;
+const uint kAhead = 8u;       // how many logits an invocation loads at once
 const uint kNoToken = 0xffffffffu;
 
-shared uint low[kBuckets], high[kBuckets];
+shared uint low[kSampleBuckets], high[kSampleBuckets];
 shared uint keys[kMost], ids[kMost];
 shared uint sorted_keys[kMost], sorted_ids[kMost];
 shared uint64_t sums[kInvocations];
@@ -30,6 +31,14 @@ uint lane;
 
 float logit_of(uint token) { return Floats(logits_base).v[token]; }
 
+// Loads the logits of `token` and of the tokens that follow it `step` apart. From `end` on they are excluded.
+void load_logits(uint token, uint step, uint end, out float logits[kAhead]) {
+  [[unroll]] for (uint i = 0u; i < kAhead; i++) logits[i] = logit_of(min(token + i * step, end - 1u));
+  [[unroll]] for (uint i = 0u; i < kAhead; i++) {
+    if (token + i * step >= end) logits[i] = kExcluded;
+  }
+}
+
 // Larger logits have larger keys; -0 and 0 are equal.
 uint key_of(float value) {
   uint bits = value == 0.0 ? 0u : floatBitsToUint(value);
@@ -37,7 +46,8 @@ uint key_of(float value) {
 }
 float value_of(uint key) { return uintBitsToFloat((key & 0x80000000u) != 0u ? key & 0x7fffffffu : ~key); }
 
-// sampler.cpp's exp_of_nonpositive
+// sampler.cpp's exp_of_nonpositive. Loops around it are not marked [[unroll]]: glslc then unrolls them itself, and its
+// copies of the instructions are no longer `precise`.
 float exp_of_nonpositive(float x) {
   precise float clamped = x < -87.0 ? -87.0 : x;
   precise float scaled = clamped * 1.44269504;
@@ -78,8 +88,8 @@ uint64_t weight_of(float logit) {
   return (uint64_t(upper) << 20) + uint64_t(uint(rest));
 }
 uint bucket_of(float logit) {
-  if (logit <= kExcluded) return kBuckets;
-  return uint(min(-distance_of(logit) * 32.0, float(kBuckets)));  // kBuckets: in none
+  if (logit <= kExcluded) return kSampleBuckets;
+  return uint(min(-distance_of(logit) * 32.0, float(kSampleBuckets)));  // kSampleBuckets: in none
 }
 
 uint64_t times(uint64_t total, uint fraction) {
@@ -138,47 +148,27 @@ void search(uint64_t partials, uint64_t target, bool counts) {
   barrier();
 }
 
-// Fills the histogram and finds the bucket in which `target` is reached; found_bucket is kBuckets if there is none.
-// answer_sum is the measure before it. If `target` is 0, the fraction top_p of all weights is the target, which it
-// returns.
-uint64_t find_bucket(uint64_t target, uint top_p, bool counts) {
-  for (uint i = lane; i < kBuckets; i += kInvocations) low[i] = high[i] = 0u;
+void clear_histogram() {
+  for (uint i = lane; i < kSampleBuckets; i += kInvocations) low[i] = high[i] = 0u;
   barrier();
-  uint64_t mine = 0ul;
-  for (uint token = lane; token < push.vocabulary; token += kInvocations) {
-    float logit = logit_of(token);
-    uint bucket = bucket_of(logit);
-    if (bucket >= kBuckets) continue;
-    if (counts) {
-      atomicAdd(low[bucket], 1u);
-    } else {
-      uint64_t weight = weight_of(logit);
-      mine += weight;
-      uint part = uint(weight);
-      uint before = atomicAdd(low[bucket], part);
-      uint carry = before + part < before ? 1u : 0u;
-      uint upper = uint(weight >> 32) + carry;
-      if (upper != 0u) atomicAdd(high[bucket], upper);
-    }
-  }
-  barrier();
-  if (!counts) target = times(sum_of_all(mine), top_p);
-  if (lane < kRun) {
-    uint64_t sum = 0ul;
-    for (uint i = 0u; i < kBuckets / kRun; i++) {
-      uint at = lane * (kBuckets / kRun) + i;
-      sum += uint64_t(low[at]) + (uint64_t(high[at]) << 32);
-    }
-    groups[lane] = sum;
-  }
-  barrier();
+}
+uint64_t in_bucket(uint at) { return uint64_t(low[at]) + (uint64_t(high[at]) << 32); }
+uint64_t in_group(uint group) {
+  uint64_t sum = 0ul;
+  for (uint i = 0u; i < kSampleBuckets / kRun; i++) sum += in_bucket(group * (kSampleBuckets / kRun) + i);
+  return sum;
+}
+
+// Finds the bucket of the histogram in which `target` is reached; found_bucket is kSampleBuckets if there is none.
+// answer_sum is the sum of the buckets before it. Expects the sums of groups of buckets in `groups`.
+void find_bucket(uint64_t target) {
   if (lane == 0u) {
     uint64_t before = 0ul;
     uint group = 0u;
     while (group < kRun && before + groups[group] < target) before += groups[group++];
-    uint at = group * (kBuckets / kRun);
-    for (; at < kBuckets; at++) {
-      uint64_t here = uint64_t(low[at]) + (uint64_t(high[at]) << 32);
+    uint at = group * (kSampleBuckets / kRun);
+    for (; at < kSampleBuckets; at++) {
+      uint64_t here = in_bucket(at);
       if (before + here >= target) break;
       before += here;
     }
@@ -186,7 +176,23 @@ uint64_t find_bucket(uint64_t target, uint top_p, bool counts) {
     answer_sum = before;
   }
   barrier();
-  return target;
+}
+
+// Finds the bucket of the count-th best token.
+void find_bucket_of_rank(uint count) {
+  clear_histogram();
+  for (uint token = lane; token < push.vocabulary; token += kAhead * kInvocations) {
+    float logits[kAhead];
+    load_logits(token, kInvocations, push.vocabulary, logits);
+    for (uint i = 0u; i < kAhead; i++) {
+      uint bucket = bucket_of(logits[i]);
+      if (bucket < kSampleBuckets) atomicAdd(low[bucket], 1u);
+    }
+  }
+  barrier();
+  if (lane < kRun) groups[lane] = in_group(lane);
+  barrier();
+  find_bucket(uint64_t(count));
 }
 
 // Collects the tokens of buckets [first, last] (or, with `by_answer`, down to the answer) in keys and ids;
@@ -194,20 +200,24 @@ uint64_t find_bucket(uint64_t target, uint top_p, bool counts) {
 void gather(uint64_t partials, uint first, uint last, bool by_answer) {
   if (lane == 0u) found_count = 0u;
   barrier();
-  for (uint chunk = 0u; chunk < push.chunks; chunk++) {
+  for (uint chunk = gl_SubgroupID; chunk < push.chunks; chunk += gl_NumSubgroups) {
     float chunk_best = uintBitsToFloat(Quads(partials).v[chunk].x);
     if (by_answer ? key_of(chunk_best) < answer_key : bucket_of(chunk_best) > last) continue;
     uint end = min((chunk + 1u) * kChunk, push.vocabulary);
-    for (uint token = chunk * kChunk + lane; token < end; token += kInvocations) {
-      float logit = logit_of(token);
-      uint key = key_of(logit);
-      uint bucket = bucket_of(logit);
-      bool wanted = by_answer ? !better(answer_key, answer_id, key, token) : bucket >= first && bucket <= last;
-      if (!wanted) continue;
-      uint at = atomicAdd(found_count, 1u);
-      if (at < kMost) {
-        keys[at] = key;
-        ids[at] = token;
+    for (uint token = chunk * kChunk + gl_SubgroupInvocationID; token < end; token += kAhead * gl_SubgroupSize) {
+      float logits[kAhead];
+      load_logits(token, gl_SubgroupSize, end, logits);
+      for (uint i = 0u; i < kAhead; i++) {
+        uint id = token + i * gl_SubgroupSize;
+        uint key = key_of(logits[i]);
+        uint bucket = bucket_of(logits[i]);
+        bool wanted = by_answer ? !better(answer_key, answer_id, key, id) : bucket >= first && bucket <= last;
+        if (!wanted || id >= end) continue;
+        uint at = atomicAdd(found_count, 1u);
+        if (at < kMost) {
+          keys[at] = key;
+          ids[at] = id;
+        }
       }
     }
   }
@@ -226,16 +236,26 @@ void sort_found() {
   barrier();
 }
 
+// Makes the histogram one of the sorted tokens: a bucket for each, with its weight.
+void weigh_sorted() {
+  for (uint i = lane; i < kSampleBuckets; i += kInvocations) {
+    uint64_t weight = i < found_count ? weight_of(value_of(sorted_keys[i])) : 0ul;
+    low[i] = uint(weight);
+    high[i] = uint(weight >> 32);
+  }
+  barrier();
+}
+
 // Sorts the `count` best tokens into sorted_keys and sorted_ids, best first; returns how many there are. With
 // `weightless` false, tokens without weight may be missing.
 uint sort_best(uint64_t partials, uint count, bool weightless) {
-  find_bucket(uint64_t(count), 0u, true);
-  if (!weightless && found_bucket == kBuckets) {
+  find_bucket_of_rank(count);
+  if (!weightless && found_bucket == kSampleBuckets) {
     barrier();
-    if (lane == 0u) found_bucket = kBuckets - 1u;
+    if (lane == 0u) found_bucket = kSampleBuckets - 1u;
     barrier();
   }
-  bool fits = found_bucket < kBuckets;
+  bool fits = found_bucket < kSampleBuckets;
   if (fits) {
     gather(partials, 0u, found_bucket, false);
     fits = found_count <= kMost;
@@ -247,4 +267,29 @@ uint sort_best(uint64_t partials, uint count, bool weightless) {
   }
   sort_found();
   return min(count, min(found_count, kMost));
+}
+
+// The same, with one look at the row if there are enough chunks: the count-th best of the chunks' best tokens is not
+// better than the last token that is wanted, and few tokens are as good as that.
+uint find_best(uint64_t partials, uint count, bool weightless) {
+  if (push.chunks < count) return sort_best(partials, count, weightless);
+  for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) {
+    uint key = key_of(uintBitsToFloat(Quads(partials).v[chunk].x));
+    uint rank = 0u;
+    for (uint other = 0u; other < push.chunks; other++) {
+      rank += better(key_of(uintBitsToFloat(Quads(partials).v[other].x)), other, key, chunk) ? 1u : 0u;
+    }
+    if (rank == count - 1u) {
+      answer_key = key;
+      answer_id = kNoToken;
+    }
+  }
+  barrier();
+  gather(partials, 0u, 0u, true);
+  if (found_count > kMost) {
+    barrier();
+    return sort_best(partials, count, weightless);
+  }
+  sort_found();
+  return min(count, found_count);
 }

@@ -111,6 +111,7 @@ ScratchPlan plan_scratch(const model::ModelGraph& graph, const ModelPlan& plan,
   floats("logits", outputs * graph.vocabulary * options.slots);
   floats("greedy partials", outputs * greedy_chunks(graph) * 4);
   floats("sums of weights", outputs * greedy_chunks(graph) * 2);
+  floats("ends of top-p", outputs * k::kSampleCutBytes / sizeof(float));
   made.operand_bytes = options.slots * plan.operands.size() * sizeof(k::FusedOperands);
   made.attention_count_bytes =
       plan.fuses ? partial_columns * plan.most_heads * k::kAttentionCountBytes : 0;

@@ -23,6 +23,7 @@ enum class Scratch : std::uint32_t {
   kLogits,          // [slot][output][vocabulary]
   kGreedyPartials,  // [output][chunk]
   kLogprobSums,     // [output][chunk]
+  kSampleCuts,      // [output]: where top-p ends (sample.comp)
   kCount,
 };
 

@@ -3,6 +3,7 @@
 #include "worker/forward/step_outputs.hpp"
 
 #include <algorithm>
+#include <array>
 #include <ranges>
 #include <utility>
 
@@ -15,8 +16,9 @@ namespace k = gpu::kernels;
 
 namespace {
 
-// The masks whose chunks have a workgroup of their own. Workgroups with nothing to do take time, too.
-constexpr std::uint32_t kMasksAtOnce = 16;
+// The outputs whose chunks have a workgroup of their own in the kernels that few outputs need. Workgroups with nothing
+// to do take time, too.
+constexpr std::uint32_t kOutputsAtOnce = 16;
 
 // Fills in what kernels that read a slot's logits share.
 template <typename Push>
@@ -41,6 +43,7 @@ k::SamplePush sample_push(const StepContext& context, const Activations& activat
   push.chunk_sums = activations.at(context.plan, Scratch::kLogprobSums);
   push.logprobs = context.logprobs.address() +
                   std::uint64_t{slot} * context.result_rows * sizeof(k::LogprobRow);
+  push.cuts = activations.at(context.plan, Scratch::kSampleCuts);
   return push;
 }
 
@@ -65,7 +68,7 @@ Result<StepProgram> build_masking(const StepContext& context, const Activations&
   push.masks = context.masks.address() + slot * context.mask_layout.stride;
   push.mask_rows = static_cast<std::uint32_t>(context.mask_layout.rows);
   push.mask_words = context.mask_layout.words;
-  const std::uint32_t workgroups = std::min(most_rows(context), kMasksAtOnce);
+  const std::uint32_t workgroups = std::min(most_rows(context), kOutputsAtOnce);
   BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::greedy(context.mapping, k::GreedyPass::kMaskedChunks),
                                          gpu::push_bytes(push), {workgroups, push.chunks}));
   emit.barrier();
@@ -74,14 +77,36 @@ Result<StepProgram> build_masking(const StepContext& context, const Activations&
   return program;
 }
 
-Result<StepProgram> build_sampling(const StepContext& context, const Activations& activations,
-                                   std::uint32_t slot) {
+// Appends one pass after another, with barriers between them.
+Result<StepProgram> build_passes(const StepContext& context, const Activations& activations,
+                                 std::uint32_t slot, std::span<const k::SamplePass> passes) {
   StepProgram program;
   DispatchedSteps emit(context, program);
   const k::SamplePush push = sample_push(context, activations, slot);
-  BULKHEAD_RETURN_IF_ERROR(
-      emit.dispatch(k::sample(context.mapping), gpu::push_bytes(push), {most_rows(context)}));
+  for (const k::SamplePass pass : passes) {
+    const bool of_chunks = pass == k::SamplePass::kHistogram || pass == k::SamplePass::kSums;
+    const Extent extent = of_chunks
+                              ? Extent{std::min(most_rows(context), kOutputsAtOnce), push.chunks}
+                              : Extent{most_rows(context)};
+    BULKHEAD_RETURN_IF_ERROR(
+        emit.dispatch(k::sample(context.mapping, pass), gpu::push_bytes(push), extent));
+    if (pass != passes.back()) emit.barrier();
+  }
   return program;
+}
+
+// Finds where top-p ends, for the outputs that have a top-p and no top-k.
+Result<StepProgram> build_cutting(const StepContext& context, const Activations& activations,
+                                  std::uint32_t slot) {
+  return build_passes(
+      context, activations, slot,
+      std::array{k::SamplePass::kClear, k::SamplePass::kHistogram, k::SamplePass::kLast});
+}
+
+Result<StepProgram> build_sampling(const StepContext& context, const Activations& activations,
+                                   std::uint32_t slot) {
+  return build_passes(context, activations, slot,
+                      std::array{k::SamplePass::kSums, k::SamplePass::kDraw});
 }
 
 Result<StepProgram> build_logprobs(const StepContext& context, const Activations& activations,
@@ -89,8 +114,9 @@ Result<StepProgram> build_logprobs(const StepContext& context, const Activations
   StepProgram program;
   DispatchedSteps emit(context, program);
   const k::SamplePush push = sample_push(context, activations, slot);
-  BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::logprobs(context.mapping, k::LogprobPass::kSums),
-                                         gpu::push_bytes(push), {most_rows(context), push.chunks}));
+  BULKHEAD_RETURN_IF_ERROR(
+      emit.dispatch(k::logprobs(context.mapping, k::LogprobPass::kSums), gpu::push_bytes(push),
+                    {std::min(most_rows(context), kOutputsAtOnce), push.chunks}));
   emit.barrier();
   BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::logprobs(context.mapping, k::LogprobPass::kTokens),
                                          gpu::push_bytes(push), {most_rows(context)}));
@@ -140,7 +166,8 @@ Result<std::vector<gpu::KernelSpec>> kernels_needed(StepContext& context,
   specs.push_back(k::checksum_kernel());
   specs.push_back(k::piece_checksum_kernel());
   const Activations none;
-  for (const auto build : {build_masking, build_sampling, build_logprobs, build_hidden}) {
+  for (const auto build :
+       {build_masking, build_cutting, build_sampling, build_logprobs, build_hidden}) {
     if (!context.graph.makes_logits) break;
     BULKHEAD_RETURN_IF_ERROR(list_kernels(context, specs, [&] { return build(context, none, 0); }));
   }

@@ -22,6 +22,9 @@ Result<StepProgram> build_step(const StepContext& context, const Activations& ac
 // Builds what follows a step of any shape if an output has a mask.
 Result<StepProgram> build_masking(const StepContext& context, const Activations& activations,
                                   std::uint32_t slot = 0);
+// Builds what follows that if an output asks for a draw with top-p and without top-k.
+Result<StepProgram> build_cutting(const StepContext& context, const Activations& activations,
+                                  std::uint32_t slot = 0);
 // Builds what follows that if an output asks for a draw.
 Result<StepProgram> build_sampling(const StepContext& context, const Activations& activations,
                                    std::uint32_t slot = 0);

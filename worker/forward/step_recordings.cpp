@@ -66,14 +66,17 @@ Result<StepRecordings::Followers> StepRecordings::followers(const StepRecording&
   if (wishes.masks) {
     BULKHEAD_TRY(followers[0], behind(masking_, build_masking, step));
   }
+  if (wishes.cuts) {
+    BULKHEAD_TRY(followers[1], behind(cutting_, build_cutting, step));
+  }
   if (wishes.draws) {
-    BULKHEAD_TRY(followers[1], behind(sampling_, build_sampling, step));
+    BULKHEAD_TRY(followers[2], behind(sampling_, build_sampling, step));
   }
   if (wishes.logprobs) {
-    BULKHEAD_TRY(followers[2], behind(logprobs_, build_logprobs, step));
+    BULKHEAD_TRY(followers[3], behind(logprobs_, build_logprobs, step));
   }
   if (wishes.hidden) {
-    BULKHEAD_TRY(followers[3], behind(hidden_, build_hidden, step));
+    BULKHEAD_TRY(followers[4], behind(hidden_, build_hidden, step));
   }
   return followers;
 }

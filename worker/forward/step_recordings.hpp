@@ -27,7 +27,7 @@ struct StepRecording {
 
 // What a step's outputs ask for besides the best token. For each there is a recording that follows the step's.
 struct OutputWishes {
-  bool masks = false, draws = false, logprobs = false, hidden = false;
+  bool masks = false, cuts = false, draws = false, logprobs = false, hidden = false;
 };
 
 class StepRecordings {
@@ -43,7 +43,7 @@ class StepRecordings {
   // Returns the recording, which is made now if necessary. Valid until the next get() or forget.
   Result<const StepRecording*> get(StepShape shape);
   // The recordings that are submitted after a step's, in the order of OutputWishes; null: none.
-  using Followers = std::array<const StepRecording*, 4>;
+  using Followers = std::array<const StepRecording*, 5>;
   Result<Followers> followers(const StepRecording& step, const OutputWishes& wishes);
 
   void forget(StepShape shape);
@@ -69,7 +69,7 @@ class StepRecordings {
   std::shared_ptr<Activations> shared_;
   std::map<StepShape, std::unique_ptr<StepRecording>> recorded_;
   // These follow a step of any shape.
-  std::unique_ptr<StepRecording> masking_, sampling_, logprobs_, hidden_;
+  std::unique_ptr<StepRecording> masking_, cutting_, sampling_, logprobs_, hidden_;
   std::uint64_t plan_ns_ = 0;  // the time for making programs; steady steps make none
 };
 

@@ -1,6 +1,8 @@
 #include "worker/forward/step_runner.hpp"
 
 #include <algorithm>
+#include <array>
+#include <tuple>
 #include <utility>
 
 #include "config/base/log.hpp"
@@ -49,14 +51,14 @@ Status StepRunner::choose(std::span<const engine::Executor::Mask> masks) {
   if (!waits || masks.size() != slots_[index].masked.size())
     return Error(ErrorCode::kInternal, "masks for a step that does not wait for so many");
   const StepSlots::Upload written = slots_.write_masks(index, masks);
-  const auto send = [&]() -> Status {
-    if (written.from.bytes == 0) return follow(last_recorded_, index, {});
+  const auto follow = [&]() -> Status {
+    if (written.from.bytes == 0) return send(last_recorded_, index, nullptr, {});
     BULKHEAD_RETURN_IF_ERROR(blit().upload_from(written.from, written.to));
     const gpu::CommandRing::After uploaded = blit().uploads_done();
     const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
-    return follow(last_recorded_, index, std::span(&uploaded, wait_for_upload ? 1 : 0));
+    return send(last_recorded_, index, nullptr, std::span(&uploaded, wait_for_upload ? 1 : 0));
   };
-  const Status sent = send();
+  const Status sent = follow();
   return sent.ok() ? sent : fail(index, sent);
 }
 
@@ -72,7 +74,7 @@ Result<StepRunner::Recordings> StepRunner::recordings_of(std::uint32_t index) {
   Recordings made;
   BULKHEAD_TRY(made.step, recordings_.get(slot.shape));
   BULKHEAD_TRY(made.followers,
-               recordings_.followers(*made.step, {!slot.masked.empty(), slot.samples,
+               recordings_.followers(*made.step, {!slot.masked.empty(), slot.cuts, slot.samples,
                                                   slot.tells_logprobs, slot.tells_hidden}));
   return made;
 }
@@ -86,21 +88,28 @@ Status StepRunner::launch(const Recordings& recorded, std::uint32_t index) {
   }
   const gpu::CommandRing::After uploaded = blit().uploads_done();
   const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
-  BULKHEAD_TRY(slot.ticket, ring().submit(recorded.step->id,
-                                          std::span(&uploaded, wait_for_upload ? 1 : 0), index));
+  const std::span after(&uploaded, wait_for_upload ? 1 : 0);
   slot.downloaded.reset();
-  return slot.waits_for_masks ? Status() : follow(recorded, index, {});
+  if (!slot.waits_for_masks) return send(recorded, index, recorded.step, after);
+  BULKHEAD_TRY(slot.ticket, ring().submit(recorded.step->id, after, index));
+  return {};
 }
 
-// Submits what follows the step. `after`: what the first follower waits for.
-Status StepRunner::follow(const Recordings& recorded, std::uint32_t index,
-                          std::span<const gpu::CommandRing::After> after) {
+// Submits the step, if it is given, and what follows it, and starts the downloads. `after`: what the device waits for.
+Status StepRunner::send(const Recordings& recorded, std::uint32_t index, const StepRecording* step,
+                        std::span<const gpu::CommandRing::After> after) {
   StepSlot& slot = slots_[index];
+  std::array<gpu::CommandRing::RecordingId, gpu::CommandRing::kMostTogether> ids{};
+  static_assert(std::tuple_size_v<StepRecordings::Followers> < ids.size());
+  std::size_t count = 0;
+  if (step != nullptr) ids[count++] = step->id;
   for (std::size_t i = 0; i < recorded.followers.size(); ++i) {
     const StepRecording* const next = recorded.followers[i];
     const bool masks = i == 0;
-    if (next == nullptr || (masks && slot.mask_rows == 0)) continue;
-    BULKHEAD_TRY(slot.ticket, ring().submit(next->id, masks ? after : decltype(after)(), index));
+    if (next != nullptr && !(masks && slot.mask_rows == 0)) ids[count++] = next->id;
+  }
+  if (count > 0) {
+    BULKHEAD_TRY(slot.ticket, ring().submit_together(std::span(ids).first(count), after, index));
   }
   return slots_.start_downloads(index, *recorded.step->activations, blit(), ring());
 }

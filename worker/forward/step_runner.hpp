@@ -78,8 +78,8 @@ class StepRunner {
   };
   Result<Recordings> recordings_of(std::uint32_t index);
   Status launch(const Recordings& recorded, std::uint32_t index);
-  Status follow(const Recordings& recorded, std::uint32_t index,
-                std::span<const gpu::CommandRing::After> after);
+  Status send(const Recordings& recorded, std::uint32_t index, const StepRecording* step,
+              std::span<const gpu::CommandRing::After> after);
   // Keeps a failure, with what was recorded for the slot's step in front.
   const Status& fail(std::uint32_t index, const Status& failure);
   Status finish(std::uint32_t index);

@@ -256,7 +256,7 @@ Status StepSlots::write_parameters(const engine::Step& step) {
   }
   const std::uint32_t rows_before = before(next_, 1) * context_.result_rows;
   slot.outputs.clear();
-  slot.samples = slot.tells_logprobs = slot.tells_hidden = false;
+  slot.samples = slot.cuts = slot.tells_logprobs = slot.tells_hidden = false;
   slot.wanted.clear();
   slot.masked.clear();
   slot.mask_rows = 0;
@@ -275,6 +275,7 @@ Status StepSlots::write_parameters(const engine::Step& step) {
     if (column.output == engine::Output::kSampled) {
       choice = device_choice(*column.choice, column.position, limits_.vocabulary);
       slot.samples = true;
+      slot.cuts = slot.cuts || k::cuts(choice);
     }
     slot.wanted.push_back(column.logprobs);
     if (column.masked) slot.masked.push_back(row);

@@ -39,6 +39,7 @@ struct StepSlot {
   std::uint64_t parameter_bytes = 0, window_bytes = 0, window_bytes_there = 0;
   std::uint32_t columns = 0;
   bool samples = false;
+  bool cuts = false;                  // whether an output has a top-p and no top-k
   std::vector<std::uint32_t> masked;  // the outputs that have a mask
   bool waits_for_masks = false;  // what follows the step is not submitted before these are there
   std::uint32_t mask_rows = 0;   // how many of them exclude tokens

@@ -7,5 +7,6 @@ uint vocabulary;
 uint stride;
 uint chunks;
 uint unused;
-uint64_t chunk_sums;  // logprobs.comp: [output][chunks] of sums of weights, 8 bytes each
+uint64_t chunk_sums;  // [output][chunks] of sums of weights, 8 bytes each; of draws, then of logprobs.comp
 uint64_t logprobs;    // logprobs.comp's results: [output] of LogprobRow
+uint64_t cuts;        // sample.comp: [output] of kSampleCutBytes

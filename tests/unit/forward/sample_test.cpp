@@ -84,9 +84,9 @@ class SampleTest : public KernelTest {
   // The buffers of a step whose greedy choices have been made; further kernels read and write them.
   struct Chosen {
     std::uint32_t outputs = 0, vocabulary = 0, chunks = 0;
-    gpu::Buffer logits, asked, partials, results, counts;
+    gpu::Buffer logits, asked, partials, results, counts, sums, cuts;
 
-    k::SamplePush push(std::uint64_t sums = 0, std::uint64_t told = 0) const {
+    k::SamplePush push(std::uint64_t told = 0) const {
       return {logits.address(),
               partials.address(),
               results.address(),
@@ -96,8 +96,9 @@ class SampleTest : public KernelTest {
               vocabulary,
               chunks,
               0,
-              sums,
-              told};
+              sums.address(),
+              told,
+              cuts.address()};
     }
   };
   // Makes the greedy choices. `rows`: the logits of all outputs, one row after the other. `masks`: of each output; an
@@ -114,6 +115,10 @@ class SampleTest : public KernelTest {
     chosen.partials = empty(std::uint64_t{chosen.outputs} * chosen.chunks * 16);
     chosen.results = empty(std::uint64_t{chosen.outputs} * 8);
     chosen.counts = parameters(chosen.outputs);
+    chosen.sums = empty(std::uint64_t{chosen.outputs} * chosen.chunks * 8);
+    // The kernels expect nothing of what is there.
+    chosen.cuts = buffer(std::span<const std::uint32_t>(
+        std::vector<std::uint32_t>(chosen.outputs * k::kSampleCutBytes / 4, 0xDEADBEEFU)));
     k::GreedyPush greedy{};
     greedy.logits = chosen.logits.address();
     greedy.partials = chosen.partials.address();
@@ -139,6 +144,16 @@ class SampleTest : public KernelTest {
     run(k::greedy(mapping, k::GreedyPass::kMaskedChunks), greedy, workgroups, chosen.chunks);
     run(k::greedy(mapping, k::GreedyPass::kAll), greedy, chosen.outputs);
     return chosen;
+  }
+  void draw(const k::Mapping& mapping, const Chosen& chosen, std::uint64_t told = 0) {
+    const k::SamplePush push = chosen.push(told);
+    // Fewer workgroups than outputs where they handle chunks.
+    const std::uint32_t workgroups = (chosen.outputs + 2) / 3;
+    run(k::sample(mapping, k::SamplePass::kClear), push, chosen.outputs);
+    run(k::sample(mapping, k::SamplePass::kHistogram), push, workgroups, chosen.chunks);
+    run(k::sample(mapping, k::SamplePass::kLast), push, chosen.outputs);
+    run(k::sample(mapping, k::SamplePass::kSums), push, workgroups, chosen.chunks);
+    run(k::sample(mapping, k::SamplePass::kDraw), push, chosen.outputs);
   }
   std::vector<std::uint32_t> chosen_tokens(const Chosen& chosen) {
     std::vector<std::uint32_t> tokens;
@@ -172,7 +187,7 @@ class SampleTest : public KernelTest {
       choices.push_back(choice);
     }
     const Chosen chosen = choose_greedily(mapping, rows, choices, masks);
-    run(k::sample(mapping), chosen.push(), chosen.outputs);
+    draw(mapping, chosen);
     return chosen_tokens(chosen);
   }
 
@@ -202,11 +217,10 @@ class SampleTest : public KernelTest {
       choices.push_back(choice);
     }
     const Chosen chosen = choose_greedily(mapping, all, choices);
-    const gpu::Buffer sums = empty(std::uint64_t{outputs} * chosen.chunks * 8);
     const gpu::Buffer told = empty(outputs * sizeof(k::LogprobRow));
-    const k::SamplePush push = chosen.push(sums.address(), told.address());
-    if (draws) run(k::sample(mapping), push, outputs);
-    run(k::logprobs(mapping, k::LogprobPass::kSums), push, outputs, chosen.chunks);
+    const k::SamplePush push = chosen.push(told.address());
+    if (draws) draw(mapping, chosen, told.address());
+    run(k::logprobs(mapping, k::LogprobPass::kSums), push, (outputs + 2) / 3, chosen.chunks);
     run(k::logprobs(mapping, k::LogprobPass::kTokens), push, outputs);
     const std::vector<std::uint32_t> tokens = chosen_tokens(chosen);
     const auto told_rows = read<k::LogprobRow>(told, outputs);

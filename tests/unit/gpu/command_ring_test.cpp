@@ -226,6 +226,30 @@ TEST_P(Ring, CountsAndLogsWhatItIsAskedTo) {
   }
 }
 
+TEST_P(Ring, RecordingsThatAreSubmittedTogetherRunInOrder) {
+  const auto ring = make_ring();
+  const Kernel kernel = axpb_kernel();
+  const Buffer x = floats(counting(1000));
+  const auto step = [&](float a, float b) {
+    return *ring->record(
+        [&, a, b](Recorder& recorder) { axpb(recorder, kernel, slice(x), slice(x), a, b); });
+  };
+  const std::vector<CommandRing::RecordingId> ids{step(2, 1), step(3, 0), step(1, 5)};
+  for (int round = 0; round < 2; ++round) {
+    const auto ticket = ring->submit_together(ids, {}, 0);
+    ASSERT_TRUE(ticket.ok()) << ticket.error().message();
+    ASSERT_TRUE(ring->wait(*ticket).ok());
+  }
+  EXPECT_EQ(read_floats(slice(x))[0], ((1 * 2 + 1) * 3 + 5) * 6 + 3 + 5);
+  if (GetParam()) {
+    EXPECT_EQ(ring->stats().submissions, 2U);
+    EXPECT_EQ(ring->stats().replays, 1U);
+  }
+  const std::vector<CommandRing::RecordingId> unknown{ids[0], ids[2] + 100};
+  EXPECT_EQ(ring->submit_together(unknown, {}, 0).error().code(), ErrorCode::kNotFound);
+  EXPECT_EQ(read_floats(slice(x))[0], ((1 * 2 + 1) * 3 + 5) * 6 + 3 + 5);
+}
+
 // The device hangs, so a place in the ring does not become free; the wait must end.
 TEST_P(Ring, ACommandBufferThatIsNotFreeInTimeIsAnError) {
   Timeline gate;
