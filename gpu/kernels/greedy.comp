@@ -1,13 +1,14 @@
 // Finds the best token of each output column (of equal ones the lowest id) and its log-probability, in two passes:
 // first over chunks of the vocabulary, then over the chunks' results.
 //
-// kMasked: the first pass once more, for the outputs that have a mask of the tokens that may come. It overwrites the
-// logits of all other tokens with kExcluded. Numbers that are not finite stay, so that the log-probability still shows
-// them.
+// kAdjusted: the first pass once more, for the outputs whose logits edit_logits.comp has changed, or which have a mask
+// of the tokens that may come. It overwrites the logits of tokens that a mask excludes with kExcluded. Numbers that are
+// not finite stay, so that the log-probability still shows them.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
 #include "common.glsl"
+#include "adjusted_rows.glsl"
 
 layout(push_constant, std430) uniform Push {
   FIELDS(GreedyPush)
@@ -19,8 +20,8 @@ layout(push_constant, std430) uniform Push {
   uint stride;
   uint chunks;
   uint unused;
-  // kMasked: {number of masks, their outputs}, then from byte `mask_rows` on [mask][mask_words], a bit for each token.
-  uint64_t masks;
+  // kAdjusted: adjusted_rows.glsl, then from byte `mask_rows` on [mask][mask_words], a bit for each token.
+  uint64_t adjustments;
   uint mask_rows;
   uint mask_words;
   FIELDS_END
@@ -32,7 +33,7 @@ CONSTANTS(GreedyConstants, 0)
 INVOCATIONS(0, kInvocations, invocations, 8u)  // a power of two
 CONSTANT(1, kSecondPass, second_pass, 0u)
 CONSTANT(2, kChunk, chunk, 2048u)
-CONSTANT(3, kMasked, masked, 0u)
+CONSTANT(3, kAdjusted, adjusted, 0u)
 CONSTANTS_END
 #include "excluded.glsl"
 
@@ -60,7 +61,7 @@ void fold(inout float maximum, inout uint id, inout float sum, float m, uint i, 
 
 float logit_at(Floats logits, uint64_t mask, uint token) {
   float logit = logits.v[token];
-  if (kMasked == 0u || (Words(mask).v[token / 32u] >> (token % 32u) & 1u) != 0u) return logit;
+  if (kAdjusted == 0u || mask == 0ul || (Words(mask).v[token / 32u] >> (token % 32u) & 1u) != 0u) return logit;
   bool finite = (floatBitsToUint(logit) & 0x7f800000u) != 0x7f800000u;
   return finite ? kExcluded : logit;
 }
@@ -75,9 +76,10 @@ void choose(uint output_index, uint64_t mask) {
     Floats logits = Floats(push.logits + uint64_t(output_index) * push.stride * 4u);
     uint end = min((gl_WorkGroupID.y + 1u) * kChunk, push.vocabulary);
     uint start = gl_WorkGroupID.y * kChunk + lane;
+    FloatsOut changed = FloatsOut(push.logits + uint64_t(output_index) * push.stride * 4u);
     for (uint token = start; token < end; token += kInvocations) {
       float logit = logit_at(logits, mask, token);
-      if (kMasked != 0u) FloatsOut(push.logits + uint64_t(output_index) * push.stride * 4u).v[token] = logit;
+      if (kAdjusted != 0u && mask != 0ul) changed.v[token] = logit;
       if (logit > maximum || id == kNoToken) {
         maximum = logit;
         id = token;
@@ -120,18 +122,19 @@ void choose(uint output_index, uint64_t mask) {
   }
 }
 
-// The workgroups of a masked pass share the masks; few outputs have one.
-void choose_masked() {
-  uint count = Words(push.masks).v[0];
-  for (uint row = gl_WorkGroupID.x; row < count; row += gl_NumWorkGroups.x) {
-    uint64_t mask = push.masks + push.mask_rows + uint64_t(row) * push.mask_words * 4u;
-    choose(Words(push.masks).v[1u + row], mask);
+// The workgroups of this pass share the rows; few outputs have one.
+void choose_adjusted() {
+  uint count = adjusted_rows(push.adjustments);
+  for (uint index = gl_WorkGroupID.x; index < count; index += gl_NumWorkGroups.x) {
+    AdjustedRowRef row = adjusted_row(push.adjustments, index);
+    uint64_t masks = push.adjustments + push.mask_rows;
+    choose(row.output_index, row.mask == 0u ? 0ul : masks + uint64_t(row.mask - 1u) * push.mask_words * 4u);
   }
 }
 
 void main() {
-  if (kMasked != 0u) {
-    choose_masked();
+  if (kAdjusted != 0u) {
+    choose_adjusted();
     return;
   }
   uint output_index = gl_WorkGroupID.x;

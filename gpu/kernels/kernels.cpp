@@ -334,18 +334,27 @@ KernelSpec greedy(const Mapping& mapping, GreedyPass pass) {
   constants.invocations = mapping.rows ? mapping.lanes : 128;
   constants.second_pass = flag(pass == GreedyPass::kAll);
   constants.chunk = kGreedyChunk;
-  constants.masked = flag(pass == GreedyPass::kMaskedChunks);
+  constants.adjusted = flag(pass == GreedyPass::kAdjustedChunks);
   KernelSpec spec = kernel<GreedyKernel>(constants);
   switch (pass) {
     case GreedyPass::kChunks:
       spec.name = "greedy chunks";
       break;
-    case GreedyPass::kMaskedChunks:
-      spec.name = "masked greedy chunks";
+    case GreedyPass::kAdjustedChunks:
+      spec.name = "adjusted greedy chunks";
       break;
     case GreedyPass::kAll:
       break;
   }
+  return spec;
+}
+
+KernelSpec edit_logits(const Mapping& mapping, EditPass pass) {
+  EditLogitsConstants constants;
+  constants.invocations = mapping.rows ? mapping.lanes : 128;
+  constants.tells = flag(pass == EditPass::kTells);
+  KernelSpec spec = kernel<EditLogitsKernel>(constants);
+  if (pass == EditPass::kTells) spec.name = "edited logprobs";
   return spec;
 }
 

@@ -258,9 +258,21 @@ static_assert(sizeof(GreedyPush) == 64);
 enum class GreedyPass {
   kChunks,
   kAll,
-  kMaskedChunks,  // kChunks of the outputs that have a mask, without the tokens that it excludes
+  kAdjustedChunks,  // kChunks of the adjusted outputs, without the tokens that masks exclude
 };
 KernelSpec greedy(const Mapping& mapping, GreedyPass pass);
+
+// What the kernels get for each output whose logits change before the draw; see adjusted_rows.glsl.
+struct AdjustedRow {
+#include "gpu/kernels/fields/adjusted_row.glsl"
+};
+static_assert(sizeof(AdjustedRow) == kAdjustedRowBytes);
+static_assert(sizeof(EditLogitsPush) == 56);
+enum class EditPass {
+  kChanges,  // changes the logits
+  kTells,    // tells the log-probabilities which token was chosen
+};
+KernelSpec edit_logits(const Mapping& mapping, EditPass pass);
 
 // What one output asks of the sampling kernel (sample.comp). All zeros ask for nothing.
 struct SampleChoice {

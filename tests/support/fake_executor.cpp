@@ -166,31 +166,49 @@ Status FakeExecutor::reserve_logits(std::uint32_t outputs) {
   return {};
 }
 
-Status FakeExecutor::reserve_masks() {
-  if (!limits_.masks) return broken("masks that are not on offer");
-  masks_reserved_ = true;
+Status FakeExecutor::reserve_adjustments(std::uint64_t edits) {
+  if (!limits_.adjusts) return broken("adjustments that are not on offer");
+  if (edits > edits_there)
+    return Error(ErrorCode::kResourceExhausted, "no memory for so many edits");
+  edits_reserved_ = std::max(edits_reserved_.value_or(0), edits);
   return {};
 }
 
-Status FakeExecutor::choose(std::span<const Mask> masks) {
-  if (in_flight_.empty() || !in_flight_.back().waits_for_masks)
-    return broken("masks for a step that waits for none");
+Status FakeExecutor::choose(std::span<const engine::Adjustment> adjustments) {
+  if (in_flight_.empty() || !in_flight_.back().waits_for_adjustments)
+    return broken("adjustments for a step that waits for none");
   Pending& step = in_flight_.back();
-  if (std::ranges::count(step.columns, true, &engine::Column::masked) !=
-      static_cast<std::ptrdiff_t>(masks.size()))
-    return broken("too many or too few masks");
-  for (const Mask mask : masks) {
-    if (!mask.empty() && std::ranges::all_of(mask, [](std::uint32_t word) { return word == 0; }))
+  if (std::ranges::count(step.columns, true, &engine::Column::adjusted) !=
+      static_cast<std::ptrdiff_t>(adjustments.size()))
+    return broken("too many or too few adjustments");
+  std::set<const engine::LogitEdit*> lists;
+  std::uint64_t edits = 0;
+  for (const engine::Adjustment& each : adjustments) {
+    if (!each.mask.empty() &&
+        std::ranges::all_of(each.mask, [](std::uint32_t word) { return word == 0; }))
       return broken("a mask that allows no token");
-    step.masks.emplace_back(mask.begin(), mask.end());
+    for (const auto part : {each.edits.list, each.edits.ahead}) {
+      std::set<engine::TokenId> tokens;
+      for (const engine::LogitEdit& edit : part) {
+        if (edit.token >= limits_.vocabulary) return broken("an edit of no token");
+        if (!tokens.insert(edit.token).second) return broken("two edits of a token");
+      }
+    }
+    if (each.edits.ahead.size() > engine::kMostDrafts) return broken("too many edits ahead");
+    if (lists.insert(each.edits.list.data()).second) edits += each.edits.list.size();
+    step.adjustments.push_back({{each.mask.begin(), each.mask.end()},
+                                {each.edits.list.begin(), each.edits.list.end()},
+                                {each.edits.ahead.begin(), each.edits.ahead.end()},
+                                each.edits.repetition});
   }
-  step.waits_for_masks = false;
+  if (edits > *edits_reserved_) return broken("more edits than were reserved");
+  step.waits_for_adjustments = false;
   return {};
 }
 
 Status FakeExecutor::check(const engine::Step& step) const {
-  if (!in_flight_.empty() && in_flight_.back().waits_for_masks)
-    return broken("a step behind one that waits for its masks");
+  if (!in_flight_.empty() && in_flight_.back().waits_for_adjustments)
+    return broken("a step behind one that waits for its adjustments");
   if (in_flight_.size() >= std::max(1U, limits_.steps_in_flight))
     return broken("too many steps in flight");
   if (step.columns.empty()) return broken("it has no columns");
@@ -248,10 +266,9 @@ Status FakeExecutor::check(const engine::Step& step) const {
          column.output != engine::Output::kSampled)) {
       return broken("log-probabilities that are not on offer");
     }
-    if (column.masked &&
-        (!masks_reserved_ || column.logprobs >= 0 ||
-         (column.output != engine::Output::kGreedy && column.output != engine::Output::kSampled))) {
-      return broken("a mask that is not on offer");
+    if (column.adjusted && (!edits_reserved_ || (column.output != engine::Output::kGreedy &&
+                                                 column.output != engine::Output::kSampled))) {
+      return broken("adjustments that are not on offer");
     }
     if (column.token >= limits_.vocabulary) return broken("a token outside the vocabulary");
     if (column.chosen_by != engine::kByHost &&
@@ -301,7 +318,7 @@ Status FakeExecutor::submit(const engine::Step& step) {
     pending.choices.push_back(column.choice != nullptr ? *column.choice : engine::Choice());
   for (const auto& pages : step.sequences)
     pending.tables.emplace_back(pages.begin(), pages.end());
-  pending.waits_for_masks = std::ranges::any_of(pending.columns, &engine::Column::masked);
+  pending.waits_for_adjustments = std::ranges::any_of(pending.columns, &engine::Column::adjusted);
   pending.states.assign(step.states.begin(), step.states.end());
   for (const engine::WindowPages& window : step.windows) {
     auto& table = pending.windows.emplace_back(window.first, ~engine::PageIndex{0});
@@ -376,7 +393,8 @@ Result<std::span<const engine::PageSum>> FakeExecutor::finish_sums() {
 
 Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
   if (in_flight_.empty()) return broken("wait without submit");
-  if (in_flight_.front().waits_for_masks) return broken("wait for a step without its masks");
+  if (in_flight_.front().waits_for_adjustments)
+    return broken("wait for a step without its adjustments");
   const Pending step = std::move(in_flight_.front());
   in_flight_.pop_front();
   if (while_waiting) while_waiting();
@@ -452,20 +470,24 @@ void FakeExecutor::make_output(const Pending& step, std::uint32_t index, std::ui
     std::fill(row.begin(), row.end(), std::numeric_limits<float>::quiet_NaN());
     --poisoned_outputs;
   }
-  Mask mask;
-  if (column.masked) {
+  engine::Adjustment adjustment;
+  if (column.adjusted) {
     const auto before = std::span(step.columns).first(index);
-    mask = step.masks[static_cast<std::size_t>(
-        std::ranges::count(before, true, &engine::Column::masked))];
+    adjustment = step.adjustments[static_cast<std::size_t>(
+                                      std::ranges::count(before, true, &engine::Column::adjusted))]
+                     .view();
   }
+  std::vector<float> edited = row;
+  engine::apply(adjustment.edits, edited);
+  const auto& mask = adjustment.mask;
   engine::TokenId best = 0;
   float largest = -std::numeric_limits<float>::infinity();
   for (engine::TokenId token = 0; token < row.size(); ++token) {
     const bool allowed =
         mask.empty() || (token / 32 < mask.size() && (mask[token / 32] >> (token % 32) & 1U) != 0);
-    if (!allowed || !(row[token] > largest)) continue;
+    if (!allowed || !(edited[token] > largest)) continue;
     best = token;
-    largest = row[token];
+    largest = edited[token];
   }
   double sum = 0;
   for (const float logit : row)
@@ -474,7 +496,7 @@ void FakeExecutor::make_output(const Pending& step, std::uint32_t index, std::ui
   output.column = index;
   output.best = best;
   if (column.output == engine::Output::kSampled)
-    output.best = drawn(row, step.choices[index], column.position, mask).value_or(best);
+    output.best = drawn(row, step.choices[index], column.position, adjustment).value_or(best);
   chosen_.push_back(output.best);
   output.best_logprob = static_cast<float>(-std::log(sum));
   if (column.output == engine::Output::kLogits) output.logits = row;
@@ -490,14 +512,15 @@ void FakeExecutor::make_output(const Pending& step, std::uint32_t index, std::ui
 
 std::optional<engine::TokenId> FakeExecutor::drawn(const std::vector<float>& row,
                                                    const engine::Choice& choice,
-                                                   std::uint32_t position, Mask mask) {
+                                                   std::uint32_t position,
+                                                   const engine::Adjustment& adjustment) {
   ipc::Sampling sampling;
   sampling.temperature = choice.temperature;
   sampling.top_k = choice.top_k;
   sampling.top_p = choice.top_p;
   sampling.min_p = choice.min_p;
   sampling.seed = choice.seed;
-  const auto token = sampler_.sample(row, sampling, {}, position + 1 - choice.first, {{}, mask});
+  const auto token = sampler_.sample(row, sampling, position + 1 - choice.first, adjustment);
   return token.ok() ? std::optional(*token) : std::nullopt;
 }
 

@@ -31,7 +31,7 @@ inline engine::ExecutorLimits small_limits() {
           .context = 128,
           .vocabulary = 300,
           .embedding = 6,
-          .masks = true,
+          .adjusts = true,
           .most_pages_summed = 3};
 }
 
@@ -65,6 +65,8 @@ class FakeExecutor : public engine::Executor {
     lot_pages_.clear();
   }
   std::uint64_t weight_bytes_looked_at = 0;
+  // The most edits for which the host has memory.
+  std::uint64_t edits_there = std::numeric_limits<std::uint64_t>::max();
   // The number of rows of logits for which the host has memory.
   std::uint32_t rows_there = std::numeric_limits<std::uint32_t>::max();
 
@@ -82,11 +84,11 @@ class FakeExecutor : public engine::Executor {
 
   const engine::ExecutorLimits& limits() const override { return limits_; }
   Status reserve_logits(std::uint32_t outputs) override;
-  Status reserve_masks() override;
+  Status reserve_adjustments(std::uint64_t edits) override;
   bool grow(std::uint32_t slab) override;
   void shrink(std::uint32_t slab) override;
   Status submit(const engine::Step& step) override;
-  Status choose(std::span<const Mask> masks) override;
+  Status choose(std::span<const engine::Adjustment> adjustments) override;
   Result<std::span<const engine::ColumnOutput>> wait() override;
   bool lost() const override { return lost_; }
   Status start_sums(std::span<const engine::PageIndex> pages, std::uint64_t weight_bytes) override;
@@ -107,14 +109,20 @@ class FakeExecutor : public engine::Executor {
     engine::TokenId token = 0xDEADBEEF;   // the content of a page to which nobody has written
     std::uint64_t past = 0xDEADBEEFDEAD;  // a hash of all tokens up to this one
   };
+  struct Adjusted {
+    std::vector<std::uint32_t> mask;
+    std::vector<engine::LogitEdit> list, ahead;
+    float repetition = 1;
+    engine::Adjustment view() const { return {mask, {list, ahead, repetition}}; }
+  };
   struct Pending {
     std::vector<engine::Column> columns;
     std::vector<engine::Choice> choices;  // by column
     std::vector<std::vector<engine::PageIndex>> tables;
     std::vector<engine::StateUse> states;
     std::vector<std::vector<engine::PageIndex>> windows;  // by index; released ones are gaps
-    bool waits_for_masks = false;
-    std::vector<std::vector<std::uint32_t>> masks;  // of the masked columns
+    bool waits_for_adjustments = false;
+    std::vector<Adjusted> adjustments;  // of the adjusted columns
   };
   Status check(const engine::Step& step) const;
   Status check_windows(const engine::Step& step) const;
@@ -132,7 +140,8 @@ class FakeExecutor : public engine::Executor {
                         const std::vector<engine::TokenId>& before, Run& run);
   void make_output(const Pending& step, std::uint32_t index, std::uint64_t seen);
   std::optional<engine::TokenId> drawn(const std::vector<float>& row, const engine::Choice& choice,
-                                       std::uint32_t position, Mask mask);
+                                       std::uint32_t position,
+                                       const engine::Adjustment& adjustment);
 
   engine::PageSum sum_of(engine::PageIndex page) const;
   Slot& slot_in(const std::vector<engine::PageIndex>& table, std::uint32_t position);
@@ -147,7 +156,7 @@ class FakeExecutor : public engine::Executor {
   // slot changes the tokens, too.
   std::vector<std::uint64_t> states_;
   std::uint32_t reserved_ = 0;  // reserved rows of logits
-  bool masks_reserved_ = false;
+  std::optional<std::uint64_t> edits_reserved_;
   std::deque<Pending> in_flight_;
   std::deque<std::vector<engine::PageSum>> lots_;
   std::deque<std::vector<engine::PageIndex>> lot_pages_;

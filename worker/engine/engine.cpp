@@ -127,13 +127,13 @@ std::string Engine::StepFacts::name(std::uint64_t number) const {
 // Submits as many steps as the executor takes: while the host looks at one step's tokens, the device computes the
 // next step.
 Status Engine::submit_steps() {
-  BULKHEAD_RETURN_IF_ERROR(give_masks());
+  BULKHEAD_RETURN_IF_ERROR(give_adjustments());
   if (profile_wanted_) {
     if (scheduler_.in_flight() > 0) return {};
     profile_wanted_ = false;
     BULKHEAD_RETURN_IF_ERROR(executor_.profile());
   }
-  while (masked_step_ == nullptr &&
+  while (adjusted_step_ == nullptr &&
          scheduler_.in_flight() < std::max(1U, executor_.limits().steps_in_flight)) {
     BULKHEAD_TRY(const bool may_plan, ask_draft_model());
     if (!may_plan) return {};
@@ -152,8 +152,8 @@ Status Engine::submit_steps() {
     if (const Status submitted = executor_.submit(*step); !submitted.ok())
       return submitted.error().within(facts.name(steps_submitted_));
     if (scheduler_.in_flight() > 1) counts_.add("steps_ahead_total");
-    if (std::ranges::any_of(step->columns, &Column::masked)) masked_step_ = step;
-    BULKHEAD_RETURN_IF_ERROR(give_masks());
+    if (std::ranges::any_of(step->columns, &Column::adjusted)) adjusted_step_ = step;
+    BULKHEAD_RETURN_IF_ERROR(give_adjustments());
   }
   return {};
 }
@@ -270,11 +270,11 @@ bool Engine::compute_again(Request& request) {
 }
 
 Result<TokenId> Engine::sample(Request& request, std::span<const float> logits) {
-  Adjustments adjustments{request.bias, {}};
+  Adjustment adjustment{{}, request.history.edits()};
   if (request.constraint != nullptr) {
-    BULKHEAD_TRY(adjustments.mask, request.constraint->mask());
+    BULKHEAD_TRY(adjustment.mask, request.constraint->mask());
   }
-  return sampler_.sample(logits, request.sampling, request.history, request.generated, adjustments);
+  return sampler_.sample(logits, request.sampling, request.generated, adjustment);
 }
 
 void Engine::take_token(Request& request, TokenId token) {
@@ -296,7 +296,7 @@ void Engine::take_token(Request& request, TokenId token) {
   if (!request.any_sent || request.unsent.tokens.size() >= request.flush_tokens) flush_now_ = true;
   if (stopped) return finish(request, ipc::FinishReason::kStop);
   if (request.generated >= request.max_tokens) return finish(request, ipc::FinishReason::kLength);
-  if (request.constraint == nullptr || request.masked) return;
+  if (request.constraint == nullptr || request.adjusted) return;
   if (const Output output = next_output(request); output != request.output)
     scheduler_.ask(request, output);
 }

@@ -153,7 +153,7 @@ class Engine {
   bool draws_on_host(const Request& request) const;
   // Returns whether the request's steps may have outputs of kind kLogits.
   bool may_want_logits(const Request& request) const;
-  Status reserve_logits(const Request& request);
+  Status reserve_rows(Request& request, std::uint32_t most_edits);
   bool logprobs_on_device(const Request& request) const;
   void resume(Request& request, std::span<const TokenId> accepted);
   // Makes a request that ends in what is made of hidden states; null after a refusal.
@@ -177,10 +177,17 @@ class Engine {
   void leave_out_states(std::span<const EnteredState> states);
   void mark_started();
   void make_masks();
-  Status give_masks();
-  void write_mask(Request& request, std::uint32_t column, std::vector<std::uint32_t>& words);
+  Status give_adjustments();
+  // What an adjusted column gets.
+  struct Adjusted {
+    std::uint32_t column = 0;
+    std::vector<std::uint32_t> mask;
+    std::vector<LogitEdit> ahead;
+  };
+  void adjust(const Scheduler::Member& member, TokenId token, Adjusted& made);
+  void write_mask(Request& request, Adjusted& made);
   bool allows_any(std::span<const std::uint32_t> mask) const;
-  bool draws_under_mask(const Request& request) const;
+  bool device_adjusts(const Request& request) const;
   bool drawn_under_its_mask(Request& request, std::uint32_t column) const;
   const char* mask_failure(std::uint32_t column) const;
   void handle_outputs(std::span<const ColumnOutput> outputs);
@@ -246,10 +253,13 @@ class Engine {
   std::array<StepFacts, 16> step_facts_;  // more than can be in flight
   std::uint64_t steps_submitted_ = 0, steps_ended_ = 0;
 
-  const Step* masked_step_ = nullptr;  // the step submitted last, if it waits for its masks
-  std::vector<std::vector<std::uint32_t>> mask_words_;
-  std::vector<Executor::Mask> masks_;
-  std::vector<std::uint32_t> masked_columns_;  // the columns of these masks, rising
+  const Step* adjusted_step_ = nullptr;  // the step submitted last, if it waits for its adjustments
+  std::vector<Adjusted> adjusted_;       // by rising columns; reused, with their vectors
+  std::size_t adjusted_columns_ = 0;     // how many of them the step has
+  std::vector<Adjustment> adjustments_;
+  // Only in give_adjustments(): the guesses of a sequence so far, and what foretells their masks.
+  std::vector<TokenId> guesses_;
+  std::unique_ptr<MasksAhead> masks_ahead_;
   // A column of a step in flight that has no mask, because none could be made. Its request fails.
   struct FailedMask {
     std::uint64_t step = 0;

@@ -39,6 +39,7 @@ struct Engine::Request : DraftedSequence {
   TextStream text;
   std::unique_ptr<TokenConstraint> constraint;  // null: any token may come
   std::vector<ipc::TokenBias> bias;
+  std::uint32_t device_edits = 0;  // the most that the device makes in a row of it
   std::vector<TokenId> stop_tokens;
   std::unique_ptr<AnswerReader> reader;  // for an answer that comes in parts
   bool cut_call = false;                 // a stop string ended the answer within a call
@@ -52,8 +53,8 @@ struct Engine::Request : DraftedSequence {
   bool started = false;
   Clock::time_point started_at, first_token_at;
 
-  // Returns whether the host changes all logits of the request before it chooses a token.
-  bool adjusts_logits() const { return !bias.empty() || has_penalties(sampling); }
+  // Returns whether biases or penalties change the request's logits.
+  bool edits_logits() const { return !bias.empty() || has_penalties(sampling); }
   // Returns whether the engine reports the prompt's tokens with log-probabilities, which the host computes.
   bool scores_prompt() const { return tell_prompt && wanted_logprobs >= 0; }
 };

@@ -247,9 +247,12 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
     counts_.add("prompt_tokens_total", request.prompt_tokens);
     return scheduler_.add(request);
   }
-  if (const Status reserved = reserve_logits(request); !reserved.ok()) {
+  const std::uint32_t vocabulary = executor_.limits().vocabulary;
+  const std::uint32_t most_edits = TokenHistory::most_edits(
+      request.sampling, request.bias, vocabulary, request.prompt_tokens, request.max_tokens);
+  if (const Status reserved = reserve_rows(request, most_edits); !reserved.ok()) {
     return refuse(request, {ipc::FailureCode::kResourceExhausted,
-                            "too little memory for an answer whose tokens the host chooses: " +
+                            "too little memory for an answer whose logits are changed: " +
                                 reserved.error().message()});
   }
   ipc::FromWorker accepted =
@@ -268,11 +271,10 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
   const ipc::Sampling& sampling = request.sampling;
   request.choice = {sampling.temperature, sampling.top_k, sampling.top_p,
                     sampling.min_p,       sampling.seed,  request.prompt_tokens};
-  request.masked = draws_under_mask(request);
-  request.may_ask_otherwise = request.constraint != nullptr && !request.masked;
+  request.adjusted = device_adjusts(request);
+  request.may_ask_otherwise = request.constraint != nullptr && !request.adjusted;
   request.logprobs = request.prompt_only ? -1 : request.wanted_logprobs;
-  request.history =
-      TokenHistory(request.sampling, executor_.limits().vocabulary, request.most_tokens);
+  request.history = TokenHistory(request.sampling, request.bias, vocabulary, most_edits);
   request.history.add_prompt(request.tokens);
   request.most_unsent = request.wanted_logprobs >= 0 ? kMostUnsentWithLogprobs : kMostUnsent;
   request.flush_tokens = std::min(options_.flush_tokens, request.most_unsent);
@@ -321,46 +323,53 @@ void Engine::tell_prompt_token(Request& request, const Sampler::Logprobs& logpro
   untold.tokens.clear();
 }
 
-// The host gets the row of logits only if it has something to do with them. If the device can't draw under a mask, it
-// may still choose the tokens that no constraint holds.
+// The host gets the row of logits only if it has something to do with them. If the device can't adjust logits, it may
+// still choose the tokens that no constraint holds.
 Output Engine::next_output(Request& request) const {
   if (request.prompt_only) return Output::kGreedy;
   const bool held =
-      request.constraint != nullptr && !request.masked && !request.constraint->is_free();
+      request.constraint != nullptr && !request.adjusted && !request.constraint->is_free();
   if (held || draws_on_host(request)) return Output::kLogits;
   return request.sampling.temperature == 0 ? Output::kGreedy : Output::kSampled;
 }
 
 // Says whether the host draws the request's tokens even while no constraint holds the next one.
 bool Engine::draws_on_host(const Request& request) const {
-  if (request.adjusts_logits() || !logprobs_on_device(request)) return true;
+  const ExecutorLimits& limits = executor_.limits();
+  if (request.edits_logits() && !limits.adjusts) return true;
+  if (!logprobs_on_device(request)) return true;
   const ipc::Sampling& sampling = request.sampling;
   if (sampling.temperature == 0) return false;
-  const ExecutorLimits& limits = executor_.limits();
   const bool fits = sampling.top_k <= limits.sampled_top_k || sampling.top_k >= limits.vocabulary;
   return limits.sampled_top_k == 0 || !fits;
 }
 
-// Says whether the device draws the request's tokens under the masks of its constraint. Log-probabilities are those of
-// all tokens, and the device has overwritten some of their logits by then.
-bool Engine::draws_under_mask(const Request& request) const {
-  return request.constraint != nullptr && executor_.limits().masks && request.wanted_logprobs < 0 &&
+// Says whether the device draws the request's tokens from logits that the request has changed: under the masks of its
+// constraint, or with its biases and penalties.
+bool Engine::device_adjusts(const Request& request) const {
+  return (request.constraint != nullptr || request.edits_logits()) && executor_.limits().adjusts &&
          !request.prompt_only && !request.pools && !draws_on_host(request);
 }
 
 bool Engine::may_want_logits(const Request& request) const {
   if (request.pools) return false;
   if (request.scores_prompt()) return true;
-  if (request.prompt_only || draws_under_mask(request)) return false;
+  if (request.prompt_only || device_adjusts(request)) return false;
   return request.constraint != nullptr || draws_on_host(request);
 }
 
 // Reserves the memory before the engine accepts the request, so that no step fails because memory
 // is short.
-Status Engine::reserve_logits(const Request& request) {
-  if (draws_under_mask(request)) BULKHEAD_RETURN_IF_ERROR(executor_.reserve_masks());
-  if (!may_want_logits(request)) return {};
+Status Engine::reserve_rows(Request& request, std::uint32_t most_edits) {
   const ExecutorLimits& limits = executor_.limits();
+  if (device_adjusts(request)) {
+    std::uint64_t edits = 0;
+    for (const auto& each : requests_)
+      edits += each.second->device_edits;
+    BULKHEAD_RETURN_IF_ERROR(executor_.reserve_adjustments(edits + most_edits));
+    request.device_edits = most_edits;
+  }
+  if (!may_want_logits(request)) return {};
   std::size_t outputs = limits.max_outputs;
   if (!request.scores_prompt()) {
     const auto wanting = std::ranges::count_if(

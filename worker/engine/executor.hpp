@@ -15,7 +15,9 @@
 // step writes to the same positions before any column reads them.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cfloat>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -41,7 +43,7 @@ enum class Output : std::uint8_t {
   kHidden,   // like kGreedy, plus the hidden state behind the last norm, from which the logits are computed
 };
 
-// A draw, as worker/engine/sampler.hpp defines it; without penalties, and at a temperature above 0.
+// A draw, as worker/engine/sampler.hpp defines it, at a temperature above 0.
 struct Choice {
   float temperature = 1;
   std::uint32_t top_k = 0;  // 0: all; at most ExecutorLimits::sampled_top_k
@@ -67,8 +69,36 @@ struct Column {
   // For kGreedy and kSampled: the device also reports the log-probability of the chosen token and of this many best
   // tokens; at most ExecutorLimits::most_logprobs. -1: none.
   std::int32_t logprobs = -1;
-  // For kGreedy and kSampled without log-probabilities: Executor::choose() will say which tokens may come.
-  bool masked = false;
+  // For kGreedy and kSampled: Executor::choose() will say which tokens may come, and what changes in their logits.
+  // Log-probabilities stay those of the row before these changes.
+  bool adjusted = false;
+};
+
+// A change of one token's logit before the draw; sampler.hpp says how it is computed.
+struct LogitEdit {
+  TokenId token = 0;
+  float bias = 0;             // is added first
+  float subtrahend = 0;       // is subtracted last
+  std::uint32_t repeats = 0;  // 1: LogitEdits::repetition applies in between
+};
+
+// The changes of a row; a token occurs once in `list`, and once in `ahead`.
+struct LogitEdits {
+  std::span<const LogitEdit> list;
+  std::span<const LogitEdit>
+      ahead;             // replace those of `list` with the same tokens; at most kMostDrafts
+  float repetition = 1;  // the repetition penalty
+  bool empty() const { return list.empty() && ahead.empty(); }
+  // Returns what positive logits are multiplied by; bounded, because 0 * infinity would not be 0.
+  float inverse() const { return std::min(1.0F / repetition, FLT_MAX); }
+};
+
+// What an adjusted output gets before its draw.
+struct Adjustment {
+  // Bit t % 32 of word t / 32 stands for token t, and tokens beyond the last word may not come. A mask must allow some
+  // token; an empty one allows all.
+  std::span<const std::uint32_t> mask;
+  LogitEdits edits = {};
 };
 
 // The slots that hold a sequence's states in a step. Layers of some models carry states from position to position in
@@ -157,7 +187,7 @@ struct ExecutorLimits {
   // The most columns of a step whose tokens are guesses. 0 if a position can't be computed again.
   std::uint32_t max_drafts = 0;
   std::int32_t most_logprobs = -1;  // the largest Column::logprobs; -1: none
-  bool masks = false;               // whether Column::masked is available
+  bool adjusts = false;             // whether Column::adjusted is available
   // Whether columns see their whole sequence: its columns are then all in one step, and only kHidden outputs have a
   // meaning. `context` is not above max_columns.
   bool both_ways = false;
@@ -186,9 +216,11 @@ class Executor {
   // host has too little memory; steps with fewer such outputs still work.
   virtual Status reserve_logits(std::uint32_t /*outputs*/) { return {}; }
 
-  // Allocates memory for the masks of all outputs of a step. The engine calls this before it accepts a request with
-  // masked columns; steps may be in flight. Errors are those of reserve_logits().
-  virtual Status reserve_masks() { return {}; }
+  // Allocates memory for the masks of all outputs of a step, and for so many edits in the lists of all its outputs
+  // together. Outputs with the same list share it, and LogitEdits::ahead comes on top. The engine calls this before it
+  // accepts a request with adjusted columns; steps may be in flight. The memory is kept until the end. Errors are those
+  // of reserve_logits().
+  virtual Status reserve_adjustments(std::uint64_t /*edits*/) { return {}; }
 
   // Gives memory to the pages of a slab, which has none; its first page is first_pages + slab * slab_pages. Steps may
   // be in flight. Returns false, and nothing has changed, if the device has no memory to spare.
@@ -201,13 +233,11 @@ class Executor {
   // Starts a step behind those in flight; fewer than steps_in_flight must be in flight. The caller may free what the
   // step refers to after the call.
   virtual Status submit(const Step& step) = 0;
-  // Says which tokens the masked outputs of the step submitted last may choose, in the order of these outputs: bit t %
-  // 32 of word t / 32 stands for token t, and tokens beyond the last word may not come. A mask must allow some token;
-  // an empty one allows all. The device computes the step's logits meanwhile. Call it once after submit() of a step
-  // with masked columns, before the next submit() and before wait() for that step.
-  using Mask = std::span<const std::uint32_t>;
-  virtual Status choose(std::span<const Mask> /*masks*/) {
-    return Error(ErrorCode::kUnsupported, "this executor takes no masks");
+  // Says what the adjusted outputs of the step submitted last get before their draws, in the order of these outputs.
+  // The device computes the step's logits meanwhile. Call it once after submit() of a step with adjusted columns,
+  // before the next submit() and before wait() for that step.
+  virtual Status choose(std::span<const Adjustment> /*adjustments*/) {
+    return Error(ErrorCode::kUnsupported, "this executor adjusts no logits");
   }
   // For steps that may take longer than the engine may be silent. Waits at most `wait_ms` for the oldest step in
   // flight. Returns false if that step still runs: the engine gives a sign of life and asks again. Returns true if the

@@ -97,29 +97,95 @@ Status check_sampling(const ipc::Sampling& s) {
   return {};
 }
 
-TokenHistory::TokenHistory(const ipc::Sampling& sampling, std::uint32_t vocabulary,
-                           std::uint32_t most_tokens) {
-  if (!has_penalties(sampling)) return;
-  count_.assign(vocabulary, 0);
-  distinct_.reserve(std::min(vocabulary, most_tokens));
+void apply(const LogitEdits& edits, std::span<float> row) {
+  const float repetition = edits.repetition, inverse = edits.inverse();
+  const auto change = [&](const LogitEdit& edit) {
+    float& logit = row[edit.token];
+    float changed = logit + edit.bias;
+    if (edit.repeats != 0) changed = changed * (changed > 0 ? inverse : repetition);
+    changed = changed - edit.subtrahend;
+    logit = std::clamp(changed, -kMostEdited, kMostEdited);
+  };
+  for (const LogitEdit& edit : edits.list) {
+    if (std::ranges::find(edits.ahead, edit.token, &LogitEdit::token) == edits.ahead.end())
+      change(edit);
+  }
+  std::ranges::for_each(edits.ahead, change);
 }
 
-void TokenHistory::see(TokenId token) {
-  if ((count_[token] & kSeen) != 0) return;
-  count_[token] |= kSeen;
-  distinct_.push_back(token);
+TokenHistory::TokenHistory(const ipc::Sampling& sampling, std::span<const ipc::TokenBias> bias,
+                           std::uint32_t vocabulary, std::uint32_t most_edits)
+    : sampling_(sampling) {
+  edits_.reserve(most_edits);
+  count_.reserve(edits_.capacity());
+  for (const ipc::TokenBias& each : bias) {
+    const auto same = std::ranges::find(edits_, each.token, &LogitEdit::token);
+    if (same != edits_.end()) {
+      same->bias += each.bias;
+      continue;
+    }
+    edits_.push_back({each.token, each.bias});
+    count_.push_back(0);
+  }
+  if (!has_penalties(sampling)) return;
+  place_.assign(vocabulary, 0);
+  for (std::uint32_t i = 0; i < edits_.size(); ++i)
+    place_[edits_[i].token] = i + 1;
+}
+
+std::uint32_t TokenHistory::most_edits(const ipc::Sampling& sampling,
+                                       std::span<const ipc::TokenBias> bias,
+                                       std::uint32_t vocabulary, std::uint32_t prompt_tokens,
+                                       std::uint32_t answer_tokens) {
+  std::uint64_t edits = bias.size();
+  if (has_penalties(sampling)) edits += answer_tokens;
+  if (sampling.repetition_penalty != 1.0F) edits += prompt_tokens;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(edits, vocabulary));
+}
+
+float TokenHistory::subtrahend(std::uint32_t count) const {
+  if (count == 0) return 0;
+  const float sum =
+      sampling_.frequency_penalty * static_cast<float>(count) + sampling_.presence_penalty;
+  return std::clamp(sum, -kMostEdited, kMostEdited);
+}
+
+LogitEdit& TokenHistory::see(TokenId token) {
+  if (place_[token] == 0) {
+    edits_.push_back({token});
+    count_.push_back(0);
+    place_[token] = static_cast<std::uint32_t>(edits_.size());
+  }
+  LogitEdit& edit = edits_[place_[token] - 1];
+  edit.repeats = repeats();
+  return edit;
 }
 
 void TokenHistory::add_prompt(std::span<const TokenId> tokens) {
-  if (!active()) return;
+  if (!penalises() || repeats() == 0) return;
   for (const TokenId token : tokens)
     see(token);
 }
 
 void TokenHistory::add_generated(TokenId token) {
-  if (!active()) return;
-  see(token);
-  ++count_[token];
+  if (!penalises()) return;
+  LogitEdit& edit = see(token);
+  edit.subtrahend = subtrahend(++count_[place_[token] - 1]);
+}
+
+void TokenHistory::look_ahead(std::span<const TokenId> tokens,
+                              std::vector<LogitEdit>& ahead) const {
+  ahead.clear();
+  if (!penalises()) return;
+  for (const TokenId token : tokens) {
+    const std::uint32_t place = place_[token];
+    auto edit = std::ranges::find(ahead, token, &LogitEdit::token);
+    if (edit == ahead.end())
+      edit = ahead.insert(ahead.end(), place == 0 ? LogitEdit{token} : edits_[place - 1]);
+    const auto more = static_cast<std::uint32_t>(std::ranges::count(tokens, token));
+    edit->repeats = repeats();
+    edit->subtrahend = subtrahend((place == 0 ? 0 : count_[place - 1]) + more);
+  }
 }
 
 Sampler::Sampler(std::uint32_t vocabulary) {
@@ -132,24 +198,11 @@ Sampler::Sampler(std::uint32_t vocabulary) {
   candidates_.reserve(std::max<std::size_t>(vocabulary, kLeastBuffer));
 }
 
-std::span<const float> Sampler::adjusted(std::span<const float> logits, const ipc::Sampling& s,
-                                         const TokenHistory& history,
-                                         const Adjustments& adjustments) {
-  if (!history.active() && adjustments.bias.empty()) return logits;
+std::span<const float> Sampler::edited(std::span<const float> logits, const LogitEdits& edits) {
+  if (edits.empty()) return logits;
   std::copy(logits.begin(), logits.end(), adjusted_.begin());
   const std::span<float> row(adjusted_.data(), logits.size());
-  for (const ipc::TokenBias& bias : adjustments.bias) {
-    if (bias.token < row.size()) row[bias.token] += bias.bias;
-  }
-  for (const TokenId token : history.distinct()) {
-    float& logit = row[token];
-    logit = logit > 0 ? logit / s.repetition_penalty : logit * s.repetition_penalty;
-    const std::uint32_t count = history.generated(token);
-    if (count > 0) {
-      logit -= s.frequency_penalty * static_cast<float>(count) + s.presence_penalty;
-    }
-    logit = std::clamp(logit, -FLT_MAX, FLT_MAX);
-  }
+  apply(edits, row);
   return row;
 }
 
@@ -172,17 +225,16 @@ std::span<const float> Sampler::allowed(std::span<const float> logits,
 }
 
 Result<TokenId> Sampler::sample(std::span<const float> raw, const ipc::Sampling& sampling,
-                                const TokenHistory& history, std::uint64_t n,
-                                const Adjustments& adjustments) {
+                                std::uint64_t n, const Adjustment& adjustment) {
   if (raw.empty() || raw.size() > weights_.size() || !all_finite(raw)) {
     return Error(
         ErrorCode::kInternal,
         "the model's logits are not finite numbers; its weights may be damaged or overflow "
         "the cache's type (engine.kv_type: f32 has more range)");
   }
-  const std::span<const float> logits = adjusted(raw, sampling, history, adjustments);
-  if (adjustments.mask.empty()) return choose(logits, sampling, n);
-  const std::span<const float> few = allowed(logits, adjustments.mask);
+  const std::span<const float> logits = edited(raw, adjustment.edits);
+  if (adjustment.mask.empty()) return choose(logits, sampling, n);
+  const std::span<const float> few = allowed(logits, adjustment.mask);
   if (few.empty()) {
     return Error(ErrorCode::kInternal, kNothingGoesOn);
   }

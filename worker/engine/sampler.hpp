@@ -3,7 +3,7 @@
 // The steps, in order (those of Hugging Face's generate() and, except for the place of min-p, of vLLM):
 //   0. add the bias of each token that the request names;
 //   1. repetition penalty r, for the distinct tokens of prompt and answer (CTRL, Keskar et al. 2019, as Hugging Face
-//      defines it): divide a positive logit by r, multiply any other by r;
+//      defines it): divide a positive logit by r (multiply it by the float nearest to 1 / r), multiply any other by r;
 //   2. frequency and presence penalties for the tokens of the answer, as OpenAI defines them:
 //      logit -= frequency * count + presence * (count > 0);
 //      then remove the tokens outside the constraint's mask;
@@ -15,6 +15,10 @@
 //   7. draw once from what is left, with renormalised probabilities.
 // The draw of the n-th generated token is a pure function of (seed, n): see philox.hpp. The result is a pure function
 // of logits, parameters, token counts and n; sums are added in a fixed order.
+//
+// Steps 0 to 2 are the same for each token: logit + bias, times r or 1 / r if it repeats, minus a number, and the
+// result is kept within kMostEdited. Each operation is rounded on its own, so the device computes the same bits
+// (edit_logits.comp), but for numbers below 2^-126, which a GPU may take for 0.
 //
 // Log-probabilities refer to the raw row: log-softmax at temperature 1, before penalties and truncation, as vLLM and
 // OpenAI report them.
@@ -45,44 +49,57 @@ inline bool has_penalties(const ipc::Sampling& s) {
   return s.repetition_penalty != 1.0F || s.frequency_penalty != 0.0F || s.presence_penalty != 0.0F;
 }
 
-// What a sequence's sampling depends on besides the logits: how often each token occurred. Without penalties it
-// stores nothing. Tokens must be below the vocabulary's size.
+// Changed logits lie within this. Lower ones stand for excluded tokens on the device (excluded.glsl).
+constexpr float kMostEdited = 1e37F;
+
+// Changes the row as the edits say. Their tokens must be below its size.
+void apply(const LogitEdits& edits, std::span<float> row);
+
+// What a request changes in each row of logits, apart from masks: biases, and penalties for the tokens so far. Without
+// either it stores nothing. Tokens must be below the vocabulary's size.
 class TokenHistory {
  public:
   TokenHistory() = default;
-  // `most_tokens` is the limit of prompt and answer together.
-  TokenHistory(const ipc::Sampling& sampling, std::uint32_t vocabulary, std::uint32_t most_tokens);
+  // `most_edits` is the number that most_edits() returns. Biases of the same token add up.
+  TokenHistory(const ipc::Sampling& sampling, std::span<const ipc::TokenBias> bias,
+               std::uint32_t vocabulary, std::uint32_t most_edits);
 
   void add_prompt(std::span<const TokenId> tokens);
   void add_generated(TokenId token);
 
-  bool active() const { return !count_.empty(); }
-  std::span<const TokenId> distinct() const { return distinct_; }
-  std::uint32_t generated(TokenId token) const { return count_[token] & ~kSeen; }
+  // The edits of the next row; valid until the next add_*().
+  LogitEdits edits() const { return {edits_, {}, sampling_.repetition_penalty}; }
+  // Writes the edits of the row behind `tokens`, which may be generated next, to `ahead`: those that then differ from
+  // edits().
+  void look_ahead(std::span<const TokenId> tokens, std::vector<LogitEdit>& ahead) const;
+
+  // Returns the most edits that a request with so many tokens may need. Without a repetition penalty the prompt needs
+  // none.
+  static std::uint32_t most_edits(const ipc::Sampling& sampling,
+                                  std::span<const ipc::TokenBias> bias, std::uint32_t vocabulary,
+                                  std::uint32_t prompt_tokens, std::uint32_t answer_tokens);
 
  private:
-  static constexpr std::uint32_t kSeen = 1U << 31;
-  void see(TokenId token);
-  std::vector<std::uint32_t> count_;  // by token: kSeen | times generated
-  std::vector<TokenId> distinct_;     // in prompt or answer, by first occurrence
-};
+  bool penalises() const { return !place_.empty(); }
+  std::uint32_t repeats() const { return sampling_.repetition_penalty != 1.0F ? 1 : 0; }
+  LogitEdit& see(TokenId token);
+  float subtrahend(std::uint32_t count) const;
 
-// The changes that a request makes to a row of logits, apart from penalties.
-struct Adjustments {
-  std::span<const ipc::TokenBias> bias;  // tokens below the vocabulary's size
-  // The tokens that may be chosen (token_constraint.hpp); empty: all.
-  std::span<const std::uint32_t> mask;
+  ipc::Sampling sampling_;
+  std::vector<LogitEdit> edits_;  // those of biases, then others by their token's first occurrence
+  std::vector<std::uint32_t> count_;  // for each of the edits: how often its token was generated
+  std::vector<std::uint32_t>
+      place_;  // by token: 1 + its edit's index; 0: none. Empty: no penalties
 };
 
 class Sampler {
  public:
   explicit Sampler(std::uint32_t vocabulary);
 
-  // Returns the token of draw `n`. kInternal if the row contains an infinity or NaN, because no token would be right,
-  // or if the mask contains no token of the row.
+  // Returns the token of draw `n`; `sampling` has no penalties that `adjustment` lacks. kInternal if the row contains
+  // an infinity or NaN, because no token would be right, or if the mask contains no token of the row.
   Result<TokenId> sample(std::span<const float> logits, const ipc::Sampling& sampling,
-                         const TokenHistory& history, std::uint64_t n,
-                         const Adjustments& adjustments = {});
+                         std::uint64_t n, const Adjustment& adjustment = {});
 
   // Returns the log-probability of `token`, and the `count` best tokens with theirs, best first (valid until the next
   // call).
@@ -93,8 +110,7 @@ class Sampler {
   Logprobs logprobs(std::span<const float> logits, TokenId token, std::uint32_t count);
 
  private:
-  std::span<const float> adjusted(std::span<const float> logits, const ipc::Sampling& sampling,
-                                  const TokenHistory& history, const Adjustments& adjustments);
+  std::span<const float> edited(std::span<const float> logits, const LogitEdits& edits);
   // Returns the logits of the mask's tokens; their ids are then in allowed_ids_.
   std::span<const float> allowed(std::span<const float> logits,
                                  std::span<const std::uint32_t> mask);

@@ -457,7 +457,7 @@ void Scheduler::add_columns(Sequence& sequence, std::uint32_t count) {
       if (column.output == Output::kSampled) column.choice = &sequence.choice;
       if (column.output != Output::kLogits) {
         column.logprobs = sequence.logprobs;
-        column.masked = sequence.masked;
+        column.adjusted = sequence.adjusted;
       }
       sequence.row = record.outputs++;
       ++outputs;

@@ -183,7 +183,7 @@ MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
     need.weights += bytes;
   need.kv = kv_need(graph, kv);
   need.transient = plan_scratch(graph, plan, mapping, shapes, options).device_bytes() +
-                   options.slots * mask_bytes(graph.vocabulary, shapes.back().outputs);
+                   options.slots * adjustment_bytes(graph.vocabulary, shapes.back().outputs);
   need.host_logits = options.slots * host_logits_blocks(shapes.back().outputs) * kHostLogitsRows *
                      graph.vocabulary * sizeof(float);
   return need;

@@ -54,9 +54,13 @@ constexpr std::uint64_t host_logits_blocks(std::uint64_t rows) {
 constexpr std::uint32_t mask_words(std::uint32_t vocabulary) {
   return (vocabulary + 31) / 32;
 }
-// Returns the bytes of a slot's masks. Their number and their outputs come first.
-constexpr std::uint64_t mask_bytes(std::uint32_t vocabulary, std::uint64_t outputs) {
-  return 4 + outputs * 4 * (1 + std::uint64_t{mask_words(vocabulary)});
+// Returns the bytes of the list of a slot's adjusted outputs.
+constexpr std::uint64_t adjusted_row_bytes(std::uint64_t outputs) {
+  return gpu::kernels::kAdjustedRowsOffset + outputs * gpu::kernels::kAdjustedRowBytes;
+}
+// Returns the bytes of that list and of the masks behind it.
+constexpr std::uint64_t adjustment_bytes(std::uint32_t vocabulary, std::uint64_t outputs) {
+  return adjusted_row_bytes(outputs) + outputs * 4 * std::uint64_t{mask_words(vocabulary)};
 }
 
 struct ScratchOptions {

@@ -32,7 +32,9 @@ class SplitTransformer final : public Transformer {
   const engine::ExecutorLimits& limits() const override { return limits_; }
   Status reserve_logits(std::uint32_t outputs) override { return last().reserve_logits(outputs); }
 
-  Status reserve_masks() override { return last().reserve_masks(); }
+  Status reserve_adjustments(std::uint64_t edits) override {
+    return last().reserve_adjustments(edits);
+  }
 
   Status submit(const engine::Step& step) override {
     BULKHEAD_RETURN_IF_ERROR(broken_);
@@ -46,13 +48,13 @@ class SplitTransformer final : public Transformer {
     return keep(enter(0, submitted_ - 1));
   }
 
-  // Gives the masks to the last stage. If the last stage does not have the step yet, the copy of the step keeps the
-  // masks for it.
-  Status choose(std::span<const Mask> masks) override {
+  // Gives the adjustments to the last stage. If the last stage does not have the step yet, the copy of the step keeps
+  // them for it.
+  Status choose(std::span<const engine::Adjustment> adjustments) override {
     BULKHEAD_RETURN_IF_ERROR(broken_);
     if (submitted_ == waited_) return Error(ErrorCode::kInternal, "no step is in flight");
-    copies_[(submitted_ - 1) % copies_.size()].take_masks(masks);
-    return at_.back() == submitted_ - 1 ? keep(last().choose(masks)) : Status();
+    copies_[(submitted_ - 1) % copies_.size()].take_adjustments(adjustments);
+    return at_.back() == submitted_ - 1 ? keep(last().choose(adjustments)) : Status();
   }
 
   Result<std::span<const engine::ColumnOutput>> wait() override {
@@ -251,7 +253,8 @@ class SplitTransformer final : public Transformer {
     const StepCopy& copy = copies_[step % copies_.size()];
     const bool ends = stage + 1 == stages_.size();
     BULKHEAD_RETURN_IF_ERROR(stages_[stage]->submit(ends ? copy.whole() : copy.without_outputs()));
-    if (ends && !copy.masks().empty()) BULKHEAD_RETURN_IF_ERROR(last().choose(copy.masks()));
+    if (ends && !copy.adjustments().empty())
+      BULKHEAD_RETURN_IF_ERROR(last().choose(copy.adjustments()));
     at_[stage] = step;
     ++entered_[stage];
     return start_lots(stage);

@@ -104,10 +104,9 @@ Status check_step(const engine::Step& step, const engine::ExecutorLimits& limits
          (column.output != engine::Output::kGreedy && column.output != engine::Output::kSampled))) {
       return wrong_step("log-probabilities that the device can't tell");
     }
-    if (column.masked &&
-        (!limits.masks || column.logprobs >= 0 ||
-         (column.output != engine::Output::kGreedy && column.output != engine::Output::kSampled))) {
-      return wrong_step("a mask where none can be");
+    if (column.adjusted && (!limits.adjusts || (column.output != engine::Output::kGreedy &&
+                                                column.output != engine::Output::kSampled))) {
+      return wrong_step("an adjustment where none can be");
     }
   }
   if (outputs > limits.max_outputs) return wrong_step(std::to_string(outputs) + " outputs");

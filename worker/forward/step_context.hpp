@@ -39,11 +39,11 @@ struct ParameterLayout {
   std::uint64_t stride = 0;  // between slots
 };
 
-// The masks of a slot's step, as greedy.comp reads them.
-struct MaskLayout {
-  std::uint64_t rows = 0;    // offset of the masks behind their number and their outputs
-  std::uint32_t words = 0;   // of a mask
-  std::uint64_t stride = 0;  // between slots
+// What changes in the logits of a slot's step before its draws (gpu/kernels/adjusted_rows.glsl).
+struct AdjustmentLayout {
+  std::uint64_t masks = 0;       // offset of the masks behind the list of outputs
+  std::uint32_t mask_words = 0;  // of a mask
+  std::uint64_t stride = 0;      // between slots
 };
 
 // Narrow steps without barriers between their kernels (gpu/kernels/chain.glsl), if the device allows it.
@@ -89,8 +89,8 @@ struct StepContext {
   gpu::Buffer stream_rows;
   std::uint64_t stream_stride = 0;  // bytes between slots
   gpu::Buffer logprobs;             // [slot][output] of LogprobRow
-  gpu::Buffer masks;                // [slot]; not there if there are no logits
-  MaskLayout mask_layout;
+  gpu::Buffer adjustments;          // [slot]; not there if there are no logits
+  AdjustmentLayout adjustment_layout;
   Tuning* tuning = nullptr;         // chooses the variant of a product's kernel; null: the default variant
   // While loading: called before each kernel is made and before each operation is recorded, because a driver may take
   // seconds for either.
@@ -121,6 +121,9 @@ struct StepContext {
   }
   std::uint64_t stream_rows_of(std::uint32_t slot) const {
     return stream_rows.address() + slot * stream_stride;
+  }
+  std::uint64_t adjustments_of(std::uint32_t slot) const {
+    return adjustments.address() + slot * adjustment_layout.stride;
   }
   // Returns the address of the page tables that `store` uses in the slot's step.
   std::uint64_t page_tables(std::uint32_t slot, model::KvIndex store) const {

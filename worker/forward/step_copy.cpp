@@ -9,9 +9,9 @@ void StepCopy::take(const engine::Step& step) {
     column.output = engine::Output::kNone;
     column.choice = nullptr;
     column.logprobs = -1;
-    column.masked = false;
+    column.adjusted = false;
   }
-  masks_.clear();
+  adjustments_.clear();
   // Pointers into `choices_` hold only if it does not grow any more.
   choices_.clear();
   choices_.reserve(columns_.size());
@@ -38,15 +38,35 @@ void StepCopy::take(const engine::Step& step) {
     windows_.push_back({window.first, next(window.pages.size())});
 }
 
-void StepCopy::take_masks(std::span<const engine::Executor::Mask> masks) {
+void StepCopy::take_adjustments(std::span<const engine::Adjustment> adjustments) {
   mask_words_.clear();
-  for (const engine::Executor::Mask mask : masks)
-    mask_words_.insert(mask_words_.end(), mask.begin(), mask.end());
-  engine::Executor::Mask left = mask_words_;
-  masks_.clear();
-  for (const engine::Executor::Mask mask : masks) {
-    masks_.push_back(left.first(mask.size()));
-    left = left.subspan(mask.size());
+  edits_.clear();
+  std::span<const engine::LogitEdit> shared;
+  const auto shares = [&shared](std::span<const engine::LogitEdit> list) {
+    return list.data() == shared.data() && list.size() == shared.size();
+  };
+  for (const engine::Adjustment& each : adjustments) {
+    mask_words_.insert(mask_words_.end(), each.mask.begin(), each.mask.end());
+    const engine::LogitEdits& edits = each.edits;
+    if (!shares(edits.list)) edits_.insert(edits_.end(), edits.list.begin(), edits.list.end());
+    edits_.insert(edits_.end(), edits.ahead.begin(), edits.ahead.end());
+    shared = edits.list;
+  }
+  std::span<const std::uint32_t> words = mask_words_;
+  std::span<const engine::LogitEdit> left = edits_, list;
+  const auto next = [&left](std::size_t count) {
+    const auto taken = left.first(count);
+    left = left.subspan(count);
+    return taken;
+  };
+  adjustments_.clear();
+  shared = {};
+  for (const engine::Adjustment& each : adjustments) {
+    if (!shares(each.edits.list)) list = next(each.edits.list.size());
+    shared = each.edits.list;
+    adjustments_.push_back({words.first(each.mask.size()),
+                            {list, next(each.edits.ahead.size()), each.edits.repetition}});
+    words = words.subspan(each.mask.size());
   }
 }
 

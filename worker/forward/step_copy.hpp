@@ -16,9 +16,10 @@ class StepCopy {
   // Return the step as it was, and the same step without outputs. Both are valid until the next take().
   engine::Step whole() const { return step_of(columns_); }
   engine::Step without_outputs() const { return step_of(plain_); }
-  // Keeps the masks of the step's masked outputs (Executor::choose()). masks() returns them, or nothing before that.
-  void take_masks(std::span<const engine::Executor::Mask> masks);
-  std::span<const engine::Executor::Mask> masks() const { return masks_; }
+  // Keeps the adjustments of the step's outputs (Executor::choose()). adjustments() returns them, or nothing before
+  // that.
+  void take_adjustments(std::span<const engine::Adjustment> adjustments);
+  std::span<const engine::Adjustment> adjustments() const { return adjustments_; }
   std::uint32_t columns() const { return static_cast<std::uint32_t>(columns_.size()); }
 
  private:
@@ -33,7 +34,8 @@ class StepCopy {
   std::vector<engine::StateUse> states_;
   std::vector<engine::WindowPages> windows_;
   std::vector<std::uint32_t> mask_words_;  // of all masks
-  std::vector<engine::Executor::Mask> masks_;
+  std::vector<engine::LogitEdit> edits_;   // of all lists
+  std::vector<engine::Adjustment> adjustments_;
 };
 
 }  // namespace bulkhead::forward

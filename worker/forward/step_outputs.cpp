@@ -1,5 +1,5 @@
-// The last norm of a step, and what follows the step if outputs ask for it: draws, log-probabilities and hidden
-// states. Also lists the kernels that steps and their followers need.
+// The last norm of a step, and what follows the step if outputs ask for it: changes of logits, draws,
+// log-probabilities and hidden states. Also lists the kernels that steps and their followers need.
 #include "worker/forward/step_outputs.hpp"
 
 #include <algorithm>
@@ -19,6 +19,7 @@ namespace {
 // The outputs whose chunks have a workgroup of their own in the kernels that few outputs need. Workgroups with nothing
 // to do take time, too.
 constexpr std::uint32_t kOutputsAtOnce = 16;
+constexpr std::uint32_t kPartsOfEdits = 8;
 
 // Fills in what kernels that read a slot's logits share.
 template <typename Push>
@@ -47,6 +48,21 @@ k::SamplePush sample_push(const StepContext& context, const Activations& activat
   return push;
 }
 
+k::EditLogitsPush edit_push(const StepContext& context, const Activations& activations,
+                            std::uint32_t slot) {
+  const k::SamplePush sampling = sample_push(context, activations, slot);
+  k::EditLogitsPush push{};
+  push.logits = sampling.logits;
+  push.adjustments = context.adjustments_of(slot);
+  push.results = sampling.results;
+  push.parameters = sampling.parameters;
+  push.choices = sampling.choices;
+  push.logprobs = sampling.logprobs;
+  push.vocabulary = sampling.vocabulary;
+  push.stride = sampling.stride;
+  return push;
+}
+
 // Rows of results that a step of any shape may have.
 std::uint32_t most_rows(const StepContext& context) {
   return std::max(context.result_rows, 1U);
@@ -59,17 +75,22 @@ k::GreedyPush greedy_push(const StepContext& context, const Activations& activat
   return push_of_logits<k::GreedyPush>(context, activations, slot);
 }
 
-// Chooses once more, for the outputs that have a mask. The others get the same results again.
-Result<StepProgram> build_masking(const StepContext& context, const Activations& activations,
-                                  std::uint32_t slot) {
+// Changes logits, and chooses once more for the outputs that have changes or a mask. The others get the same results
+// again.
+Result<StepProgram> build_adjusting(const StepContext& context, const Activations& activations,
+                                    std::uint32_t slot) {
   StepProgram program;
   DispatchedSteps emit(context, program);
-  k::GreedyPush push = greedy_push(context, activations, slot);
-  push.masks = context.masks.address() + slot * context.mask_layout.stride;
-  push.mask_rows = static_cast<std::uint32_t>(context.mask_layout.rows);
-  push.mask_words = context.mask_layout.words;
   const std::uint32_t workgroups = std::min(most_rows(context), kOutputsAtOnce);
-  BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::greedy(context.mapping, k::GreedyPass::kMaskedChunks),
+  BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::edit_logits(context.mapping, k::EditPass::kChanges),
+                                         gpu::push_bytes(edit_push(context, activations, slot)),
+                                         {workgroups, kPartsOfEdits}));
+  emit.barrier();
+  k::GreedyPush push = greedy_push(context, activations, slot);
+  push.adjustments = context.adjustments_of(slot);
+  push.mask_rows = static_cast<std::uint32_t>(context.adjustment_layout.masks);
+  push.mask_words = context.adjustment_layout.mask_words;
+  BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::greedy(context.mapping, k::GreedyPass::kAdjustedChunks),
                                          gpu::push_bytes(push), {workgroups, push.chunks}));
   emit.barrier();
   BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::greedy(context.mapping, k::GreedyPass::kAll),
@@ -123,6 +144,16 @@ Result<StepProgram> build_logprobs(const StepContext& context, const Activations
   return program;
 }
 
+Result<StepProgram> build_telling(const StepContext& context, const Activations& activations,
+                                  std::uint32_t slot) {
+  StepProgram program;
+  DispatchedSteps emit(context, program);
+  BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::edit_logits(context.mapping, k::EditPass::kTells),
+                                         gpu::push_bytes(edit_push(context, activations, slot)),
+                                         {most_rows(context)}));
+  return program;
+}
+
 // The step's own norm leaves the form that the product of logits reads: on GPUs it has another order, and for matrix
 // units it is rounded to halves. So this norms the columns again and writes them to the same place.
 Result<StepProgram> build_hidden(const StepContext& context, const Activations& activations,
@@ -166,8 +197,8 @@ Result<std::vector<gpu::KernelSpec>> kernels_needed(StepContext& context,
   specs.push_back(k::checksum_kernel());
   specs.push_back(k::piece_checksum_kernel());
   const Activations none;
-  for (const auto build :
-       {build_masking, build_cutting, build_sampling, build_logprobs, build_hidden}) {
+  for (const auto build : {build_adjusting, build_cutting, build_sampling, build_logprobs,
+                           build_telling, build_hidden}) {
     if (!context.graph.makes_logits) break;
     BULKHEAD_RETURN_IF_ERROR(list_kernels(context, specs, [&] { return build(context, none, 0); }));
   }

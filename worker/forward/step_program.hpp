@@ -19,18 +19,21 @@ namespace bulkhead::forward {
 
 Result<StepProgram> build_step(const StepContext& context, const Activations& activations,
                                StepShape shape, std::uint32_t slot = 0);
-// Builds what follows a step of any shape if an output has a mask.
-Result<StepProgram> build_masking(const StepContext& context, const Activations& activations,
-                                  std::uint32_t slot = 0);
+// Builds what follows a step of any shape if outputs are adjusted.
+Result<StepProgram> build_adjusting(const StepContext& context, const Activations& activations,
+                                    std::uint32_t slot = 0);
 // Builds what follows that if an output asks for a draw with top-p and without top-k.
 Result<StepProgram> build_cutting(const StepContext& context, const Activations& activations,
                                   std::uint32_t slot = 0);
 // Builds what follows that if an output asks for a draw.
 Result<StepProgram> build_sampling(const StepContext& context, const Activations& activations,
                                    std::uint32_t slot = 0);
-// Builds what follows that if an output asks for log-probabilities.
+// Builds what follows that if an output asks for log-probabilities. In a step with adjusted outputs it comes before
+// these changes, with another token than the chosen one; then build_telling() corrects that behind the draws.
 Result<StepProgram> build_logprobs(const StepContext& context, const Activations& activations,
                                    std::uint32_t slot = 0);
+Result<StepProgram> build_telling(const StepContext& context, const Activations& activations,
+                                  std::uint32_t slot = 0);
 // Builds what follows a step if an output asks for its hidden state. It fills Scratch::kOutputNormed with
 // [output][embedding] floats.
 Result<StepProgram> build_hidden(const StepContext& context, const Activations& activations,

@@ -62,21 +62,26 @@ Result<const StepRecording*> StepRecordings::get(StepShape shape) {
 
 Result<StepRecordings::Followers> StepRecordings::followers(const StepRecording& step,
                                                             const OutputWishes& wishes) {
-  Followers followers{};
-  if (wishes.masks) {
-    BULKHEAD_TRY(followers[0], behind(masking_, build_masking, step));
+  Followers followers;
+  auto& [cuts, draws, logprobs, hidden] = followers.others;
+  if (wishes.adjusts) {
+    BULKHEAD_TRY(followers.adjusting, behind(adjusting_, build_adjusting, step));
   }
   if (wishes.cuts) {
-    BULKHEAD_TRY(followers[1], behind(cutting_, build_cutting, step));
+    BULKHEAD_TRY(cuts, behind(cutting_, build_cutting, step));
   }
   if (wishes.draws) {
-    BULKHEAD_TRY(followers[2], behind(sampling_, build_sampling, step));
+    BULKHEAD_TRY(draws, behind(sampling_, build_sampling, step));
   }
   if (wishes.logprobs) {
-    BULKHEAD_TRY(followers[3], behind(logprobs_, build_logprobs, step));
+    BULKHEAD_TRY(logprobs, behind(logprobs_, build_logprobs, step));
+  }
+  if (wishes.adjusts && wishes.logprobs) {
+    followers.early_logprobs = logprobs;
+    BULKHEAD_TRY(logprobs, behind(telling_, build_telling, step));
   }
   if (wishes.hidden) {
-    BULKHEAD_TRY(followers[4], behind(hidden_, build_hidden, step));
+    BULKHEAD_TRY(hidden, behind(hidden_, build_hidden, step));
   }
   return followers;
 }

@@ -27,7 +27,7 @@ struct StepRecording {
 
 // What a step's outputs ask for besides the best token. For each there is a recording that follows the step's.
 struct OutputWishes {
-  bool masks = false, cuts = false, draws = false, logprobs = false, hidden = false;
+  bool adjusts = false, cuts = false, draws = false, logprobs = false, hidden = false;
 };
 
 class StepRecordings {
@@ -42,8 +42,15 @@ class StepRecordings {
 
   // Returns the recording, which is made now if necessary. Valid until the next get() or forget.
   Result<const StepRecording*> get(StepShape shape);
-  // The recordings that are submitted after a step's, in the order of OutputWishes; null: none.
-  using Followers = std::array<const StepRecording*, 5>;
+  // The recordings that are submitted after a step's; null: none. If the step's outputs are adjusted, their
+  // log-probabilities come before everything else, because they are those of the logits as they were.
+  struct Followers {
+    const StepRecording* early_logprobs = nullptr;
+    const StepRecording* adjusting = nullptr;
+    // Those behind it, in order: where top-p ends, draws, log-probabilities or what corrects the early ones, hidden
+    // states.
+    std::array<const StepRecording*, 4> others{};
+  };
   Result<Followers> followers(const StepRecording& step, const OutputWishes& wishes);
 
   void forget(StepShape shape);
@@ -69,7 +76,7 @@ class StepRecordings {
   std::shared_ptr<Activations> shared_;
   std::map<StepShape, std::unique_ptr<StepRecording>> recorded_;
   // These follow a step of any shape.
-  std::unique_ptr<StepRecording> masking_, cutting_, sampling_, logprobs_, hidden_;
+  std::unique_ptr<StepRecording> adjusting_, cutting_, sampling_, logprobs_, telling_, hidden_;
   std::uint64_t plan_ns_ = 0;  // the time for making programs; steady steps make none
 };
 

@@ -20,8 +20,9 @@ Status StepRunner::submit(const engine::Step& step) {
   if (slots_.all_in_flight())
     return Error(ErrorCode::kInternal,
                  "a step was submitted while as many as can be are in flight");
-  if (slots_.in_flight() > 0 && slots_[slots_.last()].waits_for_masks)
-    return Error(ErrorCode::kInternal, "a step was submitted behind one that waits for its masks");
+  if (slots_.in_flight() > 0 && slots_[slots_.last()].waits)
+    return Error(ErrorCode::kInternal,
+                 "a step was submitted behind one that waits for its adjustments");
   BULKHEAD_RETURN_IF_ERROR(broken_);
   BULKHEAD_RETURN_IF_ERROR(check_step(step, limits_, slots_.chosen_rows()));
   const auto outputs = std::count_if(
@@ -44,19 +45,20 @@ Status StepRunner::start(const engine::Step& step, StepShape shape) {
   return {};
 }
 
-Status StepRunner::choose(std::span<const engine::Executor::Mask> masks) {
+Status StepRunner::choose(std::span<const engine::Adjustment> adjustments) {
   BULKHEAD_RETURN_IF_ERROR(broken_);
   const std::uint32_t index = slots_.last();
-  const bool waits = slots_.in_flight() > 0 && slots_[index].waits_for_masks;
-  if (!waits || masks.size() != slots_[index].masked.size())
-    return Error(ErrorCode::kInternal, "masks for a step that does not wait for so many");
-  const StepSlots::Upload written = slots_.write_masks(index, masks);
+  const bool waits = slots_.in_flight() > 0 && slots_[index].waits;
+  if (!waits || adjustments.size() != slots_[index].adjusted.size())
+    return Error(ErrorCode::kInternal, "adjustments for a step that does not wait for so many");
   const auto follow = [&]() -> Status {
-    if (written.from.bytes == 0) return send(last_recorded_, index, nullptr, {});
+    BULKHEAD_TRY(const Upload written, slots_.write_adjustments(index, adjustments));
+    if (written.from.bytes == 0) return send(last_recorded_, index, Parts::kFollowers, {});
     BULKHEAD_RETURN_IF_ERROR(blit().upload_from(written.from, written.to));
     const gpu::CommandRing::After uploaded = blit().uploads_done();
     const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
-    return send(last_recorded_, index, nullptr, std::span(&uploaded, wait_for_upload ? 1 : 0));
+    return send(last_recorded_, index, Parts::kFollowers,
+                std::span(&uploaded, wait_for_upload ? 1 : 0));
   };
   const Status sent = follow();
   return sent.ok() ? sent : fail(index, sent);
@@ -74,7 +76,7 @@ Result<StepRunner::Recordings> StepRunner::recordings_of(std::uint32_t index) {
   Recordings made;
   BULKHEAD_TRY(made.step, recordings_.get(slot.shape));
   BULKHEAD_TRY(made.followers,
-               recordings_.followers(*made.step, {!slot.masked.empty(), slot.cuts, slot.samples,
+               recordings_.followers(*made.step, {!slot.adjusted.empty(), slot.cuts, slot.samples,
                                                   slot.tells_logprobs, slot.tells_hidden}));
   return made;
 }
@@ -83,42 +85,48 @@ Result<StepRunner::Recordings> StepRunner::recordings_of(std::uint32_t index) {
 Status StepRunner::launch(const Recordings& recorded, std::uint32_t index) {
   StepSlot& slot = slots_[index];
   slot.may_give_up = chained(context_, slot.shape);
-  for (const StepSlots::Upload& upload : slots_.uploads(index)) {
+  for (const Upload& upload : slots_.uploads(index)) {
     if (upload.from.bytes > 0) BULKHEAD_RETURN_IF_ERROR(blit().upload_from(upload.from, upload.to));
   }
   const gpu::CommandRing::After uploaded = blit().uploads_done();
   const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
   const std::span after(&uploaded, wait_for_upload ? 1 : 0);
   slot.downloaded.reset();
-  if (!slot.waits_for_masks) return send(recorded, index, recorded.step, after);
-  BULKHEAD_TRY(slot.ticket, ring().submit(recorded.step->id, after, index));
-  return {};
+  return send(recorded, index, slot.waits ? Parts::kStep : Parts::kAll, after);
 }
 
-// Submits the step, if it is given, and what follows it, and starts the downloads. `after`: what the device waits for.
-Status StepRunner::send(const Recordings& recorded, std::uint32_t index, const StepRecording* step,
+// Submits the step, or what follows it, or both; with followers it starts the downloads. `after`: what the device waits
+// for.
+Status StepRunner::send(const Recordings& recorded, std::uint32_t index, Parts parts,
                         std::span<const gpu::CommandRing::After> after) {
   StepSlot& slot = slots_[index];
+  const StepRecordings::Followers& followers = recorded.followers;
   std::array<gpu::CommandRing::RecordingId, gpu::CommandRing::kMostTogether> ids{};
-  static_assert(std::tuple_size_v<StepRecordings::Followers> < ids.size());
+  static_assert(std::tuple_size_v<decltype(followers.others)> + 3 <= ids.size());
   std::size_t count = 0;
-  if (step != nullptr) ids[count++] = step->id;
-  for (std::size_t i = 0; i < recorded.followers.size(); ++i) {
-    const StepRecording* const next = recorded.followers[i];
-    const bool masks = i == 0;
-    if (next != nullptr && !(masks && slot.mask_rows == 0)) ids[count++] = next->id;
+  const auto add = [&](const StepRecording* next) {
+    if (next != nullptr) ids[count++] = next->id;
+  };
+  if (parts != Parts::kFollowers) {
+    add(recorded.step);
+    add(followers.early_logprobs);
+  }
+  if (parts != Parts::kStep) {
+    if (slot.adjusted_rows > 0) add(followers.adjusting);
+    std::ranges::for_each(followers.others, add);
   }
   if (count > 0) {
     BULKHEAD_TRY(slot.ticket, ring().submit_together(std::span(ids).first(count), after, index));
   }
+  if (parts == Parts::kStep) return {};
   return slots_.start_downloads(index, *recorded.step->activations, blit(), ring());
 }
 
 Result<std::span<const engine::ColumnOutput>> StepRunner::wait() {
   if (slots_.in_flight() == 0) return Error(ErrorCode::kInternal, "no step is in flight");
   const std::uint32_t index = slots_.oldest();
-  if (slots_[index].waits_for_masks)
-    return Error(ErrorCode::kInternal, "a step was awaited before it had its masks");
+  if (slots_[index].waits)
+    return Error(ErrorCode::kInternal, "a step was awaited before it had its adjustments");
   Status finished = finish(index);
   lost_ = steps_to_lose_ > 0;
   if (lost_) --steps_to_lose_;
@@ -140,7 +148,7 @@ const Status& StepRunner::fail(std::uint32_t index, const Status& failure) {
   std::string words =
       fmt::format("recorded for {} columns and {} outputs, {}", slot.shape.columns,
                   slot.shape.outputs, slot.may_give_up ? "chained" : "with barriers");
-  if (slot.mask_rows > 0) words += ", then masks";
+  if (slot.adjusted_rows > 0) words += ", then adjustments";
   if (slot.samples) words += ", then draws";
   if (slot.tells_logprobs) words += ", then log-probabilities";
   if (slot.tells_hidden) words += ", then hidden states";
@@ -191,7 +199,7 @@ Status StepRunner::lose_steps() {
   BULKHEAD_RETURN_IF_ERROR(stop_chaining());
   steps_to_lose_ = slots_.in_flight() - 1;
   if (steps_to_lose_ == 0) return {};
-  // The last one may still wait for its masks.
+  // The last one may still wait for its adjustments.
   BULKHEAD_TRY(last_recorded_, recordings_of(slots_.last()));
   return {};
 }

@@ -33,10 +33,10 @@ class StepRunner {
   const std::vector<StepShape>& shapes() const { return recordings_.shapes(); }
 
   Status reserve_logits(std::uint32_t outputs) { return slots_.reserve_logits(outputs); }
-  Status reserve_masks() { return slots_.reserve_masks(); }
+  Status reserve_adjustments(std::uint64_t edits) { return slots_.reserve_adjustments(edits); }
   // Like Executor::submit, choose and wait, with checks of the engine's promises.
   Status submit(const engine::Step& step);
-  Status choose(std::span<const engine::Executor::Mask> masks);
+  Status choose(std::span<const engine::Adjustment> adjustments);
   Result<std::span<const engine::ColumnOutput>> wait();
   // For a stage of a split model: where the caller puts the rows of the residual stream before it submits a step, and
   // the rows that the most recently awaited step has computed, which are valid until the next step.
@@ -78,7 +78,8 @@ class StepRunner {
   };
   Result<Recordings> recordings_of(std::uint32_t index);
   Status launch(const Recordings& recorded, std::uint32_t index);
-  Status send(const Recordings& recorded, std::uint32_t index, const StepRecording* step,
+  enum class Parts : std::uint8_t { kStep, kFollowers, kAll };
+  Status send(const Recordings& recorded, std::uint32_t index, Parts parts,
               std::span<const gpu::CommandRing::After> after);
   // Keeps a failure, with what was recorded for the slot's step in front.
   const Status& fail(std::uint32_t index, const Status& failure);

@@ -104,14 +104,7 @@ Status StepSlots::make() {
       std::max<std::uint64_t>(aligned(limits_.max_outputs * hidden_row_bytes()), 256);
   BULKHEAD_TRY(host_hidden_, device.allocate(slots * hidden_bytes, Memory::kReadback,
                                              "hidden states of the host"));
-  if (limits_.masks) {
-    MaskLayout& masks = context_.mask_layout;
-    masks.rows = 4 + std::uint64_t{limits_.max_outputs} * 4;
-    masks.words = mask_words(limits_.vocabulary);
-    masks.stride = aligned(mask_bytes(limits_.vocabulary, limits_.max_outputs));
-    BULKHEAD_TRY(context_.masks,
-                 device.allocate(slots * masks.stride, Memory::kDeviceLocal, "masks of tokens"));
-  }
+  if (limits_.adjusts) BULKHEAD_RETURN_IF_ERROR(adjustments_.make());
   slots_.resize(slots);
   for (std::size_t i = 0; i < slots; ++i) {
     slots_[i].parameters = gpu::slice(host_parameters_, i * layout.stride, layout.stride);
@@ -122,7 +115,7 @@ Status StepSlots::make() {
     slots_[i].logprobs = gpu::slice(host_logprobs_, i * logprob_bytes, logprob_bytes);
     slots_[i].outputs.reserve(limits_.max_outputs);
     slots_[i].wanted.reserve(limits_.max_outputs);
-    slots_[i].masked.reserve(limits_.max_outputs);
+    slots_[i].adjusted.reserve(limits_.max_outputs);
     slots_[i].tops.resize(std::size_t{limits_.max_outputs} * k::kMostLogprobs);
     std::memset(slots_[i].parameters.mapped, 0, layout.stride);
   }
@@ -181,41 +174,14 @@ Status StepSlots::reserve_logits(std::uint32_t outputs) {
   return {};
 }
 
-Status StepSlots::reserve_masks() {
-  if (host_masks_.bytes() > 0) return {};
-  const std::uint64_t stride = context_.mask_layout.stride;
-  BULKHEAD_TRY(host_masks_, context_.device->allocate(slots_.size() * stride, gpu::Memory::kUpload,
-                                                      "masks of tokens of the host"));
-  for (std::size_t i = 0; i < slots_.size(); ++i)
-    slots_[i].masks = gpu::slice(host_masks_, i * stride, stride);
-  return {};
-}
-
-StepSlots::Upload StepSlots::write_masks(std::uint32_t index,
-                                         std::span<const engine::Executor::Mask> masks) {
+Result<Upload> StepSlots::write_adjustments(std::uint32_t index,
+                                            std::span<const engine::Adjustment> adjustments) {
   StepSlot& slot = slots_[index];
-  const MaskLayout& layout = context_.mask_layout;
-  const std::uint64_t row_bytes = std::uint64_t{layout.words} * 4;
-  std::byte* const base = slot.masks.mapped;
-  slot.mask_rows = 0;
-  for (std::size_t i = 0; i < masks.size(); ++i) {
-    if (masks[i].empty()) continue;
-    std::byte* const to = base + layout.rows + slot.mask_rows * row_bytes;
-    const std::uint64_t bytes = std::min<std::uint64_t>(masks[i].size_bytes(), row_bytes);
-    std::memcpy(to, masks[i].data(), bytes);
-    std::memset(to + bytes, 0, row_bytes - bytes);
-    ++slot.mask_rows;
-    std::memcpy(base + slot.mask_rows * std::size_t{4}, &slot.masked[i], 4);
-  }
-  std::memcpy(base, &slot.mask_rows, 4);
-  slot.waits_for_masks = false;
-  if (slot.mask_rows == 0) return {};
-  // Rounds up to a power of two, so that the same few copies are used again and again.
-  const std::uint64_t rows = std::min(std::bit_ceil(slot.mask_rows), limits_.max_outputs);
-  const std::uint64_t bytes = layout.rows + rows * row_bytes;
-  Upload made{slot.masks, gpu::slice(context_.masks, index * layout.stride, bytes)};
-  made.from.bytes = bytes;
-  return made;
+  BULKHEAD_TRY(const StepAdjustments::Written written,
+               adjustments_.write(index, slot.adjusted, adjustments));
+  slot.adjusted_rows = written.rows;
+  slot.waits = false;
+  return written.upload;
 }
 
 void StepSlots::submitted() {
@@ -236,8 +202,8 @@ Status StepSlots::write_parameters(const engine::Step& step) {
   const auto by_host =
       std::ranges::count(step.columns, engine::Output::kLogits, &engine::Column::output);
   BULKHEAD_RETURN_IF_ERROR(make_room_for_logits(slot, static_cast<std::uint64_t>(by_host)));
-  if (std::ranges::any_of(step.columns, &engine::Column::masked))
-    BULKHEAD_RETURN_IF_ERROR(reserve_masks());
+  if (std::ranges::any_of(step.columns, &engine::Column::adjusted))
+    BULKHEAD_RETURN_IF_ERROR(reserve_adjustments(0));
   std::uint64_t logits_rows = 0;
   const ParameterLayout& layout = context_.parameter_layout;
   std::byte* const base = slot.parameters.mapped;
@@ -258,8 +224,8 @@ Status StepSlots::write_parameters(const engine::Step& step) {
   slot.outputs.clear();
   slot.samples = slot.cuts = slot.tells_logprobs = slot.tells_hidden = false;
   slot.wanted.clear();
-  slot.masked.clear();
-  slot.mask_rows = 0;
+  slot.adjusted.clear();
+  slot.adjusted_rows = 0;
   for (std::uint32_t i = 0; i < step.columns.size(); ++i) {
     const engine::Column& column = step.columns[i];
     const bool told = column.chosen_by == engine::kByHost;
@@ -278,7 +244,7 @@ Status StepSlots::write_parameters(const engine::Step& step) {
       slot.cuts = slot.cuts || k::cuts(choice);
     }
     slot.wanted.push_back(column.logprobs);
-    if (column.masked) slot.masked.push_back(row);
+    if (column.adjusted) slot.adjusted.push_back({row, column.logprobs >= 0});
     if (column.logprobs >= 0) {
       choice.logprobs = static_cast<std::uint32_t>(column.logprobs) + 1;
       slot.tells_logprobs = true;
@@ -294,7 +260,7 @@ Status StepSlots::write_parameters(const engine::Step& step) {
     const std::byte* const logits = block + logits_rows++ % kLogitsRows * logits_row_bytes();
     output.logits = {reinterpret_cast<const float*>(logits), limits_.vocabulary};
   }
-  slot.waits_for_masks = !slot.masked.empty();
+  slot.waits = !slot.adjusted.empty();
   put(k::kOutputCountWord * 4, static_cast<std::uint32_t>(slot.outputs.size()));
   if (limits_.states > 0) write_runs(step, base);
   if (limits_.both_ways) write_sights(step, base);
@@ -335,7 +301,7 @@ bool StepSlots::write_windows(const engine::Step& step, std::byte* base) const {
   return changes;
 }
 
-std::array<StepSlots::Upload, 3> StepSlots::uploads(std::uint32_t index) const {
+std::array<Upload, 3> StepSlots::uploads(std::uint32_t index) const {
   const StepSlot& slot = slots_[index];
   const ParameterLayout& layout = context_.parameter_layout;
   Upload rows{slot.brought, {}};

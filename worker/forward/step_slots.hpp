@@ -2,7 +2,7 @@
 // memory that the host maps. Steps take the slots in turn.
 //
 // This class knows the layout of parameters and results (gpu/kernels), but not how a step is computed. After make(),
-// only reserve_logits() allocates memory. The caller calls it between steps.
+// only reserve_logits() and reserve_adjustments() allocate memory. The caller calls them between steps.
 #pragma once
 
 #include <array>
@@ -16,13 +16,13 @@
 #include "gpu/blit_queue.hpp"
 #include "gpu/command_ring.hpp"
 #include "worker/engine/executor.hpp"
+#include "worker/forward/step_adjustments.hpp"
 #include "worker/forward/step_program.hpp"
 
 namespace bulkhead::forward {
 
 struct StepSlot {
   gpu::BufferSlice parameters, results, logprobs, hidden;  // in host memory
-  gpu::BufferSlice masks;  // the same; not there before reserve_masks()
   // The same for a stage of a split model: rows of the residual stream, from the stage before it and for the stage
   // after it.
   gpu::BufferSlice brought, computed;
@@ -39,10 +39,10 @@ struct StepSlot {
   std::uint64_t parameter_bytes = 0, window_bytes = 0, window_bytes_there = 0;
   std::uint32_t columns = 0;
   bool samples = false;
-  bool cuts = false;                  // whether an output has a top-p and no top-k
-  std::vector<std::uint32_t> masked;  // the outputs that have a mask
-  bool waits_for_masks = false;  // what follows the step is not submitted before these are there
-  std::uint32_t mask_rows = 0;   // how many of them exclude tokens
+  bool cuts = false;                              // whether an output has a top-p and no top-k
+  std::vector<StepAdjustments::Output> adjusted;  // the outputs with Column::adjusted
+  bool waits = false;  // what follows the step is not submitted before these have their adjustments
+  std::uint32_t adjusted_rows = 0;        // how many of them change
   std::vector<std::int32_t> wanted;       // for each output: Column::logprobs
   bool tells_logprobs = false;            // some outputs ask for log-probabilities
   bool tells_hidden = false;              // some outputs are kHidden
@@ -55,15 +55,15 @@ class StepSlots {
  public:
   // Both must outlive it and must not move.
   StepSlots(StepContext& context, const engine::ExecutorLimits& limits)
-      : context_(context), limits_(limits) {}
+      : context_(context), limits_(limits), adjustments_(context, limits) {}
   // Makes context.slots slots: sets context.parameter_layout and result_rows, and allocates the device's parts in the
   // context.
   Status make();
 
   // See Executor::reserve_logits().
   Status reserve_logits(std::uint32_t outputs);
-  // See Executor::reserve_masks().
-  Status reserve_masks();
+  // See Executor::reserve_adjustments().
+  Status reserve_adjustments(std::uint64_t edits) { return adjustments_.reserve(edits); }
 
   StepSlot& operator[](std::uint32_t index) { return slots_[index]; }
   std::uint32_t in_flight() const { return in_flight_; }
@@ -83,16 +83,13 @@ class StepSlots {
   std::uint32_t chosen_rows() const { return chosen_rows_; }
 
   // The parts of a slot's parameters that its step needs on the device, and their destinations.
-  struct Upload {
-    gpu::BufferSlice from, to;
-  };
   std::array<Upload, 3> uploads(std::uint32_t index) const;  // all but the first may be empty
   // Fills the next slot's parameters and outputs. Returns an error if the step wants more rows of logits than were
   // reserved and the host has no memory for them.
   Status write_parameters(const engine::Step& step);
-  // Writes the masks of the slot's masked outputs. Returns what the device needs of them; it is empty if all tokens may
-  // come.
-  Upload write_masks(std::uint32_t index, std::span<const engine::Executor::Mask> masks);
+  // Writes what the slot's adjusted outputs get. Returns what the device needs of it; it is empty if nothing changes.
+  Result<Upload> write_adjustments(std::uint32_t index,
+                                   std::span<const engine::Adjustment> adjustments);
   // Starts to download the slot's results, log-probabilities, logits and hidden states, as far as they are wanted.
   // They are downloaded once its ticket's work is over.
   Status start_downloads(std::uint32_t index, const Activations& activations, gpu::BlitQueue& blit,
@@ -121,9 +118,9 @@ class StepSlots {
   StepContext& context_;
   const engine::ExecutorLimits& limits_;
   gpu::Buffer host_parameters_, host_results_, host_logprobs_, host_hidden_;  // [slot]
-  gpu::Buffer host_masks_;                                                    // [slot]
   gpu::Buffer host_brought_, host_computed_;                                  // [slot]
   std::vector<gpu::Buffer> host_logits_;                                      // blocks of all slots
+  StepAdjustments adjustments_;
   std::vector<StepSlot> slots_;
   std::uint32_t next_ = 0;
   std::uint32_t in_flight_ = 0;    // the slots before next_

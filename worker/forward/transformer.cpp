@@ -61,7 +61,9 @@ class LoadedTransformer final : public Transformer {
   const engine::ExecutorLimits& limits() const override { return limits_; }
 
   Status reserve_logits(std::uint32_t outputs) override { return runner_.reserve_logits(outputs); }
-  Status reserve_masks() override { return runner_.reserve_masks(); }
+  Status reserve_adjustments(std::uint64_t edits) override {
+    return runner_.reserve_adjustments(edits);
+  }
   bool grow(std::uint32_t slab) override {
     return kv_.grow(slab, memory_kind(), *parts_.free_memory);
   }
@@ -72,7 +74,9 @@ class LoadedTransformer final : public Transformer {
     return kv_.export_slab(slab);
   }
   Status submit(const engine::Step& step) override { return runner_.submit(step); }
-  Status choose(std::span<const Mask> masks) override { return runner_.choose(masks); }
+  Status choose(std::span<const engine::Adjustment> adjustments) override {
+    return runner_.choose(adjustments);
+  }
   Result<std::span<const engine::ColumnOutput>> wait() override { return runner_.wait(); }
   bool lost() const override { return runner_.lost(); }
 
@@ -307,7 +311,7 @@ class LoadedTransformer final : public Transformer {
     if (graph.vocabulary <= k::kSampleVocabulary) {
       limits_.sampled_top_k = k::kSampleTopK;
       limits_.most_logprobs = k::kMostLogprobs;
-      limits_.masks = graph.makes_logits;
+      limits_.adjusts = graph.makes_logits;
     }
     return kv_.plan(cache, limits_.states);
   }

@@ -84,11 +84,14 @@ Status WarmUp::run_every_shape(engine::ExecutorLimits& limits, LoadTimes& times)
     // The chain gave up, so other recordings are used from here on.
     if (chains && context_.chain.columns == 0) done = 0;
   }
-  // No step of the warm-up has masks or a top-p, or asks for hidden states. Their kernels are compiled; the recordings
-  // are made here.
+  // No step of the warm-up adjusts logits, has a top-p or asks for hidden states. Their kernels are compiled; the
+  // recordings are made here.
   if (status.ok() && context_.graph.makes_logits) {
-    status = steps_.record(
-        shapes.front(), {.masks = limits.masks, .cuts = limits.sampled_top_k > 0, .hidden = true});
+    const bool adjusts = limits.adjusts;
+    status = steps_.record(shapes.front(), {.adjusts = adjusts,
+                                            .cuts = limits.sampled_top_k > 0,
+                                            .logprobs = adjusts,
+                                            .hidden = true});
   }
   // The narrow shape runs once more, with everything compiled, and shows how fast this device is with this model.
   const auto narrow = Clock::now();

@@ -124,10 +124,10 @@ TEST(Constrained, TextThatMustComeIsGuessedAndNoTokenChanges) {
 
 // An executor without masks has the host draw the same tokens. With masks, steps in flight and guesses change nothing.
 TEST(Constrained, WhoDrawsAndHowFarAheadChangesNoToken) {
-  const auto answers_of = [](bool masks, std::uint32_t depth, engine::Speculation speculation) {
+  const auto answers_of = [](bool adjusts, std::uint32_t depth, engine::Speculation speculation) {
     engine::ExecutorLimits limits = limits_of(depth);
     limits.context = 512;
-    limits.masks = masks;
+    limits.adjusts = adjusts;
     EngineHarness harness(limits, options_of(speculation));
     for (std::uint64_t round = 0; round < 3; ++round) {
       for (ipc::Submit request : some_of_each()) {
@@ -150,12 +150,12 @@ TEST(Constrained, WhoDrawsAndHowFarAheadChangesNoToken) {
     return answers;
   };
   const auto expected = answers_of(false, 1, engine::Speculation::kOff);
-  for (const bool masks : {false, true}) {
+  for (const bool adjusts : {false, true}) {
     for (const std::uint32_t depth : {1U, 2U, 3U}) {
       for (const auto speculation :
            {engine::Speculation::kOff, engine::Speculation::kNgram, engine::Speculation::kAlways}) {
-        SCOPED_TRACE(testing::Message() << "masks " << masks << " depth " << depth);
-        for (const auto& [id, answer] : answers_of(masks, depth, speculation)) {
+        SCOPED_TRACE(testing::Message() << "adjusts " << adjusts << " depth " << depth);
+        for (const auto& [id, answer] : answers_of(adjusts, depth, speculation)) {
           const Answer& other = expected.at(id);
           EXPECT_EQ(answer.tokens, other.tokens) << "request " << id;
           EXPECT_EQ(answer.text, other.text);
@@ -294,7 +294,7 @@ TEST(MaskedSampling, DrawsAmongTheMasksTokensAlone) {
     mask[id / 32] |= 1U << (id % 32);
   engine::Sampler sampler(kTokens);
   const auto draw = [&](ipc::Sampling sampling, std::uint64_t n) {
-    return *sampler.sample(row, sampling, {}, n, {{}, mask});
+    return *sampler.sample(row, sampling, n, {.mask = mask});
   };
   EXPECT_EQ(draw({.temperature = 0}, 0), 517U);
   EXPECT_EQ(draw({.temperature = 1, .top_k = 1}, 5), 517U);
@@ -308,7 +308,7 @@ TEST(MaskedSampling, DrawsAmongTheMasksTokensAlone) {
     EXPECT_NEAR(counts[id] / double{kDraws}, (id == 517 ? std::exp(1.0) : 1.0) / whole, 0.015)
         << id;
   }
-  EXPECT_FALSE(sampler.sample(row, {}, {}, 0, {{}, std::vector<std::uint32_t>(4, 0)}).ok());
+  EXPECT_FALSE(sampler.sample(row, {}, 0, {.mask = std::vector<std::uint32_t>(4, 0)}).ok());
 }
 
 TEST(DelayedConstraint, HoldsBehindItsMarkAndLetsNoEndComeBefore) {

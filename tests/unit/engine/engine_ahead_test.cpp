@@ -311,8 +311,8 @@ TEST_P(EngineAhead, DrawsOnTheDeviceAreThoseOfTheHost) {
   }
 }
 
-// Log-probabilities from the device are the same, and no step waits for the host. The exceptions are penalties, and
-// more log-probabilities than the device computes.
+// Log-probabilities from the device are the same, and no step waits for the host. The exception are more
+// log-probabilities than the device computes.
 TEST_P(EngineAhead, LogprobabilitiesOfTheDeviceAreThoseOfTheHost) {
   ExecutorLimits limits = with_depth(GetParam());
   limits.sampled_top_k = 64;
@@ -349,6 +349,39 @@ TEST_P(EngineAhead, LogprobabilitiesOfTheDeviceAreThoseOfTheHost) {
   for (const auto& step : one.executor.steps)
     deepest = std::max(deepest, step.in_flight);
   EXPECT_EQ(deepest, GetParam());
+}
+
+// Biases and penalties need no host, so a stream has a column in each step, and its tokens are those that the host
+// would choose.
+TEST_P(EngineAhead, ChangedLogitsLeaveOutNoStep) {
+  ipc::Submit biased = greedy_request(1, some_tokens(1, 9), 40);
+  biased.logit_bias = {{3, 2.5F}, {77, -4}, {3, 0.5F}};
+  biased.logprobs = 2;
+  ipc::Submit present = greedy_request(2, some_tokens(2, 50), 40);
+  present.sampling.presence_penalty = 1.5F;
+  ipc::Submit repeating = sampled_request(3, some_tokens(3, 20), 40, 5);
+  repeating.logit_bias = {{9, 3}};
+  repeating.logprobs = 4;
+  for (const ipc::Submit& request : {biased, present, repeating}) {
+    ExecutorLimits limits = with_depth(GetParam());
+    limits.sampled_top_k = 64;
+    limits.most_logprobs = 5;
+    EngineHarness device(limits);
+    limits.adjusts = false;
+    EngineHarness host(limits);
+    for (EngineHarness* harness : {&device, &host}) {
+      harness->engine.submit(request);
+      run_to_rest(*harness);
+    }
+    const std::uint64_t id = request.request.value;
+    expect_same(device.answer(id), host.answer(id));
+    EXPECT_EQ(device.answer(id).logprobs, host.answer(id).logprobs);
+    EXPECT_EQ(device.answer(id).tokens.size(), 40U);
+    EXPECT_EQ(device.executor.steps.size(), 40U) << id;
+    EXPECT_EQ(std::ranges::count(device.executor.steps, std::size_t{std::min(GetParam(), 2U)},
+                                 &FakeExecutor::StepRecord::in_flight),
+              GetParam() == 1 ? 40 : 39);
+  }
 }
 
 TEST(EngineAhead, SequencesThatNeedTheHostLeaveOutStepsInFlight) {

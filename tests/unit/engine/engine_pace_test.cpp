@@ -104,6 +104,7 @@ Beside run_beside(std::uint32_t prompt, milliseconds gap, const Device& device =
   limits.sampled_top_k = 64;
   limits.widths = device.widths;
   limits.step_us = static_cast<std::uint32_t>(device.step(1, 0).count());
+  limits.adjusts = !by_host;
   engine::EngineOptions options;
   options.scheduler.prefill_chunk = 0;
   options.scheduler.max_token_gap = gap;

@@ -82,6 +82,31 @@ TEST(EngineRequests, TooLittleMemoryForRowsOfLogitsRefusesARequestAndNoMore) {
   EXPECT_EQ(harness.answer(6).tokens.size(), 20U) << "the others have ended";
 }
 
+// Biases and penalties take memory for each token that may get one. Without a repetition penalty the prompt's tokens
+// get none.
+TEST(EngineRequests, TooLittleMemoryForEditsRefusesARequestAndNoMore) {
+  ExecutorLimits limits = small_limits();
+  limits.sampled_top_k = 64;
+  EngineHarness harness(limits);
+  harness.executor.edits_there = 70;
+  harness.engine.submit(sampled_request(1, some_tokens(1, 30), 20, 1));
+  ipc::Submit present = greedy_request(2, some_tokens(2, 50), 18);
+  present.sampling.presence_penalty = 1.5F;
+  harness.engine.submit(present);
+  ipc::Submit biased = greedy_request(3, some_tokens(3, 50), 20);
+  biased.logit_bias = {{1, 1}, {2, 2}, {3, 3}};
+  harness.engine.submit(biased);
+  ASSERT_TRUE(harness.answer(3).failed.has_value());
+  EXPECT_EQ(harness.answer(3).failed->code, ipc::FailureCode::kResourceExhausted);
+  harness.run();
+  for (const std::uint64_t id : {1U, 2U})
+    EXPECT_TRUE(harness.answer(id).finished.has_value()) << id;
+  biased.request.value = 4;
+  harness.engine.submit(biased);
+  harness.run();
+  EXPECT_EQ(harness.answer(4).tokens.size(), 20U) << "the others have ended";
+}
+
 TEST(EngineRequests, PromptLargerThanTheWholeCacheIsRefused) {
   ExecutorLimits limits = small_limits();
   limits.total_pages = 10;

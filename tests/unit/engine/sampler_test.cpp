@@ -71,11 +71,17 @@ std::vector<double> reference(std::span<const float> logits, const ipc::Sampling
 
 TokenHistory history_of(const ipc::Sampling& s, std::uint32_t vocabulary,
                         std::span<const TokenId> prompt, std::span<const TokenId> generated) {
-  TokenHistory history(s, vocabulary, static_cast<std::uint32_t>(prompt.size() + generated.size()));
+  TokenHistory history(s, {}, vocabulary, vocabulary);
   history.add_prompt(prompt);
   for (const TokenId token : generated)
     history.add_generated(token);
   return history;
+}
+
+Result<TokenId> drawn(std::span<const float> row, const ipc::Sampling& s,
+                      const TokenHistory& history) {
+  Sampler sampler(static_cast<std::uint32_t>(row.size()));
+  return sampler.sample(row, s, 0, {{}, history.edits()});
 }
 
 // The known-answer vectors of the Random123 distribution that accompanies the paper.
@@ -176,7 +182,8 @@ TEST(Sampler, DrawsFollowTheFloat64Reference) {
       std::size_t i = 0;
       while (i + 1 < order.size() && sum + p[order[i]] <= u)
         sum += p[order[i++]];
-      const auto token = sampler.sample(row, s, history, static_cast<std::uint64_t>(n));
+      const auto token =
+          sampler.sample(row, s, static_cast<std::uint64_t>(n), {{}, history.edits()});
       ASSERT_TRUE(token.ok());
       ASSERT_GT(p[*token], 0) << "a token that was cut off";
       if (u - sum < 1e-5 || sum + p[order[i]] - u < 1e-5) {
@@ -204,7 +211,7 @@ TEST(Sampler, FrequenciesMatchTheDistribution) {
   std::vector<int> counts(40, 0);
   Sampler sampler(40);
   for (int n = 0; n < kDraws; ++n) {
-    ++counts[*sampler.sample(row, s, history, static_cast<std::uint64_t>(n))];
+    ++counts[*sampler.sample(row, s, static_cast<std::uint64_t>(n), {{}, history.edits()})];
   }
   double chi_square = 0;
   int degrees = -1;
@@ -227,9 +234,9 @@ TEST(Sampler, TemperatureZeroTakesTheBestAndTheLowerIdOfEqualOnes) {
   std::vector<float> row = random_row(1, 1000, 1);
   row[700] = row[300] = row[999] = 50;
   Sampler sampler(1000);
-  EXPECT_EQ(*sampler.sample(row, s, {}, 0), 300U);
+  EXPECT_EQ(*sampler.sample(row, s, 0), 300U);
   std::fill(row.begin(), row.end(), -3.0F);
-  EXPECT_EQ(*sampler.sample(row, s, {}, 0), 0U);
+  EXPECT_EQ(*sampler.sample(row, s, 0), 0U);
 }
 
 TEST(Sampler, TopKKeepsTheLowerIdsAmongEqualLogits) {
@@ -239,7 +246,7 @@ TEST(Sampler, TopKKeepsTheLowerIdsAmongEqualLogits) {
   std::vector<float> row(2000, 1.0F);
   Sampler sampler(2000);
   for (std::uint64_t n = 0; n < 200; ++n)
-    EXPECT_LT(*sampler.sample(row, s, {}, n), 3U);
+    EXPECT_LT(*sampler.sample(row, s, n), 3U);
 }
 
 TEST(Sampler, DrawDependsOnSeedAndIndexOnly) {
@@ -250,13 +257,13 @@ TEST(Sampler, DrawDependsOnSeedAndIndexOnly) {
   Sampler first(5000), second(5000);
   std::vector<TokenId> forward;
   for (std::uint64_t n = 0; n < 50; ++n)
-    forward.push_back(*first.sample(row, s, {}, n));
+    forward.push_back(*first.sample(row, s, n));
   for (std::uint64_t n = 50; n-- > 0;)
-    EXPECT_EQ(*second.sample(row, s, {}, n), forward[n]);
+    EXPECT_EQ(*second.sample(row, s, n), forward[n]);
   s.seed = 6;
   std::vector<TokenId> other;
   for (std::uint64_t n = 0; n < 50; ++n)
-    other.push_back(*first.sample(row, s, {}, n));
+    other.push_back(*first.sample(row, s, n));
   EXPECT_NE(other, forward);
 }
 
@@ -265,25 +272,60 @@ TEST(Sampler, RepetitionPenaltyIsOncePerTokenAndFrequencyPerOccurrence) {
   s.temperature = 0;
   s.repetition_penalty = 2;
   std::vector<float> row = {4, 3, -1, -1.9F};
-  Sampler sampler(4);
   const std::vector<TokenId> prompt = {0, 0, 0};
-  EXPECT_EQ(*sampler.sample(row, s, history_of(s, 4, prompt, {}), 0), 1U) << "4 / 2 < 3";
+  EXPECT_EQ(*drawn(row, s, history_of(s, 4, prompt, {})), 1U) << "4 / 2 < 3";
   row = {-1, -1.9F, -50, -50};
-  EXPECT_EQ(*sampler.sample(row, s, history_of(s, 4, prompt, {}), 0), 1U) << "-1 * 2 < -1.9";
+  EXPECT_EQ(*drawn(row, s, history_of(s, 4, prompt, {})), 1U) << "-1 * 2 < -1.9";
 
   s.repetition_penalty = 1;
   s.frequency_penalty = 0.4F;
   row = {4, 3, 0, 0};
   const std::vector<TokenId> twice = {0, 0}, thrice = {0, 0, 0};
-  EXPECT_EQ(*sampler.sample(row, s, history_of(s, 4, prompt, {}), 0), 0U) << "the prompt is free";
-  EXPECT_EQ(*sampler.sample(row, s, history_of(s, 4, {}, twice), 0), 0U);
-  EXPECT_EQ(*sampler.sample(row, s, history_of(s, 4, {}, thrice), 0), 1U);
+  EXPECT_EQ(*drawn(row, s, history_of(s, 4, prompt, {})), 0U) << "the prompt is free";
+  EXPECT_EQ(*drawn(row, s, history_of(s, 4, {}, twice)), 0U);
+  EXPECT_EQ(*drawn(row, s, history_of(s, 4, {}, thrice)), 1U);
 
   s.frequency_penalty = 0;
   s.presence_penalty = 0.9F;
-  EXPECT_EQ(*sampler.sample(row, s, history_of(s, 4, {}, thrice), 0), 0U) << "once, however often";
+  EXPECT_EQ(*drawn(row, s, history_of(s, 4, {}, thrice)), 0U) << "once, however often";
   s.presence_penalty = 1.1F;
-  EXPECT_EQ(*sampler.sample(row, s, history_of(s, 4, {}, twice), 0), 1U);
+  EXPECT_EQ(*drawn(row, s, history_of(s, 4, {}, twice)), 1U);
+}
+
+TEST(TokenHistory, ListsEachTokenOnceWithBiasAndPenalties) {
+  ipc::Sampling s;
+  s.repetition_penalty = 1.5F;
+  s.frequency_penalty = 0.25F;
+  s.presence_penalty = 1;
+  const std::vector<ipc::TokenBias> bias = {{7, 2}, {3, -1}, {7, 0.5F}};
+  TokenHistory history(s, bias, 100, TokenHistory::most_edits(s, bias, 100, 3, 2));
+  history.add_prompt(std::vector<TokenId>{3, 4, 4});
+  history.add_generated(4);
+  const auto find = [](std::span<const LogitEdit> edits, TokenId token) {
+    return *std::ranges::find(edits, token, &LogitEdit::token);
+  };
+  const auto list = history.edits().list;
+  ASSERT_EQ(list.size(), 3U);
+  EXPECT_EQ(find(list, 7).bias, 2.5F);
+  EXPECT_EQ(find(list, 7).repeats, 0U);
+  EXPECT_EQ(find(list, 3).bias, -1);
+  EXPECT_EQ(find(list, 3).repeats, 1U);
+  EXPECT_EQ(find(list, 3).subtrahend, 0);
+  EXPECT_EQ(find(list, 4).subtrahend, 1.25F);
+  // What guesses bring is what tokens would bring.
+  const std::vector<TokenId> guesses = {9, 4, 7, 9};
+  std::vector<LogitEdit> ahead;
+  history.look_ahead(guesses, ahead);
+  ASSERT_EQ(ahead.size(), 3U);
+  for (const TokenId token : guesses)
+    history.add_generated(token);
+  for (const LogitEdit& edit : ahead) {
+    const LogitEdit later = find(history.edits().list, edit.token);
+    EXPECT_EQ(edit.bias, later.bias);
+    EXPECT_EQ(edit.subtrahend, later.subtrahend);
+    EXPECT_EQ(edit.repeats, later.repeats);
+  }
+  EXPECT_EQ(TokenHistory::most_edits(s, bias, 4, 3, 2), 4U) << "no more than there are tokens";
 }
 
 TEST(Sampler, ExtremeParametersStillGiveAToken) {
@@ -293,17 +335,17 @@ TEST(Sampler, ExtremeParametersStillGiveAToken) {
   ipc::Sampling s;
   for (const float cold : {1e-3F, 1e-30F, 1e-45F}) {
     s.temperature = cold;
-    EXPECT_EQ(*sampler.sample(row, s, {}, 0), best);
+    EXPECT_EQ(*sampler.sample(row, s, 0), best);
     s.top_p = 0.5F;
-    EXPECT_EQ(*sampler.sample(row, s, {}, 0), best);
+    EXPECT_EQ(*sampler.sample(row, s, 0), best);
     s.top_p = 1;
   }
   s.temperature = 1e30F;
-  EXPECT_LT(*sampler.sample(row, s, {}, 0), 1000U);
+  EXPECT_LT(*sampler.sample(row, s, 0), 1000U);
   s.temperature = 1;
   s.repetition_penalty = 1e-38F;
   const std::vector<TokenId> prompt = {1, 2, 3};
-  EXPECT_LT(*sampler.sample(row, s, history_of(s, 1000, prompt, {}), 0), 1000U);
+  EXPECT_LT(*drawn(row, s, history_of(s, 1000, prompt, {})), 1000U);
 }
 
 TEST(Sampler, RefusesRowsThatAreNotFinite) {
@@ -313,7 +355,7 @@ TEST(Sampler, RefusesRowsThatAreNotFinite) {
         -std::numeric_limits<float>::infinity()}) {
     std::vector<float> row(100, 1.0F);
     row[57] = bad;
-    const auto token = sampler.sample(row, {}, {}, 0);
+    const auto token = sampler.sample(row, {}, 0);
     ASSERT_FALSE(token.ok());
     EXPECT_EQ(token.error().code(), ErrorCode::kInternal);
   }

@@ -150,6 +150,25 @@ TEST_P(SpeculatingEngine, ChangesNoTokenOfAHundredRequests) {
   }
 }
 
+// The device draws drafts under the penalties that the guesses before them bring; the host, under those of the tokens.
+TEST_P(SpeculatingEngine, PenaltiesOfGuessesAreThoseOfTokens) {
+  for (const bool adjusts : {true, false}) {
+    ExecutorLimits limits = limits_of(GetParam());
+    limits.adjusts = adjusts;
+    EngineHarness harness(limits, guessing(0.8));
+    harness.executor.script = repeats_itself;
+    for (ipc::Submit request : varied_requests(40)) {
+      if (request.request.value % 4 == 2) harness.engine.submit(request);
+    }
+    harness.run();
+    EXPECT_GT(figure(harness, "speculation_accepted_tokens_total"), 20);
+    for (std::uint64_t id = 2; id <= 40; id += 4) {
+      SCOPED_TRACE(id);
+      expect_same(harness.answer(id), expected_answers(40).at(id));
+    }
+  }
+}
+
 TEST_P(SpeculatingEngine, LosingPagesMakesNoDifference) {
   ExecutorLimits limits = limits_of(GetParam());
   limits.total_pages = 34;

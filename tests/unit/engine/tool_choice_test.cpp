@@ -73,11 +73,11 @@ TEST(ToolChoice, MasksStepsAheadAndGuessesChangeNoTokenOfCalls) {
       R"(I look.<tool_call>{"name": "get_weather", "arguments": {"city": "Bonn", )"
       R"("days": 3}}</tool_call><tool_call>{"name": "get_time", "arguments": )"
       R"({}}</tool_call>That is all.)";
-  const auto answer_with = [&](bool masks, std::uint32_t depth, ToolChoice choice,
+  const auto answer_with = [&](bool adjusts, std::uint32_t depth, ToolChoice choice,
                                const engine::EngineOptions& options) {
     engine::ExecutorLimits limits = limits_of(depth);
     limits.context = 1000;
-    limits.masks = masks;
+    limits.adjusts = adjusts;
     ToolHarness harness("hermes", "", kWords, limits, options);
     harness.says(raw, 2);
     ipc::Submit request = asks(1, choice);
@@ -99,9 +99,11 @@ TEST(ToolChoice, MasksStepsAheadAndGuessesChangeNoTokenOfCalls) {
         return std::make_unique<engine::RecordedSource>(all, accuracy, 300);
       };
       for (const std::uint32_t depth : {1U, 2U, 3U}) {
-        for (const bool masks : {false, true}) {
-          SCOPED_TRACE(testing::Message() << accuracy << " depth " << depth << " masks " << masks);
-          const Answer answer = answer_with(masks, depth, choice, accuracy == 0 ? plain : options);
+        for (const bool adjusts : {false, true}) {
+          SCOPED_TRACE(testing::Message()
+                       << accuracy << " depth " << depth << " adjusts " << adjusts);
+          const Answer answer =
+              answer_with(adjusts, depth, choice, accuracy == 0 ? plain : options);
           EXPECT_EQ(answer.tokens, expected.tokens);
           EXPECT_EQ(answer.parts, expected.parts);
           ASSERT_TRUE(answer.finished);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cfloat>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <set>
@@ -23,7 +24,18 @@ struct Case {
   ipc::Sampling sampling;
   std::uint64_t n = 0;
   std::vector<std::uint32_t> mask;  // a bit for each token that may come; empty: all may
+  std::vector<engine::LogitEdit> list = {}, ahead = {};
+
+  engine::Adjustment adjustment() const {
+    return {mask, {list, ahead, sampling.repetition_penalty}};
+  }
 };
+
+std::vector<float> edited_row(const Case& one) {
+  std::vector<float> row = one.row;
+  engine::apply(one.adjustment().edits, row);
+  return row;
+}
 
 // The same case with only the tokens that may come, and these tokens.
 struct FewTokens {
@@ -32,11 +44,12 @@ struct FewTokens {
 };
 FewTokens without_excluded(const Case& one) {
   FewTokens few{one, {}};
+  const std::vector<float> edited = edited_row(one);
   few.one.row.clear();
   for (std::uint32_t id = 0; id < one.row.size(); ++id) {
     if (!one.mask.empty() && (one.mask[id / 32] >> (id % 32) & 1U) == 0) continue;
     few.ids.push_back(id);
-    few.one.row.push_back(one.row[id]);
+    few.one.row.push_back(edited[id]);
   }
   return few;
 }
@@ -85,6 +98,18 @@ class SampleTest : public KernelTest {
   struct Chosen {
     std::uint32_t outputs = 0, vocabulary = 0, chunks = 0;
     gpu::Buffer logits, asked, partials, results, counts, sums, cuts;
+    gpu::Buffer adjustments, edits, before;
+
+    k::GreedyPush greedy() const {
+      k::GreedyPush push{};
+      push.logits = logits.address();
+      push.partials = partials.address();
+      push.results = results.address();
+      push.parameters = counts.address();
+      push.vocabulary = push.stride = vocabulary;
+      push.chunks = chunks;
+      return push;
+    }
 
     k::SamplePush push(std::uint64_t told = 0) const {
       return {logits.address(),
@@ -101,11 +126,9 @@ class SampleTest : public KernelTest {
               cuts.address()};
     }
   };
-  // Makes the greedy choices. `rows`: the logits of all outputs, one row after the other. `masks`: of each output; an
-  // empty one allows all tokens.
+  // Makes the greedy choices. `rows`: the logits of all outputs, one row after the other.
   Chosen choose_greedily(const k::Mapping& mapping, const std::vector<float>& rows,
-                         const std::vector<k::SampleChoice>& choices,
-                         const std::vector<std::vector<std::uint32_t>>& masks = {}) {
+                         const std::vector<k::SampleChoice>& choices) {
     Chosen chosen;
     chosen.outputs = static_cast<std::uint32_t>(choices.size());
     chosen.vocabulary = static_cast<std::uint32_t>(rows.size() / choices.size());
@@ -119,29 +142,8 @@ class SampleTest : public KernelTest {
     // The kernels expect nothing of what is there.
     chosen.cuts = buffer(std::span<const std::uint32_t>(
         std::vector<std::uint32_t>(chosen.outputs * k::kSampleCutBytes / 4, 0xDEADBEEFU)));
-    k::GreedyPush greedy{};
-    greedy.logits = chosen.logits.address();
-    greedy.partials = chosen.partials.address();
-    greedy.results = chosen.results.address();
-    greedy.parameters = chosen.counts.address();
-    greedy.vocabulary = greedy.stride = chosen.vocabulary;
-    greedy.chunks = chosen.chunks;
+    const k::GreedyPush greedy = chosen.greedy();
     run(k::greedy(mapping, k::GreedyPass::kChunks), greedy, chosen.outputs, chosen.chunks);
-    run(k::greedy(mapping, k::GreedyPass::kAll), greedy, chosen.outputs);
-    if (masks.empty()) return chosen;
-    std::vector<std::uint32_t> words(1 + chosen.outputs);
-    greedy.mask_words = (chosen.vocabulary + 31) / 32;
-    greedy.mask_rows = 4 + chosen.outputs * 4;
-    for (std::size_t i = 0; i < masks.size(); ++i) {
-      if (masks[i].empty()) continue;
-      words[++words[0]] = static_cast<std::uint32_t>(i);
-      words.insert(words.end(), masks[i].begin(), masks[i].end());
-    }
-    const gpu::Buffer told = buffer(std::span<const std::uint32_t>(words));
-    greedy.masks = told.address();
-    // Fewer workgroups than masks.
-    const std::uint32_t workgroups = (chosen.outputs + 2) / 3;
-    run(k::greedy(mapping, k::GreedyPass::kMaskedChunks), greedy, workgroups, chosen.chunks);
     run(k::greedy(mapping, k::GreedyPass::kAll), greedy, chosen.outputs);
     return chosen;
   }
@@ -154,6 +156,65 @@ class SampleTest : public KernelTest {
     run(k::sample(mapping, k::SamplePass::kLast), push, chosen.outputs);
     run(k::sample(mapping, k::SamplePass::kSums), push, workgroups, chosen.chunks);
     run(k::sample(mapping, k::SamplePass::kDraw), push, chosen.outputs);
+  }
+  // Adjusts the logits of the cases' outputs and makes the choices again. `keeps`: keeps the logits as they were.
+  void adjust(const k::Mapping& mapping, Chosen& chosen, const std::vector<Case>& cases,
+              bool keeps) {
+    std::vector<k::AdjustedRow> adjusted;
+    std::vector<std::uint32_t> words;
+    std::vector<engine::LogitEdit> edits;
+    std::uint32_t masks = 0, kept = 0;
+    for (const Case& one : cases) {
+      edits.insert(edits.end(), one.list.begin(), one.list.end());
+      edits.insert(edits.end(), one.ahead.begin(), one.ahead.end());
+    }
+    chosen.edits = buffer(std::span<const engine::LogitEdit>(edits));
+    chosen.before = empty(std::max<std::size_t>(edits.size(), 1) * 4);
+    std::uint64_t at = chosen.edits.address();
+    for (std::uint32_t i = 0; i < cases.size(); ++i) {
+      const Case& one = cases[i];
+      if (one.mask.empty() && one.list.empty() && one.ahead.empty()) continue;
+      k::AdjustedRow row{};
+      row.output_index = i;
+      if (!one.mask.empty()) row.mask = ++masks;
+      words.insert(words.end(), one.mask.begin(), one.mask.end());
+      row.list = at;
+      row.edits = static_cast<std::uint32_t>(one.list.size());
+      row.ahead = at += one.list.size() * sizeof(engine::LogitEdit);
+      row.ahead_edits = static_cast<std::uint32_t>(one.ahead.size());
+      at += one.ahead.size() * sizeof(engine::LogitEdit);
+      row.repetition = one.adjustment().edits.repetition;
+      row.inverse = one.adjustment().edits.inverse();
+      if (keeps) row.before = chosen.before.address() + kept * 4;
+      kept += row.edits + row.ahead_edits;
+      adjusted.push_back(row);
+    }
+    std::vector<std::byte> bytes(k::kAdjustedRowsOffset);
+    const auto rows = static_cast<std::uint32_t>(adjusted.size());
+    std::memcpy(bytes.data(), &rows, 4);
+    const auto append = [&bytes](auto part) {
+      const auto raw = std::as_bytes(part);
+      bytes.insert(bytes.end(), raw.begin(), raw.end());
+    };
+    append(std::span(adjusted));
+    const std::size_t masks_at = bytes.size();
+    append(std::span(words));
+    chosen.adjustments = buffer(std::span<const std::byte>(bytes));
+    // Fewer workgroups than rows.
+    const std::uint32_t workgroups = (chosen.outputs + 2) / 3;
+    run(k::edit_logits(mapping, k::EditPass::kChanges), edit_push(chosen), workgroups, 2);
+    k::GreedyPush greedy = chosen.greedy();
+    greedy.mask_words = (chosen.vocabulary + 31) / 32;
+    greedy.mask_rows = static_cast<std::uint32_t>(masks_at);
+    greedy.adjustments = chosen.adjustments.address();
+    run(k::greedy(mapping, k::GreedyPass::kAdjustedChunks), greedy, workgroups, chosen.chunks);
+    run(k::greedy(mapping, k::GreedyPass::kAll), greedy, chosen.outputs);
+  }
+  static k::EditLogitsPush edit_push(const Chosen& chosen, std::uint64_t told = 0) {
+    return {chosen.logits.address(),  chosen.adjustments.address(),
+            chosen.results.address(), chosen.counts.address(),
+            chosen.asked.address(),   told,
+            chosen.vocabulary,        chosen.vocabulary};
   }
   std::vector<std::uint32_t> chosen_tokens(const Chosen& chosen) {
     std::vector<std::uint32_t> tokens;
@@ -168,9 +229,7 @@ class SampleTest : public KernelTest {
     const auto vocabulary = static_cast<std::uint32_t>(cases[0].row.size());
     std::vector<float> rows;
     std::vector<k::SampleChoice> choices;
-    std::vector<std::vector<std::uint32_t>> masks;
     for (const Case& one : cases) {
-      masks.push_back(one.mask);
       rows.insert(rows.end(), one.row.begin(), one.row.end());
       k::SampleChoice choice{};
       const auto& s = one.sampling;
@@ -186,7 +245,8 @@ class SampleTest : public KernelTest {
       choice.draw_low = static_cast<std::uint32_t>(bits & ((1U << 21) - 1));
       choices.push_back(choice);
     }
-    const Chosen chosen = choose_greedily(mapping, rows, choices, masks);
+    Chosen chosen = choose_greedily(mapping, rows, choices);
+    adjust(mapping, chosen, cases, false);
     draw(mapping, chosen);
     return chosen_tokens(chosen);
   }
@@ -239,7 +299,7 @@ class SampleTest : public KernelTest {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       const Case& one = cases[i];
       const auto& s = one.sampling;
-      const auto expected = sampler.sample(one.row, s, {}, one.n, {{}, one.mask});
+      const auto expected = sampler.sample(one.row, s, one.n, one.adjustment());
       ASSERT_TRUE(expected.ok());
       ++count.draws;
       if (drawn[i] == *expected) continue;
@@ -338,7 +398,8 @@ TEST_F(SampleTest, DrawsUnderMasksAreTheCpus) {
   }
 }
 
-// A number that is not finite shows in the log-probability although a mask excludes its token. Under a mask a token
+// A number that is not finite shows in the log-probability although a mask excludes its token and an edit changes it.
+// Under a mask a token
 // comes whose weight is nothing beside the best one's, at any temperature.
 TEST_F(SampleTest, MasksHideNoBrokenNumberAndExcludeForGood) {
   for (const NamedMapping& each : test_mappings(device())) {
@@ -359,11 +420,128 @@ TEST_F(SampleTest, MasksHideNoBrokenNumberAndExcludeForGood) {
     }
     for (const std::uint32_t token : draw(each.mapping, cases))
       EXPECT_EQ(token, 2000U);
-    std::vector<float> broken = one.row;
-    broken[7] = std::numeric_limits<float>::quiet_NaN();
-    const Chosen chosen = choose_greedily(each.mapping, broken, {k::SampleChoice{}}, {one.mask});
+    one.row[7] = std::numeric_limits<float>::quiet_NaN();
+    Chosen chosen = choose_greedily(each.mapping, one.row, {k::SampleChoice{}});
+    one.list = {{7, 1, 1, 0}};
+    adjust(each.mapping, chosen, {one}, false);
     const auto words = read<std::uint32_t>(chosen.results, 2);
     EXPECT_FALSE(std::isfinite(std::bit_cast<float>(words[1])));
+  }
+}
+
+// Biases and penalties of few tokens or most of them, among the best or not, with edits ahead that replace others, with
+// masks and without.
+std::vector<Case> edited_cases(std::mt19937& random, std::uint32_t vocabulary) {
+  std::vector<Case> cases;
+  const auto number = [&](float scale) {
+    return std::uniform_real_distribution<float>(-scale, scale)(random);
+  };
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    Case one = some_case(random, vocabulary, i);
+    if (i % 8 == 7) one.sampling.temperature = 0;
+    one.sampling.repetition_penalty = i % 3 == 0 ? 1.0F : 1.0F + number(0.7F);
+    const std::uint32_t rare = i % 4 == 0 ? 1 : i % 4 == 1 ? 3 : 100;
+    for (std::uint32_t id = 0; id < vocabulary; ++id) {
+      if (random() % rare != 0) continue;
+      one.list.push_back({id, random() % 3 == 0 ? number(20) : 0.0F,
+                          random() % 2 == 0 ? number(6) : 0.0F,
+                          static_cast<std::uint32_t>(random() % 2)});
+    }
+    std::shuffle(one.list.begin(), one.list.end(), random);
+    for (std::uint32_t id = 0; i % 2 == 1 && id < 15; ++id)
+      one.ahead.push_back({id * 2, 0, number(6), 1});
+    if (i % 5 == 0) {
+      // The order in which the CPU and the device go through the tokens differs if top-k leaves all that may come.
+      one.sampling.top_k = 0;
+      one.mask.assign((vocabulary + 31) / 32, 0x5A5A5A5A);
+    }
+    if (i == 37) one.list.clear(), one.ahead.clear();
+    cases.push_back(std::move(one));
+  }
+  return cases;
+}
+
+TEST_F(SampleTest, DrawsWithEditsAreTheCpus) {
+  std::mt19937 random(13);
+  for (const NamedMapping& each : test_mappings(device())) {
+    SCOPED_TRACE(each.name);
+    Count count;
+    for (const std::uint32_t vocabulary : {31U, 300U, 5003U, 32000U})
+      compare(each.mapping, edited_cases(random, vocabulary), count);
+    std::printf("%s: %zu draws with edits, %zu parted within %.0e of a threshold\n", each.name,
+                count.draws, count.parted, kNear);
+    EXPECT_LE(count.parted, count.draws / 100);
+  }
+}
+
+// Each logit has the CPU's bits, also where numbers become as large as they may.
+TEST_F(SampleTest, EditedLogitsHaveTheCpusBits) {
+  std::mt19937 random(14);
+  for (const NamedMapping& each : test_mappings(device())) {
+    SCOPED_TRACE(each.name);
+    constexpr std::uint32_t kVocabulary = 5003;
+    std::vector<Case> cases = edited_cases(random, kVocabulary);
+    cases[0].sampling.repetition_penalty = 1e-38F;
+    cases[4].sampling.repetition_penalty = 1e38F;
+    cases[8].list[0].subtrahend = 1e37F;
+    cases[12].list[0].subtrahend = -1e37F;
+    std::vector<float> rows;
+    for (Case& one : cases) {
+      one.mask.clear();
+      rows.insert(rows.end(), one.row.begin(), one.row.end());
+    }
+    Chosen chosen = choose_greedily(each.mapping, rows, std::vector<k::SampleChoice>(cases.size()));
+    adjust(each.mapping, chosen, cases, false);
+    const auto edited = read<std::uint32_t>(chosen.logits, rows.size());
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const std::vector<float> expected = edited_row(cases[i]);
+      for (std::uint32_t id = 0; id < kVocabulary; ++id)
+        ASSERT_EQ(edited[i * kVocabulary + id], std::bit_cast<std::uint32_t>(expected[id]))
+            << "case " << i << " token " << id;
+    }
+  }
+}
+
+// The log-probabilities of adjusted outputs are those of the row as it was.
+TEST_F(SampleTest, LogprobabilitiesOfEditedRowsAreThoseOfTheRawOnes) {
+  std::mt19937 random(15);
+  for (const NamedMapping& each : test_mappings(device())) {
+    SCOPED_TRACE(each.name);
+    for (const std::uint32_t vocabulary : {31U, 5003U}) {
+      const std::vector<Case> cases = edited_cases(random, vocabulary);
+      std::vector<float> rows;
+      std::vector<k::SampleChoice> choices;
+      for (const Case& one : cases) {
+        rows.insert(rows.end(), one.row.begin(), one.row.end());
+        k::SampleChoice choice{};
+        choice.mode = one.sampling.temperature == 0 ? 0 : 1;
+        choice.scale = 1;
+        choice.least = -FLT_MAX;
+        choice.top_p = 0xFFFFFFFFU;
+        choice.draw = static_cast<std::uint32_t>(random());
+        choice.logprobs = 4;
+        choices.push_back(choice);
+      }
+      Chosen chosen = choose_greedily(each.mapping, rows, choices);
+      const gpu::Buffer told = empty(chosen.outputs * sizeof(k::LogprobRow));
+      const k::SamplePush push = chosen.push(told.address());
+      run(k::logprobs(each.mapping, k::LogprobPass::kSums), push, chosen.outputs, chosen.chunks);
+      run(k::logprobs(each.mapping, k::LogprobPass::kTokens), push, chosen.outputs);
+      adjust(each.mapping, chosen, cases, true);
+      draw(each.mapping, chosen, told.address());
+      run(k::edit_logits(each.mapping, k::EditPass::kTells), edit_push(chosen, told.address()),
+          chosen.outputs);
+      const auto tokens = chosen_tokens(chosen);
+      const auto told_rows = read<k::LogprobRow>(told, chosen.outputs);
+      engine::Sampler sampler(vocabulary);
+      for (std::size_t i = 0; i < cases.size(); ++i) {
+        const auto want = sampler.logprobs(cases[i].row, tokens[i], 3);
+        EXPECT_EQ(told_rows[i].chosen, cases[i].row[tokens[i]]) << vocabulary << " case " << i;
+        ASSERT_EQ(told_rows[i].count, 3U);
+        for (std::uint32_t rank = 0; rank < 3; ++rank)
+          EXPECT_EQ(told_rows[i].tokens[rank].id, want.best[rank].token);
+      }
+    }
   }
 }
 

@@ -116,7 +116,7 @@ TEST_F(SplitModel, DrawsUnderMasksAsTheWholeModelDoes) {
   ASSERT_NE(split.executor, nullptr);
   const engine::Choice choice{.temperature = 1, .seed = 3, .first = 4};
   const auto tokens_of = [&](Executor& executor) {
-    EXPECT_TRUE(executor.limits().masks);
+    EXPECT_TRUE(executor.limits().adjusts);
     const std::uint32_t vocabulary = executor.limits().vocabulary;
     const std::vector<PageIndex> pages[] = {{5}, {6}};
     std::vector<TokenId> tokens[2];
@@ -126,14 +126,14 @@ TEST_F(SplitModel, DrawsUnderMasksAsTheWholeModelDoes) {
         std::vector<Column> columns = columns_of(some_prompt(4), 0, Output::kSampled);
         if (n > 0) columns.assign(1, {tokens[s].back(), 3 + n, 0, Output::kSampled});
         columns.back().choice = &choice;
-        columns.back().masked = true;
+        columns.back().adjusted = true;
         const std::span<const PageIndex> sequence = pages[s];
         EXPECT_TRUE(executor.submit({columns, std::span(&sequence, 1)}).ok());
         for (TokenId id = 0; id < vocabulary; ++id)
           words[id / 32] =
               (words[id / 32] & ~(1U << (id % 32))) | ((id % 7 == n + s ? 1U : 0U) << (id % 32));
-        const Executor::Mask mask = words;
-        const Status chosen = executor.choose(std::span(&mask, 1));
+        const engine::Adjustment adjustment{.mask = words};
+        const Status chosen = executor.choose(std::span(&adjustment, 1));
         EXPECT_TRUE(chosen.ok()) << chosen.error().message();
       }
       for (std::uint32_t s = 0; s < 2; ++s) {

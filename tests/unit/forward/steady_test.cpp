@@ -134,7 +134,7 @@ class DrawsOnHost final : public engine::Executor {
  public:
   explicit DrawsOnHost(engine::Executor& device) : device_(device), limits_(device.limits()) {
     limits_.sampled_top_k = 0;
-    limits_.masks = false;
+    limits_.adjusts = false;
   }
   const engine::ExecutorLimits& limits() const override { return limits_; }
   Status reserve_logits(std::uint32_t outputs) override { return device_.reserve_logits(outputs); }

@@ -14,7 +14,7 @@ class StepsInFlight : public TransformerTest {
  protected:
   void expect_computed_again(const std::string& name, std::size_t prompt_tokens,
                              std::uint32_t broken_link, config::ChainedKernels setting,
-                             bool masked = false);
+                             bool adjusted = false);
 };
 
 TEST_F(StepsInFlight, SteadyDecodingAllocatesNothingOnTheDevice) {
@@ -193,9 +193,10 @@ TEST_F(StepsInFlight, TheDeviceTellsLogprobabilities) {
   EXPECT_FALSE(executor.submit({std::span<const Column>(&bad, 1), sequences}).ok());
 }
 
-// Masks come after their step, and after the step that it follows: alone and beside a sequence without masks, greedy
-// and drawn, with every part of the GPU layer on and off. The tokens are those of the host under the same masks.
-TEST_F(StepsInFlight, MasksComeWhileTheirStepIsComputed) {
+// Masks and edits come after their step, and after the step that it follows: alone and beside a sequence without any,
+// greedy and drawn, with every part of the GPU layer on and off. The tokens are those of the host with the same
+// adjustments, and so are the log-probabilities, which are those of the logits before.
+TEST_F(StepsInFlight, AdjustmentsComeWhileTheirStepIsComputed) {
   for (const bool parts_on : {true, false}) {
     Options options;
     options.gpu = [&](config::GpuOptimizations& gpu) {
@@ -204,8 +205,8 @@ TEST_F(StepsInFlight, MasksComeWhileTheirStepIsComputed) {
     const Loaded model = load(or_builtin("tiny-qwen3-Q4_K_M"), options);
     ASSERT_NE(model.executor, nullptr);
     Executor& executor = *model.executor;
-    ASSERT_TRUE(executor.limits().masks);
-    ASSERT_TRUE(executor.reserve_masks().ok());
+    ASSERT_TRUE(executor.limits().adjusts);
+    ASSERT_TRUE(executor.reserve_adjustments(0).ok());
     const bool ahead = executor.limits().steps_in_flight > 1;
     const auto prompt = some_prompt(9);
     const std::uint32_t vocabulary = executor.limits().vocabulary;
@@ -215,18 +216,30 @@ TEST_F(StepsInFlight, MasksComeWhileTheirStepIsComputed) {
     const engine::Choice choice{.temperature = 1, .top_p = 0.9F, .seed = 7, .first = 9};
     ipc::Sampling sampling{.temperature = 1, .top_p = 0.9F, .seed = 7};
     engine::Sampler sampler(vocabulary);
-    // Allows a third of the tokens, and others after each token.
-    const auto mask_behind = [&](TokenId token) {
-      std::vector<std::uint32_t> words((vocabulary + 31) / 32);
+    // Allows a third of the tokens, and others after each token; changes half of the logits.
+    std::vector<std::uint32_t> words;
+    std::vector<engine::LogitEdit> list, replacing;
+    const auto behind = [&](TokenId token, bool masks, bool edits) {
+      words.assign(masks ? (vocabulary + 31) / 32 : 0, 0);
+      list.clear();
+      replacing.clear();
       for (TokenId id = 0; id < vocabulary; ++id) {
-        if ((id + token) % 3 == 0) words[id / 32] |= 1U << (id % 32);
+        if (masks && (id + token) % 3 == 0) words[id / 32] |= 1U << (id % 32);
+        if (edits && (id * 7 + token) % 2 == 0)
+          list.push_back({id, static_cast<float>(id % 5), 0.5F, id % 2});
+        if (edits && id % 500 == token % 500 && replacing.size() < 15)
+          replacing.push_back({id, 4, 0, 1});
       }
-      return words;
+      return engine::Adjustment{words, {list, replacing, 1.3F}};
     };
     constexpr std::uint32_t kTokens = 8;
     for (const bool drawn : {false, true}) {
-      for (const bool company : {false, true}) {
-        SCOPED_TRACE(testing::Message() << parts_on << drawn << company);
+      // Beside another sequence; with a mask or not; with edits, and with these the log-probabilities, or not.
+      for (int way = 2; way < 8; ++way) {
+        const bool company = way % 2 != 0, masks = way / 2 != 2, edits = way / 2 != 1;
+        SCOPED_TRACE(testing::Message() << parts_on << drawn << company << masks << edits);
+        std::vector<engine::Sampler::Logprobs> told;
+        std::vector<std::vector<engine::RankedToken>> tops;
         sampling.temperature = drawn ? 1 : 0;
         const Output output = drawn ? Output::kSampled : Output::kGreedy;
         std::vector<TokenId> want;
@@ -236,10 +249,12 @@ TEST_F(StepsInFlight, MasksComeWhileTheirStepIsComputed) {
           ASSERT_TRUE(executor.submit({columns, sequences}).ok());
           const auto outputs = executor.wait();
           ASSERT_TRUE(outputs.ok());
-          const auto words = mask_behind(last);
-          const auto token = sampler.sample((*outputs)[0].logits, sampling, {}, n, {{}, words});
+          const auto& row = (*outputs)[0].logits;
+          const auto token = sampler.sample(row, sampling, n, behind(last, masks, edits));
           ASSERT_TRUE(token.ok());
           want.push_back(last = *token);
+          told.push_back(sampler.logprobs(row, last, 3));
+          tops.emplace_back(told.back().best.begin(), told.back().best.end());
           columns.assign(1, {last, 9 + n, 0, Output::kLogits});
         }
         std::vector<TokenId> got;
@@ -251,18 +266,18 @@ TEST_F(StepsInFlight, MasksComeWhileTheirStepIsComputed) {
           } else {
             columns.assign(1, {got.back(), 8 + n, 0, output});
           }
-          columns.back().masked = true;
+          columns.back().adjusted = true;
           columns.back().choice = drawn ? &choice : nullptr;
+          columns.back().logprobs = edits ? 3 : -1;
           if (company) columns.push_back({n, n, 1, Output::kGreedy});
           ASSERT_TRUE(executor.submit({columns, sequences}).ok());
         };
-        const auto choose = [&](TokenId behind) {
-          const auto words = mask_behind(behind);
-          const Executor::Mask mask = words;
+        const auto choose = [&](TokenId token) {
+          const engine::Adjustment adjustment = behind(token, masks, edits);
           EXPECT_FALSE(executor.choose({}).ok());
           EXPECT_FALSE(executor.submit({columns, sequences}).ok());
-          ASSERT_TRUE(executor.choose(std::span(&mask, 1)).ok());
-          EXPECT_FALSE(executor.choose(std::span(&mask, 1)).ok());
+          ASSERT_TRUE(executor.choose(std::span(&adjustment, 1)).ok());
+          EXPECT_FALSE(executor.choose(std::span(&adjustment, 1)).ok());
         };
         submit(0);
         EXPECT_FALSE(executor.wait().ok());
@@ -271,7 +286,14 @@ TEST_F(StepsInFlight, MasksComeWhileTheirStepIsComputed) {
           if (ahead && n < kTokens) submit(n);
           const auto outputs = executor.wait();
           ASSERT_TRUE(outputs.ok()) << outputs.error().message();
-          got.push_back((*outputs)[0].best);
+          const ColumnOutput& given = (*outputs)[0];
+          got.push_back(given.best);
+          if (edits) {
+            EXPECT_NEAR(given.logprob, told[n - 1].chosen, 1e-5);
+            ASSERT_EQ(given.top.size(), 3U);
+            for (std::size_t rank = 0; rank < 3; ++rank)
+              EXPECT_EQ(given.top[rank].token, tops[n - 1][rank].token);
+          }
           if (!ahead && n < kTokens) submit(n);
           if (n < kTokens) choose(got.back());
         }
@@ -279,7 +301,7 @@ TEST_F(StepsInFlight, MasksComeWhileTheirStepIsComputed) {
       }
     }
     Column bad{1, 0, 0, Output::kLogits};
-    bad.masked = true;
+    bad.adjusted = true;
     EXPECT_FALSE(executor.submit({std::span<const Column>(&bad, 1), sequences}).ok());
   }
 }
@@ -288,7 +310,7 @@ TEST_F(StepsInFlight, MasksComeWhileTheirStepIsComputed) {
 // with what the first one left.
 void StepsInFlight::expect_computed_again(const std::string& name, std::size_t prompt_tokens,
                                           std::uint32_t broken_link, config::ChainedKernels setting,
-                                          bool masked) {
+                                          bool adjusted) {
   const auto prompt = some_prompt(prompt_tokens);
   const std::size_t tokens = 6;
   Options options;
@@ -308,12 +330,12 @@ void StepsInFlight::expect_computed_again(const std::string& name, std::size_t p
   std::vector<Column> columns = columns_of(prompt, 0, Output::kGreedy);
   // Every token may come.
   const std::vector<std::uint32_t> words((executor.limits().vocabulary + 31) / 32, 0xFFFFFFFF);
-  const Executor::Mask mask = words;
+  const engine::Adjustment mask{.mask = words};
   const auto choose = [&] {
-    if (!masked) return;
+    if (!adjusted) return;
     ASSERT_TRUE(executor.choose(std::span(&mask, 1)).ok());
   };
-  columns.back().masked = masked;
+  columns.back().adjusted = adjusted;
   ASSERT_TRUE(executor.submit({columns, sequences}).ok());
   choose();
   std::vector<ColumnOutput> got;
@@ -327,7 +349,7 @@ void StepsInFlight::expect_computed_again(const std::string& name, std::size_t p
     column.position = static_cast<std::uint32_t>(prompt_tokens) - 1 + n;
     column.output = Output::kGreedy;
     column.chosen_by = 0;
-    column.masked = masked;
+    column.adjusted = adjusted;
     columns = {column};
     ASSERT_TRUE(executor.submit({columns, sequences}).ok());
     take();

@@ -1,0 +1,3 @@
+// Numbers of the list of adjusted outputs (adjusted_rows.glsl).
+NUMBER(kAdjustedRowsOffset, 8)
+NUMBER(kAdjustedRowBytes, 48)

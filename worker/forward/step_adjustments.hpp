@@ -1,0 +1,74 @@
+// What changes in the logits of a step's outputs before their draws (engine::Adjustment), as kernels read it.
+//
+// Masks are copied to the device, because a kernel reads each of them as often as the vocabulary has chunks. Edits are
+// read once, so they stay in the host's memory, and the list of adjusted outputs has their addresses.
+//
+// This class knows the layout of gpu/kernels/adjusted_rows.glsl, but not when a step gets its adjustments.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "gpu/device.hpp"
+#include "worker/engine/executor.hpp"
+#include "worker/forward/step_context.hpp"
+
+namespace bulkhead::forward {
+
+// A copy from the host to the device; empty: nothing is to be copied.
+struct Upload {
+  gpu::BufferSlice from, to;
+};
+
+class StepAdjustments {
+ public:
+  // Both must outlive it and must not move.
+  StepAdjustments(StepContext& context, const engine::ExecutorLimits& limits)
+      : context_(context), limits_(limits) {}
+  // Allocates the device's part in the context.
+  Status make();
+
+  // See Executor::reserve_adjustments().
+  Status reserve(std::uint64_t edits);
+
+  // An output of a step, and whether it asks for log-probabilities.
+  struct Output {
+    std::uint32_t row = 0;
+    bool tells_logprobs = false;
+  };
+  struct Written {
+    std::uint32_t rows = 0;  // how many outputs change
+    Upload upload;
+  };
+  // Writes the adjustments of these outputs to a slot whose last step has ended. May allocate memory for more edits
+  // than were reserved.
+  Result<Written> write(std::uint32_t slot, std::span<const Output> outputs,
+                        std::span<const engine::Adjustment> adjustments);
+
+ private:
+  // Where a slot's edits lie; offsets in bytes.
+  struct EditLayout {
+    std::uint64_t lists = 0, before = 0, stride = 0;
+  };
+  EditLayout layout_for(std::uint64_t edits) const;
+  // What a slot's edits have taken so far.
+  struct Taken {
+    std::uint64_t edits = 0, before = 0;
+    std::span<const engine::LogitEdit> list;  // the last one, and where it lies
+    std::uint64_t list_at = 0;
+  };
+  Status write_edits(std::uint32_t slot, const engine::LogitEdits& edits, bool tells,
+                     gpu::kernels::AdjustedRow& row, Taken& taken);
+
+  StepContext& context_;
+  const engine::ExecutorLimits& limits_;
+  gpu::Buffer host_;  // [slot]: rows and masks
+  std::vector<gpu::Buffer>
+      edits_;  // [slot]; the last one is in use, steps in flight may read the others
+  std::uint64_t edits_reserved_ = 0;
+  EditLayout edit_layout_;  // of edits_.back()
+};
+
+}  // namespace bulkhead::forward
