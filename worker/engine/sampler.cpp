@@ -245,7 +245,8 @@ TokenId Sampler::choose(std::span<const float> logits, const ipc::Sampling& samp
                         std::uint64_t n) {
   if (sampling.temperature == 0) return first_equal(logits, largest(logits));
   const double u = uniform_draw(sampling.seed, n);
-  const bool truncated = sampling.top_k > 0 && sampling.top_k < logits.size();
+  // Whether top-k is below the vocabulary's size decides on the order of the draw, not whether a mask leaves fewer.
+  const bool truncated = sampling.top_k > 0 && sampling.top_k < weights_.size();
   if (truncated) return draw_from_best(logits, sampling, u);
   return draw_from_all(logits, sampling, u);
 }
@@ -352,7 +353,7 @@ RankedToken Sampler::last_of_mass(std::span<const float> logits, float best, flo
 TokenId Sampler::draw_from_best(std::span<const float> logits, const ipc::Sampling& sampling,
                                 double u) {
   const float scale = inverse(sampling.temperature);
-  select_best(logits, sampling.top_k);
+  select_best(logits, std::min<std::size_t>(sampling.top_k, logits.size()));
   const float best = candidates_.front().value;
   double whole = 0;
   for (std::size_t rank = 0; rank < candidates_.size(); ++rank) {

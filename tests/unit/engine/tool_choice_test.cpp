@@ -2,6 +2,7 @@
 // are valid: alone, among others, and after a resumption at every token.
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -289,6 +290,10 @@ TEST(ToolChoice, EachFamilyCanBeMadeToCall) {
         ++ended;
         EXPECT_EQ(calls_of(answer).size(), 1U) << family.name;
         expect_valid(answer);
+        // A call that the prompt began is held in answers that may have calls only if its name comes at once.
+        const std::string said = harness.tokenizer.decode(answer.tokens);
+        if (calls.begun_by_prompt && std::isspace(static_cast<unsigned char>(said[0])) != 0)
+          continue;
         expect_held_when_said(harness, answer.tokens, channels ? "<|start|>assistant" : "");
         if (family.reasoning.ends_at_call)
           expect_held_when_said(harness, answer.tokens, family.reasoning.open);

@@ -67,6 +67,8 @@ class Steady : public testing::Test {
     executor_ = *std::move(executor);
   }
 
+  void expect_steady(bool penalties);
+
   double counter(const std::string& name) const {
     for (const auto& each : executor_->counters()) {
       if (each.name == name) return each.value;
@@ -82,7 +84,7 @@ class Steady : public testing::Test {
   std::unique_ptr<engine::Executor> executor_;
 };
 
-TEST_F(Steady, AStepAllocatesAndRecordsNothing) {
+void Steady::expect_steady(bool penalties) {
   std::uint64_t tokens = 0;
   engine::Engine engine(*executor_, language_, {}, [&](const ipc::FromWorker& message) {
     const auto* const batch = std::get_if<ipc::TokenBatch>(&message);
@@ -96,6 +98,7 @@ TEST_F(Steady, AStepAllocatesAndRecordsNothing) {
     submit.prompt = std::vector<ipc::TokenId>{5, 6, 7, 8};
     submit.sampling.temperature = id == 1 ? 0 : 0.8F;  // the second is drawn on the device
     submit.sampling.top_p = 0.9F;
+    if (penalties) submit.sampling.repetition_penalty = 1.05F;
     submit.max_tokens = 400;
     submit.ignore_eos = true;
     engine.submit(std::move(submit));
@@ -120,13 +123,21 @@ TEST_F(Steady, AStepAllocatesAndRecordsNothing) {
   EXPECT_EQ(after - before, 0U) << "of the host, in " << steady << " steps";
   EXPECT_EQ(counter("device_allocations") - device_allocations, 0);
   EXPECT_LE((counter("command_buffers_begun") - begun) * 1000, steady) << "one in 1,000 steps";
-  EXPECT_EQ(counter("ring_replays") - replays, steady) << "the step and its draws go together";
+  EXPECT_EQ(counter("ring_replays") - replays, (penalties ? 2 : 1) * steady)
+      << "the step and its draws go together, or all that follows the step";
   EXPECT_EQ(counter("steps_in_flight"), 2);
   double ahead = 0;
   for (const ipc::Counter& each : engine.stats().counters) {
     if (each.name == "steps_ahead_total") ahead = each.value;
   }
   EXPECT_GE(ahead, steady) << "the device waited for the host";
+}
+
+TEST_F(Steady, AStepAllocatesAndRecordsNothing) {
+  expect_steady(false);
+}
+TEST_F(Steady, PenaltiesNeitherAllocateNorRecordAnything) {
+  expect_steady(true);
 }
 
 // The same device, but every draw is the host's.
@@ -162,7 +173,7 @@ TEST_F(Steady, DrawsOnTheDeviceGiveTheHostsTokens) {
         mine.insert(mine.end(), sequence.tokens.begin(), sequence.tokens.end());
       }
     });
-    for (std::uint64_t id = 1; id <= 12; ++id) {
+    for (std::uint64_t id = 1; id <= 24; ++id) {
       ipc::Submit submit;
       submit.request = RequestId{id};
       submit.prompt = std::vector<ipc::TokenId>{5, 6, 7, static_cast<ipc::TokenId>(id)};
@@ -175,6 +186,13 @@ TEST_F(Steady, DrawsOnTheDeviceGiveTheHostsTokens) {
         submit.constraint = {ipc::ConstraintKind::kRegex, "([a-z]{2,5} ){20}", "regex"};
       if (id > 6 && id % 2 == 0)
         submit.constraint = {ipc::ConstraintKind::kJsonObject, "", "response_format"};
+      if (id > 12) {
+        submit.sampling.repetition_penalty = id % 3 == 0 ? 1.1F : 1;
+        submit.sampling.presence_penalty = id % 3 == 1 ? 1.5F : 0;
+        submit.sampling.frequency_penalty = id % 4 == 0 ? 0.2F : 0;
+        if (id % 3 == 2) submit.logit_bias = {{7, 3}, {300, -2}};
+        submit.logprobs = id % 2 == 0 ? 2 : -1;
+      }
       submit.max_tokens = 40;
       submit.ignore_eos = true;
       engine.submit(std::move(submit));
@@ -190,7 +208,7 @@ TEST_F(Steady, DrawsOnTheDeviceGiveTheHostsTokens) {
   const auto on_device = tokens_of(*executor_);
   DrawsOnHost host(*executor_);
   const auto on_host = tokens_of(host);
-  EXPECT_EQ(on_device.size(), 12U);
+  EXPECT_EQ(on_device.size(), 24U);
   EXPECT_EQ(on_device, on_host);
 }
 
