@@ -51,6 +51,7 @@ TEST(ConstrainedModel, AnswersAreTheSameOverEachTransportAndFollowTheSchema) {
     json greedy = held(0);
     greedy["temperature"] = 0;
     greedy["logprobs"] = 2;
+    greedy["presence_penalty"] = 0.5;
     answers.back().push_back(complete(serving, greedy));
     expect_person(answers.back().back());
   }
@@ -69,8 +70,13 @@ TEST(ConstrainedModel, FormsAreCheckedWithoutAnAnswer) {
 
 TEST(ConstrainedModel, AnswersSurviveTheirWorker) {
   const Serving serving = serve_model("");
-  for (const char* kind : {"schema", "regex"}) {
+  for (const char* kind : {"schema", "regex", "penalties"}) {
     json request = held(11);
+    if (std::string(kind) == "penalties") {
+      request["logprobs"] = 2;
+      request["repetition_penalty"] = 1.05;
+      request["logit_bias"] = {{"40", 3}, {"50", -3}};
+    }
     if (std::string(kind) == "regex") {
       request.erase("response_format");
       request["regex"] = "[a-z ]{100,120}[.]";

@@ -129,6 +129,11 @@ std::vector<json> varied_requests() {
            {"repetition_penalty", 1.1},
            {"presence_penalty", 0.3},
            {"stop", {". The", "!"}}},
+          {{"prompt", "In the garden"},
+           {"max_tokens", 48},
+           {"temperature", 0},
+           {"presence_penalty", 1.5},
+           {"logit_bias", {{"40", 5}, {"41", -5}}}},
           {{"prompt", "One day"}, {"temperature", 0}, {"max_tokens", 100}}};
 }
 
