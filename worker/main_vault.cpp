@@ -13,6 +13,7 @@
 #include "config/base/log.hpp"
 #include "config/base/random.hpp"
 #include "worker/model/builtin_model.hpp"
+#include "worker/model/opened_files.hpp"
 
 namespace bulkhead::worker {
 namespace {
@@ -149,7 +150,7 @@ Result<std::unique_ptr<model::GgufFile>> MainVault::open_model(const std::string
   for (std::size_t i = 0; i < files_.size(); ++i) {
     struct stat kept {
     }, now{};
-    if (i >= names.size() || ::stat(names[i].c_str(), &now) != 0) continue;
+    if (i >= names.size() || !model::look_at(names[i], now)) continue;
     changed |= ::fstat(files_[i].get(), &kept) != 0 || mark_of(kept) != mark_of(now);
     times += change_time_of(now);
   }

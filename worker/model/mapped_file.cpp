@@ -1,20 +1,19 @@
 #include "worker/model/mapped_file.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 
 #include "config/base/fault_points.hpp"
+#include "worker/model/opened_files.hpp"
 
 namespace bulkhead::model {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
   if (fault::fails("file.open"))
     return errno_error(ErrorCode::kInvalidArgument, "open " + path, EIO);
-  // O_NONBLOCK, because the open of a pipe without a writer must not hang.
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  UniqueFd fd = open_to_read(path);
   if (!fd.valid()) {
     const int error = errno;
     if (error == ENOENT || error == ENOTDIR) {

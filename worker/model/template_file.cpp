@@ -1,8 +1,10 @@
 #include "worker/model/template_file.hpp"
 
-#include <fstream>
+#include <unistd.h>
 
+#include "config/base/unique_fd.hpp"
 #include "config/template_path.hpp"
+#include "worker/model/opened_files.hpp"
 
 namespace bulkhead::model {
 namespace {
@@ -18,12 +20,14 @@ Result<std::string> token_text(const GgufFile& file, const char* key) {
 }
 
 Result<std::string> read_template(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+  const UniqueFd file = open_to_read(path);
   std::string text(kMostTemplateBytes + 1, '\0');
-  if (file.is_open()) file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.is_open() || file.bad())
-    return Error(ErrorCode::kNotFound, "chat_template: " + path + " can't be read");
-  text.resize(static_cast<std::size_t>(file.gcount()));
+  std::size_t have = 0;
+  for (ssize_t got = 1; got != 0 && have < text.size(); have += static_cast<std::size_t>(got)) {
+    got = ::read(file.get(), text.data() + have, text.size() - have);
+    if (got < 0) return Error(ErrorCode::kNotFound, "chat_template: " + path + " can't be read");
+  }
+  text.resize(have);
   if (text.size() > kMostTemplateBytes)
     return Error(ErrorCode::kInvalidArgument, "chat_template: " + path + " has more than 1 MiB");
   if (text.empty())

@@ -7,7 +7,6 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -20,6 +19,7 @@
 
 #include "config/base/unique_fd.hpp"
 #include "worker/sandbox/files.hpp"
+#include "worker/sandbox/in_child.hpp"
 #include "worker/sandbox/mounts.hpp"
 #include "worker/sandbox/private_root.hpp"
 
@@ -130,8 +130,6 @@ Status reduce_proc(const std::vector<std::string>& shown) {
 // The namespaces that one unshare() gives or refuses together, and that need no further setup.
 constexpr int kSimple = CLONE_NEWNET | CLONE_NEWIPC;
 
-const std::string kDone = "done:";  // a child's message for success begins with it
-
 struct Plan {
   bool user = false;
   bool mounts = false;
@@ -165,36 +163,6 @@ Result<std::string> carry_out(const Plan& plan, int beside, const Files& files) 
   }
   if (plan.user) BULKHEAD_RETURN_IF_ERROR(keep_capabilities(0));
   return root_gap;
-}
-
-// Says who reaps the child that tried a plan. Its exit takes some milliseconds, because the kernel waits until nobody
-// reads its mounts any more.
-enum class Reaps { kCaller, kKernel };
-
-// Calls `run` in a child process, so that a step that fails half way leaves nothing behind in this process. Returns
-// what it returned there.
-template <typename Run>
-Result<std::string> in_child(Run run, Reaps reaps) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return failed("pipe");
-  UniqueFd reading(ends[0]), writing(ends[1]);
-  const pid_t child = ::fork();
-  if (child < 0) return failed("fork");
-  if (child == 0) {
-    const Result<std::string> done = run();
-    const std::string words = done.ok() ? kDone + *done : done.error().message();
-    (void)!::write(writing.get(), words.data(), words.size());
-    ::_exit(0);
-  }
-  writing.reset();
-  std::string words;
-  char piece[256];
-  for (ssize_t got; (got = ::read(reading.get(), piece, sizeof piece)) > 0;)
-    words.append(piece, static_cast<std::size_t>(got));
-  while (reaps == Reaps::kCaller && ::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-  }
-  if (words.starts_with(kDone)) return words.substr(kDone.size());
-  return Error(ErrorCode::kInternal, words.empty() ? "a child process that tried it died" : words);
 }
 
 struct Choice {

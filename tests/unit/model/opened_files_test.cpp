@@ -1,0 +1,51 @@
+// What a worker opened before it became another user, it opens again by the same path.
+#include "worker/model/opened_files.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace bulkhead::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read_all(const std::string& path) {
+  const UniqueFd file = open_to_read(path);
+  char text[16] = {};
+  const ssize_t got = ::read(file.get(), text, sizeof text);
+  return got < 0 ? "no file" : std::string(text, static_cast<std::size_t>(got));
+}
+
+TEST(OpenedFiles, AreThereAgainUntilTheyAreClosed) {
+  char name[] = "/tmp/bulkhead-opened-XXXXXX";
+  const fs::path folder = ::mkdtemp(name);
+  const std::string early = folder / "early", late = folder / "late";
+  std::ofstream(early) << "early";
+  open_early({early, late, folder / "missing"});
+  std::ofstream(late) << "late";
+  // To the user that the worker becomes, they may be as good as gone.
+  fs::remove(early);
+  for (int times = 0; times < 2; ++times)
+    EXPECT_EQ(read_all(early), "early");
+  EXPECT_EQ(read_all(late), "late");
+  struct stat status {};
+  EXPECT_TRUE(look_at(early, status));
+  EXPECT_EQ(status.st_size, 5);
+  EXPECT_FALSE(look_at(folder / "missing", status));
+  const UniqueFd kept = open_to_read(early);
+  close_early();
+  EXPECT_FALSE(open_to_read(early).valid());
+  EXPECT_EQ(errno, ENOENT);
+  EXPECT_EQ(::lseek(kept.get(), 0, SEEK_END), 5);
+  fs::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace bulkhead::model

@@ -1,0 +1,29 @@
+// Files that a worker opens while it is still the daemon's user, because the user that it becomes
+// (worker/sandbox/own_user.hpp) may not open them: the model's, a draft model's, and a chat template. Who opens them
+// later by their paths gets them from here.
+//
+// Only for one thread at a time.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <string>
+#include <vector>
+
+#include "config/base/unique_fd.hpp"
+
+namespace bulkhead::model {
+
+// Opens those that can be opened. Nothing is said of the others: who wants one later gets the error then.
+void open_early(const std::vector<std::string>& paths);
+
+// Opens a file to read it from its begin, by the descriptor of open_early() if there is one. If that fails, the
+// descriptor is not valid, and errno says why.
+UniqueFd open_to_read(const std::string& path);
+// Does what stat() does, for the file that open_to_read() opens.
+bool look_at(const std::string& path, struct stat& status);
+
+// Closes what open_early() has opened. Files that were opened again stay open.
+void close_early();
+
+}  // namespace bulkhead::model

@@ -1,0 +1,19 @@
+// Tries in a child process what might fail half way, so that nothing is left of it in this process.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "config/base/error.hpp"
+
+namespace bulkhead::worker {
+
+// Says who reaps the child. Its exit takes some milliseconds if it has mounts, because the kernel waits until nobody
+// reads them any more.
+enum class Reaps : std::uint8_t { kCaller, kKernel };
+
+// Calls `run` in a child process. Returns what it returned there. Only for a process with one thread.
+Result<std::string> in_child(const std::function<Result<std::string>()>& run, Reaps reaps);
+
+}  // namespace bulkhead::worker
