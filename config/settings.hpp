@@ -104,6 +104,7 @@ struct EngineSettings {
 enum class SandboxMode { kOn, kOff, kLog };
 enum class NamespaceMode { kAuto, kOff };
 enum class ControlGroupMode { kAuto, kOff };
+enum class WorkerUserMode { kAuto, kOff };
 
 struct IsolationSettings {
 #include "config/rows/isolation.inc"

@@ -24,6 +24,7 @@
 #include "config/base/program_options.hpp"
 #include "config/base/unique_fd.hpp"
 #include "config/config.hpp"
+#include "config/template_path.hpp"
 #include "ipc/channel.hpp"
 #include "ipc/exit_codes.hpp"
 #include "worker/engine/engine.hpp"
@@ -35,6 +36,7 @@
 #include "worker/main_sandbox.hpp"
 #include "worker/main_vault.hpp"
 #include "worker/model/gguf.hpp"
+#include "worker/model/opened_files.hpp"
 
 namespace bulkhead::worker {
 namespace {
@@ -42,8 +44,8 @@ namespace {
 constexpr std::chrono::milliseconds kLastWords{1000};
 
 // Returns the only folder that a worker writes to, with mode 0700. Returns an empty path, with a warning, if there is
-// none; pipelines are then compiled at each start.
-std::string cache_folder(const std::string& asked) {
+// none; pipelines are then compiled at each start. The folder belongs to the user that this process is about to become.
+std::string cache_folder(const std::string& asked, const AskedUser& user) {
   namespace fs = std::filesystem;
   const fs::path folder = asked.empty() ? cache_home() : asked;
   if (folder.empty()) {
@@ -62,9 +64,12 @@ std::string cache_folder(const std::string& asked) {
     struct stat status {};
     if (!opened.valid() || ::fstat(opened.get(), &status) != 0) {
       failed();
-    } else if (status.st_uid != ::geteuid()) {
+    } else if (status.st_uid != ::geteuid() && user.id != status.st_uid) {
       error = std::make_error_code(std::errc::operation_not_permitted);
     } else if ((status.st_mode & 0777) != 0700 && ::fchmod(opened.get(), 0700) != 0) {
+      failed();
+    } else if (user.id.has_value() && user.id != status.st_uid &&
+               ::fchown(opened.get(), *user.id, *user.id) != 0) {
       failed();
     }
   }
@@ -226,6 +231,7 @@ int serve(const Arguments& arguments, const config::Settings& settings,
                                         : ipc::kExitLoad,
         status.error());
   }
+  model::close_early();
 
   const engine::EngineOptions options =
       engine_options(settings, loaded, channel.max_record_bytes());
@@ -275,6 +281,13 @@ int serve(const Arguments& arguments, const config::Settings& settings,
   return ipc::kExitStopped;
 }
 
+void open_what_it_reads(const Arguments& arguments) {
+  model::open_early(model::model_files(arguments.model));
+  if (!arguments.draft.empty()) model::open_early(model::model_files(arguments.draft));
+  if (config::is_template_path(arguments.chat_template))
+    model::open_early({arguments.chat_template});
+}
+
 int run(int argc, char** argv) {
   Arguments arguments;
   ProgramOptions options{
@@ -313,6 +326,9 @@ int run(int argc, char** argv) {
   options.flag("--standby", arguments.standby, "take no request before the daemon promotes it");
   options.add("--pid-namespace", arguments.pid_namespace,
               "what the daemon says of the namespace of process ids that it starts workers in");
+  options.add(
+      "--user", arguments.user,
+      "id of the user and the group that it becomes once it is confined, or why there is none");
   options.flag("--vault", arguments.vault,
                "the daemon's first message tells what an earlier process left");
   options.add("--set", arguments.assignments, "a setting, key=value").repeated();
@@ -345,18 +361,21 @@ int run(int argc, char** argv) {
   }
   if (const Status status = stay_on(arguments.cores); !status.ok())
     spdlog::error("models[].cores: {}; it runs on any core", status.error().message());
-  arguments.cache = no_cache ? std::string() : cache_folder(arguments.cache);
-  const Result<std::vector<Protection>> confined_by =
+  const AskedUser user = asked_user(arguments.user);
+  arguments.cache = no_cache ? std::string() : cache_folder(arguments.cache, user);
+  if (user.id.has_value()) open_what_it_reads(arguments);
+  const Result<Confined> confined =
       confine({arguments.model, arguments.chat_template, arguments.draft, arguments.cache,
-               arguments.region, arguments.pid_namespace},
+               arguments.region, arguments.pid_namespace, user},
               settings.isolation);
-  if (!confined_by.ok()) {
+  if (!confined.ok()) {
     spdlog::error(
         "the sandbox could not be put up: {}; --set isolation.sandbox=false serves without it",
-        confined_by.error().message());
+        confined.error().message());
     return ipc::kExitInternal;
   }
-  return serve(arguments, settings, *confined_by);
+  arguments.cache = confined->cache;
+  return serve(arguments, settings, confined->protections);
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ struct Arguments {
   int region = -1;
   std::string cache;          // the cache folder; empty: none
   std::string pid_namespace;  // what the daemon says of it (main_sandbox.hpp)
+  std::string user;           // the same
   bool standby = false;
   bool beside_others = false;  // other workers may need the device's memory, too
   bool vault = false;

@@ -1,8 +1,13 @@
 #include "worker/main_sandbox.hpp"
 
+#include <fcntl.h>
 #include <time.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <charconv>
 #include <chrono>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -21,12 +26,35 @@ BornIn born_in(const std::string& told) {
   return born;
 }
 
+// Warns of files that a setting or a variable names and that only the permissions of files hold back. For the user
+// that the process has become.
+void tell_of_unreadable(const std::string& sandbox_paths, std::uint32_t user) {
+  for (const std::string& path : asked_paths(sandbox_paths)) {
+    if (::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) == 0 || errno != EACCES) continue;
+    spdlog::warn(
+        "sandbox: {} may not be read by the worker's own user, {}: let everybody read it, or --set "
+        "isolation.worker_user=off",
+        path, user);
+  }
+}
+
 }  // namespace
 
-Result<std::vector<Protection>> confine(const ConfinedNeeds& needs,
-                                        const config::IsolationSettings& isolation) {
+AskedUser asked_user(const std::string& told) {
+  AskedUser user;
+  if (told.empty()) return user;
+  std::uint32_t id = 0;
+  const auto [end, error] = std::from_chars(told.data(), told.data() + told.size(), id);
+  if (error == std::errc() && end == told.data() + told.size() && id != 0)
+    user.id = id;
+  else
+    user.gap = told;
+  return user;
+}
+
+Result<Confined> confine(const ConfinedNeeds& needs, const config::IsolationSettings& isolation) {
   if (isolation.sandbox == config::SandboxMode::kOff)
-    return no_protections("isolation.sandbox is false");
+    return Confined{no_protections("isolation.sandbox is false"), needs.cache, {}};
   SandboxRequest request;
   request.paths.readable = driver_paths(isolation.sandbox_paths);
   for (std::string& file : model::model_files(needs.model))
@@ -42,19 +70,24 @@ Result<std::vector<Protection>> confine(const ConfinedNeeds& needs,
   request.more_calls = isolation.sandbox_calls;
   request.namespaces = isolation.namespaces == config::NamespaceMode::kAuto;
   request.born = born_in(needs.pid_namespace);
+  request.user = needs.user;
   const bool logs = isolation.sandbox == config::SandboxMode::kLog;
   if (logs) request.level = SandboxLevel::kLog;
   for (const std::string& unreadable : unreadable_drivers(request.paths.readable))
     spdlog::warn("sandbox: {}", unreadable);
-  BULKHEAD_TRY(const SandboxReport report, enter_sandbox(request));
+  BULKHEAD_TRY(SandboxReport report, enter_sandbox(request));
   for (const std::string& gap : report.gaps)
     spdlog::warn("sandbox: {}", gap);
   if (logs) {
     spdlog::warn(
         "isolation.sandbox is log: this process is not confined; what a sandbox would refuse it "
         "follows in lines with \"would refuse\"");
-    return no_protections("isolation.sandbox is log");
+    return Confined{no_protections("isolation.sandbox is log"), needs.cache, {}};
   }
+  if (report.user.active)
+    tell_of_unreadable(isolation.sandbox_paths, *needs.user.id);
+  else
+    spdlog::info("sandbox: no user id of its own: {}", report.user.gap);
   if (const std::string& gap = report.namespaces.gap; !gap.empty())
     spdlog::info("sandbox: not all namespaces: {}", gap);
   else if (const std::string& why = report.namespaces.root_gap; !why.empty())
@@ -62,7 +95,12 @@ Result<std::vector<Protection>> confine(const ConfinedNeeds& needs,
   if (const std::string& why = report.namespaces.pid_gap;
       !why.empty() && why != report.namespaces.gap)
     spdlog::info("sandbox: no namespace of process ids: {}", why);
-  return protections(report);
+  Confined confined{protections(report), needs.cache, {}};
+  if (!report.unreachable.empty()) {
+    confined.cache_folder = std::move(report.unreachable.front());
+    confined.cache = "/proc/self/fd/" + std::to_string(confined.cache_folder.get());
+  }
+  return confined;
 }
 
 void let_clock_of_files_pass() {

@@ -127,6 +127,8 @@ WorkerOptions Router::worker_options(std::size_t model, std::string name,
   worker.exit_timeout = std::chrono::milliseconds(settings_.isolation.exit_timeout_ms);
   worker.pid_namespace = settings_.isolation.sandbox == config::SandboxMode::kOn &&
                          settings_.isolation.namespaces == config::NamespaceMode::kAuto;
+  if (settings_.isolation.sandbox == config::SandboxMode::kOn)
+    worker.user = settings_.isolation.worker_user;
   worker.vault = settings_.isolation.vault;
   worker.fallback = settings_.gpu_optimizations.graceful_fallback;
   worker.standby = settings_.isolation.standby;

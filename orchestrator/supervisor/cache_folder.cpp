@@ -19,6 +19,7 @@
 #include "config/base/fnv1a.hpp"
 #include "config/base/log.hpp"
 #include "config/base/unique_fd.hpp"
+#include "config/base/worker_users.hpp"
 #include "orchestrator/supervisor/cache_seal.hpp"
 
 namespace bulkhead::orchestrator {
@@ -50,10 +51,11 @@ UniqueFd open_folder(int parent, const char* name) {
   return UniqueFd(::openat(parent, name, kFlags));
 }
 
-// Returns why somebody other than this user can have put something there; empty if nobody else can.
-std::string doubt_about(const struct stat& folder) {
+// Returns why somebody other than this user and `other` can have put something there; empty if nobody else can.
+std::string doubt_about(const struct stat& folder, std::optional<std::uint32_t> other = {}) {
   if (!S_ISDIR(folder.st_mode)) return S_ISLNK(folder.st_mode) ? "it is a link" : "it is no folder";
-  if (folder.st_uid != ::geteuid()) return fmt::format("it belongs to user {}", folder.st_uid);
+  if (folder.st_uid != ::geteuid() && other != folder.st_uid)
+    return fmt::format("it belongs to user {}", folder.st_uid);
   constexpr mode_t kWriteOfOthers = 022;
   if ((folder.st_mode & kWriteOfOthers) != 0)
     return fmt::format("others may write to it (mode {:04o})", folder.st_mode & 07777);
@@ -61,9 +63,9 @@ std::string doubt_about(const struct stat& folder) {
 }
 
 // Returns the same for a path; empty if nothing is at the path.
-std::string doubt_about_path(const std::string& path) {
+std::string doubt_about_path(const std::string& path, std::optional<std::uint32_t> other) {
   struct stat folder {};
-  return ::lstat(path.c_str(), &folder) != 0 ? std::string() : doubt_about(folder);
+  return ::lstat(path.c_str(), &folder) != 0 ? std::string() : doubt_about(folder, other);
 }
 
 // Makes a folder that belongs to this user alone, whatever the umask is, unless it exists. The path's last name must
@@ -222,12 +224,13 @@ void try_for_a_while(LookOnce look) {
 
 void CacheFolder::begin(Check& check) {
   if (path_.empty() || check.begun()) return;
-  check.look_ = look([path = path_](const CacheSeal& seal, Look& look) {
-    look.doubt = doubt_about_path(path);
+  const auto owner = owner_ == Owner::kWorker ? worker_user_ : std::nullopt;
+  check.look_ = look([path = path_, user = worker_user_, owner](const CacheSeal& seal, Look& look) {
+    look.doubt = doubt_about_path(path, user);
     if (!look.doubt.empty()) return;
     std::uint64_t deleted = 0;  // by earlier tries
     try_for_a_while([&] {
-      look.check = seal.check();
+      look.check = seal.check(owner);
       deleted = look.check.deleted += deleted;
       return look.check.ran_short;
     });
@@ -293,7 +296,13 @@ std::string CacheFolder::excess(std::uint64_t most_bytes) {
 
 CacheFolder::CacheFolder(std::string home, std::string name)
     : home_(std::move(home)), name_(std::move(name)) {
-  if (home_.empty()) return;
+  if (!home_.empty()) find_place();
+  // Without a folder the name is unique among this daemon's workers only.
+  worker_user_ = bulkhead::worker_user(
+      path_.empty() ? fmt::format("{} of process {}", name_, ::getpid()) : path_);
+}
+
+void CacheFolder::find_place() {
   if (const std::string doubt = make_own_folder(home_); !doubt.empty()) {
     spdlog::warn(
         "worker {}: {} is no place for its cache folder: {}. Its processes are given none, and "

@@ -9,8 +9,9 @@
 // A successor does not get what a process wrote after its first request, either. A seal vouches for the files that
 // were there before (cache_seal.hpp), and the daemon deletes all others before a process starts.
 //
-// `home` belongs to this user only, and so does each folder in it: none of them is a link or belongs to another user,
-// and nobody else may write to it, whatever the umask.
+// `home` belongs to this user only, and so does each folder in it, unless the worker has a user of its own, which its
+// folder then belongs to: none of them is a link or belongs to another user, and nobody else may write to it, whatever
+// the umask.
 //
 // A worker may have put any number of files there, at any depth, so threads read and delete them. If a daemon ends
 // before its threads have deleted everything, the next daemon deletes the rest.
@@ -28,6 +29,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +45,14 @@ class CacheFolder {
   // The folder of the worker with that name, in `home`. If `home` is empty there is no folder, and each start
   // compiles.
   CacheFolder(std::string home, std::string name);
+
+  // Says whose user the folder and its files belong to: the daemon's, or the worker's own, if it has one. Checks that
+  // begin later accept either, and then give everything to that one. At first it is the daemon's.
+  enum class Owner : std::uint8_t { kDaemon, kWorker };
+  void set_owner(Owner owner) { owner_ = owner; }
+  // Returns the user that is the worker's own (config/base/worker_users.hpp): no other worker's processes are that
+  // user, nor are those of a worker of the same name of another daemon. Empty: the daemon can't change users.
+  std::optional<std::uint32_t> worker_user() const { return worker_user_; }
 
   // One check of the folder by a thread. A check says nothing about files that are written after it began. So each
   // process that is started needs its own check, which must begin when no process that has seen a request can write
@@ -90,6 +100,7 @@ class CacheFolder {
  private:
   using Look = CacheLook;
 
+  void find_place();
   bool claim(const std::string& folder_name);
   void take_away_doubtful(const std::string& doubt);
   template <typename Run>
@@ -99,6 +110,8 @@ class CacheFolder {
 
   std::string home_, name_, path_;
   std::string folder_name_;
+  std::optional<std::uint32_t> worker_user_;
+  Owner owner_ = Owner::kDaemon;
   bool withheld_ = false;  // the last check could not be completed
   UniqueFd lock_;  // invalid if this file system has no locks, or nothing can be created in `home`
   // Null: no seal or measurement is under way, and the outcome of the last one has been read.

@@ -155,7 +155,10 @@ class Walk {
  public:
   // Returns null to go on, or says what is wrong with the entry, which ends the walk.
   using Visit = std::function<const char*(const Entry&)>;
-  explicit Walk(Visit visit) : visit_(std::move(visit)) {}
+  // Is called with the descriptor of each folder, the root among them, before its entries are visited.
+  using Enter = std::function<void(int folder)>;
+  explicit Walk(Visit visit, Enter enter = {})
+      : visit_(std::move(visit)), enter_(std::move(enter)) {}
 
   // Walks through `root`. Returns why the walk ended early; empty if it did not.
   std::string run(const std::string& root) {
@@ -183,6 +186,7 @@ class Walk {
 
   bool into(int folder, const std::string& path, int depth) {
     if (depth > kDeepestFolder) return doubt(path, "too deep");
+    if (enter_) enter_(folder);
     // This descriptor has a position of its own, and closedir() closes it.
     const int again = ::openat(folder, ".", kOpen | O_DIRECTORY);
     DIR* const entries = again < 0 ? nullptr : ::fdopendir(again);
@@ -216,10 +220,21 @@ class Walk {
   }
 
   Visit visit_;
+  Enter enter_;
   std::string doubt_;
   std::uint64_t seen_ = 0;
   bool ran_short_ = false;
 };
+
+// Makes a file or folder belong to a user and its group; empty: this process's. If it fails, the worker can't use the
+// file, and compiles. A file with a second name may be somebody else's.
+void give_to(std::optional<std::uint32_t> owner, int fd) {
+  struct stat status {};
+  const uid_t user = owner.value_or(::geteuid());
+  if (::fstat(fd, &status) != 0 || status.st_uid == user) return;
+  if (S_ISREG(status.st_mode) && status.st_nlink != 1) return;
+  (void)!::fchown(fd, user, owner.value_or(::getegid()));
+}
 
 constexpr const char* kOdd = "neither a file nor a folder";
 constexpr const char* kNoDescriptor = "there is no descriptor or memory to open it";
@@ -272,7 +287,7 @@ Result<std::map<std::string, CacheSeal::Vouched>> CacheSeal::read() const {
   return all;
 }
 
-CacheSeal::Check CacheSeal::check() const {
+CacheSeal::Check CacheSeal::check(std::optional<std::uint32_t> owner) const {
   Check result;
   const Result<std::map<std::string, Vouched>> sealed = read();
   const Result<Key> key = this->key();
@@ -288,17 +303,20 @@ CacheSeal::Check CacheSeal::check() const {
       return false;
     const UniqueFd fd(::openat(entry.folder, entry.name, kOpen));
     ran_short = !fd.valid() && is_want(errno);
-    return fd.valid() &&
-           mac.of(name_, entry.path, fd.get(), known->second.bytes) == known->second.mac;
+    const bool good =
+        fd.valid() && mac.of(name_, entry.path, fd.get(), known->second.bytes) == known->second.mac;
+    if (good) give_to(owner, fd.get());
+    return good;
   };
-  Walk walk([&](const Entry& entry) -> const char* {
+  const auto visit = [&](const Entry& entry) -> const char* {
     if (!S_ISREG(entry.status.st_mode)) return kOdd;
     const bool good = vouched_for(entry);
     if (ran_short) return kNoDescriptor;
     ++(good ? result.kept : result.deleted);
     if (good || ::unlinkat(entry.folder, entry.name, 0) == 0 || errno == ENOENT) return nullptr;
     return "can't be deleted";
-  });
+  };
+  Walk walk(visit, [owner](int folder) { give_to(owner, folder); });
   std::string doubt = walk.run(folder());
   ran_short |= walk.ran_short();
   if (!ran_short) result.doubt = std::move(doubt);

@@ -21,6 +21,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,9 @@ class CacheSeal {
     // early; it deleted no file that it could not read, and files that it did not reach are neither kept nor deleted.
     bool ran_short = false;
   };
-  // Deletes each file for which the seal does not vouch.
-  Check check() const;
+  // Deletes each file for which the seal does not vouch. What is left belongs to the user and group `owner` afterwards;
+  // empty: to this process's.
+  Check check(std::optional<std::uint32_t> owner = {}) const;
   // Makes a new seal of the files that have not changed since `before` (CLOCK_REALTIME), of at most kMostSealedBytes
   // together. If a file's size and time are those in the old seal, it takes over the old HMAC and does not read the
   // file; if that file has changed nevertheless, its HMAC is wrong and the next check deletes it. Returns the number

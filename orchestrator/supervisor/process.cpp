@@ -1,8 +1,12 @@
 #include "orchestrator/supervisor/process.hpp"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/fsuid.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,6 +51,41 @@ void prefer_as_victim(pid_t pid) {
 // Indexes of fields of /proc/PID/stat behind the process's name, which may hold any characters.
 constexpr std::size_t kStatState = 0, kStatFlags = 6, kStatUserTime = 11, kStatSystemTime = 12,
                       kStatThreads = 17, kStatMemory = 20, kStatExitCode = 49;
+
+bool may_trace_everybody() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2] = {};
+  return ::syscall(SYS_capget, &header, sets) == 0 &&
+         (sets[0].effective >> CAP_SYS_PTRACE & 1) != 0;
+}
+
+// The kernel tells a process's exit code only to processes that may trace it: those of its user, or those with
+// CAP_SYS_PTRACE, which a container's superuser often lacks. Without it this thread looks at a file of /proc as the
+// file's owner.
+class AsOwnerOf {
+ public:
+  explicit AsOwnerOf(const std::string& path) {
+    struct stat file {};
+    if (may_trace_everybody() || ::stat(path.c_str(), &file) != 0 || file.st_uid == ::geteuid())
+      return;
+    dumpable_ = ::prctl(PR_GET_DUMPABLE);
+    ::setfsgid(file.st_gid);
+    ::setfsuid(file.st_uid);
+  }
+  AsOwnerOf(const AsOwnerOf&) = delete;
+  AsOwnerOf& operator=(const AsOwnerOf&) = delete;
+  ~AsOwnerOf() {
+    if (dumpable_ < 0) return;
+    ::setfsuid(::geteuid());
+    ::setfsgid(::getegid());
+    // The kernel has cleared it with the first change. Without it children can't open this process's /proc/PID/fd, by
+    // which they start the worker program.
+    if (dumpable_ == 1) ::prctl(PR_SET_DUMPABLE, 1);
+  }
+
+ private:
+  int dumpable_ = -1;  // before; -1: nothing was changed
+};
 
 std::vector<std::string> stat_fields(const std::string& path) {
   std::ifstream file(path);
@@ -242,7 +281,9 @@ std::optional<Exit> Process::stopped() const {
   if (pid_ < 0) return std::nullopt;
   const std::string leader = std::to_string(pid_);
   const auto stat_of = [&](const std::string& thread) {
-    return stat_fields(fmt::format("/proc/{}/task/{}/stat", pid_, thread));
+    const std::string path = fmt::format("/proc/{}/task/{}/stat", pid_, thread);
+    const AsOwnerOf owner(path);
+    return stat_fields(path);
   };
   // A thread that is ending starts no other thread, so a second look shows whether one was missed.
   const std::set<std::string> seen = threads_of(pid_);

@@ -61,7 +61,9 @@ Worker::Worker(EventLoop& loop, WorkerOptions options, WorkerEvents& events)
              .may_start = [this] { return may_start(); }}),
       restart_timer_(loop),
       retry_timer_(loop),
-      cache_timer_(loop) {}
+      cache_timer_(loop) {
+  choose_owner_of_cache();
+}
 
 Worker::~Worker() = default;
 
@@ -69,9 +71,16 @@ void Worker::start() {
   start_process();
 }
 
+// The processes that are started from now on must be able to write to the folder.
+void Worker::choose_owner_of_cache() {
+  const bool own = options_.user == config::WorkerUserMode::kAuto;
+  cache_.set_owner(own ? CacheFolder::Owner::kWorker : CacheFolder::Owner::kDaemon);
+}
+
 // Makes the worker what replace() wanted. The new worker has yet to show that it can serve.
 void Worker::become_next() {
   options_ = *std::exchange(next_options_, std::nullopt);
+  choose_owner_of_cache();
   ever_ready_ = without_units_ = false;
   ready_ = {};
   vault_.drop("the worker becomes another one");
@@ -373,6 +382,7 @@ void Worker::configure(WorkerOptions options) {
     return;
   }
   options_ = std::move(options);
+  choose_owner_of_cache();
   if (without_units_) leave_units_out();
   if (serves(state_) && !unload_after_drain_) pool_.keep(options_.standby);
 }

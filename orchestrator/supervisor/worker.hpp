@@ -202,6 +202,7 @@ class Worker : private ProcessEvents {
   void end_after_drain();
   void unloaded();
   void become_next();
+  void choose_owner_of_cache();
   // Who tells the receiver of a change: set_state() at once, or its caller, which has more to do or to report first.
   enum class Tell { kNow, kByCaller };
   // No other function assigns state_.

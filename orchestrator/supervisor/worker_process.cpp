@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "config/base/log.hpp"
+#include "config/base/worker_users.hpp"
 #include "orchestrator/supervisor/worker_log.hpp"
 
 namespace bulkhead::orchestrator {
@@ -22,6 +23,13 @@ constexpr milliseconds kExitAfterShutdown{5000};
 constexpr std::size_t kMaxCancelled = 65536;
 Error violation(std::string what) {
   return Error(ErrorCode::kCorrupt, std::move(what));
+}
+
+// The id of the user that a confined process becomes, or why it has none of its own.
+std::string words_for_user(config::WorkerUserMode mode, const CacheFolder& cache) {
+  if (mode == config::WorkerUserMode::kOff) return "isolation.worker_user is off";
+  const std::optional<std::uint32_t> user = cache.worker_user();
+  return user.has_value() ? std::to_string(*user) : worker_users_gap();
 }
 
 }  // namespace
@@ -69,6 +77,8 @@ Status WorkerProcess::start(StartFiles files) {
   BULKHEAD_TRY(ipc::ChannelPair pair, ipc::make_channel_pair(options_.ipc, vault_.closer()));
   std::vector<std::string> arguments = options_.arguments;
   std::ranges::move(cache_.arguments(), std::back_inserter(arguments));
+  if (options_.user.has_value())
+    arguments.insert(arguments.end(), {"--user", words_for_user(*options_.user, cache_)});
   if (standby_) arguments.push_back("--standby");
   asked_for_vault_ = options_.vault;
   if (asked_for_vault_) arguments.push_back("--vault");

@@ -9,6 +9,7 @@
 //   BULKHEAD_DRIVER_I386    this kernel knows the 32-bit system calls
 //   BULKHEAD_DRIVER_HIDDEN  the worker may have namespaces, which hide others' files
 //   BULKHEAD_DRIVER_LOOKS   it does no harm, and only says what it can learn about files
+//   BULKHEAD_DRIVER_WHO     it does no harm, and only says which user it is, and whether that user reads the file
 //
 // With only BULKHEAD_DRIVER_ASKS, which names a file, it does no harm: it makes a call that is in no table and reads
 // that file, each twice, so that the test sees what a sandbox that only logs writes about them.
@@ -136,14 +137,19 @@ struct Surroundings {
   Surroundings() { CPU_SET(0, &cpus); }
 
   const std::string file = variable("BULKHEAD_DRIVER_FILE"),
-                    model = variable("BULKHEAD_DRIVER_MODEL"),
-                    cache = variable("BULKHEAD_DRIVER_CACHE"), own = cache + "/own",
-                    daemon = "/proc/" + std::to_string(other());
+                    model = variable("BULKHEAD_DRIVER_MODEL"), cache = cache_folder(),
+                    own = cache + "/own", daemon = "/proc/" + std::to_string(other());
   const int mine = ::open(own.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   const int readable = ::open(model.c_str(), O_RDONLY | O_CLOEXEC);
   const pid_t parent = other();
   cpu_set_t cpus{};
 
+  // A worker that is a user of its own may not find the way to its cache folder by the usual path.
+  static std::string cache_folder() {
+    const std::string usual = variable("BULKHEAD_DRIVER_CACHE");
+    struct stat folder {};
+    return ::stat(usual.c_str(), &folder) == 0 ? usual : variable("MESA_SHADER_CACHE_DIR");
+  }
   // The daemon. In a namespace of process ids it has no number, and the first process there takes its place.
   static pid_t other() { return std::max(::getppid(), 1); }
   long of_daemon(const char* name, int flags) const { return opened(daemon + name, flags); }
@@ -421,11 +427,32 @@ void look() {
                                            : std::strerror(errno)));
 }
 
+// ---- which user it is ----
+
+void tell_who() {
+  std::FILE* const status = std::fopen("/proc/self/status", "re");
+  for (char line[512]; status != nullptr && std::fgets(line, sizeof line, status) != nullptr;) {
+    for (const char* name : {"Uid:", "Gid:", "Groups:", "Cap", "NoNewPrivs:"}) {
+      if (std::strncmp(line, name, std::strlen(name)) == 0)
+        say(std::string(line, std::strcspn(line, "\n")));
+    }
+  }
+  if (status != nullptr) std::fclose(status);
+  for (const std::string& file :
+       {variable("BULKHEAD_DRIVER_FILE"), variable("BULKHEAD_DRIVER_WHO")}) {
+    const long fd = opened(file, O_RDONLY);
+    say("reading " + file + ": " + (fd < 0 ? std::strerror(errno) : "done"));
+  }
+  const long back = ::setuid(0);
+  say("becoming the superuser: " + std::string(back < 0 ? std::strerror(errno) : "done"));
+}
+
 __attribute__((constructor)) void loaded() {
   if (const char* const file = std::getenv("BULKHEAD_DRIVER_ASKS"); file != nullptr)
     return ask_twice(file);
   if (std::getenv("BULKHEAD_DRIVER_FILE") == nullptr) return;
   if (std::getenv("BULKHEAD_DRIVER_LOOKS") != nullptr) return look();
+  if (std::getenv("BULKHEAD_DRIVER_WHO") != nullptr) return tell_who();
   const int acts = try_acts(), calls = try_every_number();
   say("done: " + std::to_string(acts) + " acts and " + std::to_string(calls) +
       " calls went through");

@@ -2,6 +2,7 @@
 // must be refused. worker/sandbox/allowed_calls.cpp lists what it may call, and
 // tests/unit/sandbox/allowed_calls_test.cpp reviews that list.
 #include <linux/landlock.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <tuple>
 
 #include "tests/integration/tool.hpp"
+#include "tests/support/signals.hpp"
 #include "worker/sandbox/allowed_calls.hpp"
 #include "worker/sandbox/sandbox.hpp"
 
@@ -52,6 +54,8 @@ class HostileDriver : public testing::Test {
   HostileDriver() {
     char name[] = "/tmp/bulkhead-driver-XXXXXX";
     folder_ = ::mkdtemp(name);
+    // Drivers, and what leads to them, are for everybody. The model's file is not.
+    fs::permissions(folder_, fs::perms(0755));
     std::ofstream(folder_ / "secret") << "secret";
     fs::permissions(folder_ / "secret", fs::perms::owner_read | fs::perms::owner_write);
     fs::create_symlink("secret", folder_ / "secret-link");
@@ -175,9 +179,73 @@ TEST_F(HostileDriver, LearnsAboutFilesOutsideWithoutNamespaces) {
       {"isolation.sandbox_paths=" + (folder_ / "driver").string(), "isolation.namespaces=off"},
       {{"BULKHEAD_DRIVER_LOOKS", "1"}});
   const auto [outside, asked] = learnt(log, "outside");
-  EXPECT_EQ(outside, asked) << log;
+  // Not through a folder that its own user may not search.
+  if (worker::sandbox_support().user.active)
+    EXPECT_GT(outside, 30) << log;
+  else
+    EXPECT_EQ(outside, asked) << log;
   EXPECT_GT(asked, 30) << log;
   EXPECT_NE(log.find("driver: a link outside: read"), std::string::npos) << log;
+}
+
+std::string value_of(const std::string& log, const std::string& name) {
+  const std::size_t at = log.find("driver: " + name);
+  if (at == std::string::npos) return "not told";
+  const std::size_t begin = log.find_first_not_of(" \t", at + 8 + name.size());
+  return log.substr(begin, log.find_first_of(" \t\n", begin) - begin);
+}
+
+// A setting lets it look everywhere below the folder: only the permissions of files are left.
+TEST_F(HostileDriver, IsAnotherUserThanTheDaemon) {
+  if (const worker::OwnUser own = worker::sandbox_support().user; !own.active)
+    GTEST_SKIP() << "workers get no user of their own here: " << own.gap;
+  const fs::path other = folder_ / "bulkhead" / "other-0";
+  fs::create_directories(other);
+  fs::permissions(other.parent_path(), fs::perms::owner_all);
+  fs::permissions(other, fs::perms::owner_all);
+  std::ofstream(other / "kernel") << "x";
+  ASSERT_EQ(::chown(other.c_str(), 60000, 60000), 0);
+  const auto look = [&](std::vector<std::string> settings) {
+    settings.push_back("isolation.sandbox_paths=" + folder_.string());
+    return log_of_attack(settings, {{"BULKHEAD_DRIVER_WHO", (other / "kernel").string()}});
+  };
+  for (const char* namespaces : {"auto", "off"}) {
+    const std::string log = look({"isolation.namespaces="s + namespaces});
+    const std::string user = value_of(log, "Uid:");
+    EXPECT_TRUE(std::stoul(user) >= 60706) << log;
+    EXPECT_EQ(value_of(log, "Gid:"), user);
+    for (const char* set : {"CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"})
+      EXPECT_EQ(value_of(log, set), "0000000000000000") << set << log;
+    EXPECT_EQ(value_of(log, "NoNewPrivs:"), "1");
+    EXPECT_EQ(count(log, "driver: reading"), 2) << log;
+    EXPECT_EQ(count(log, ": Permission denied\n"), 2) << log;
+    EXPECT_NE(log.find("driver: becoming the superuser: Operation not permitted"),
+              std::string::npos)
+        << log;
+    struct stat cache {};
+    ASSERT_EQ(::stat((folder_ / "bulkhead" / "m-0").c_str(), &cache), 0);
+    EXPECT_EQ(std::to_string(cache.st_uid), user);
+    EXPECT_EQ(cache.st_mode & 07777, 0700U);
+  }
+  // The folder comes back to the daemon's user, and its worker sees what that one may see.
+  const std::string log = look({"isolation.worker_user=off"});
+  EXPECT_EQ(value_of(log, "Uid:"), "0");
+  EXPECT_EQ(count(log, ": done\n"), 2) << log;
+  struct stat cache {};
+  ASSERT_EQ(::stat((folder_ / "bulkhead" / "m-0").c_str(), &cache), 0);
+  EXPECT_EQ(cache.st_uid, 0U);
+}
+
+TEST_F(HostileDriver, ThatItsUserMayNotReadIsNamedInTheLog) {
+  if (const worker::OwnUser own = worker::sandbox_support().user; !own.active)
+    GTEST_SKIP() << "workers get no user of their own here: " << own.gap;
+  fs::permissions(folder_ / "driver" / "libhostile.so", fs::perms(0700));
+  const std::string log =
+      log_of_attack({"isolation.sandbox_paths=" + (folder_ / "driver").string()},
+                    {{"BULKHEAD_DRIVER_LOOKS", "1"}});
+  EXPECT_EQ(log.find("driver: outside"), std::string::npos) << log;
+  EXPECT_NE(log.find("libhostile.so may not be read by the worker's own user"), std::string::npos)
+      << log;
 }
 
 TEST_F(HostileDriver, IsNotReadUnlessASettingAllowsItsFolder) {
@@ -237,6 +305,13 @@ TEST(Protections, OfAWorkerAreToldAsTheyAre) {
     EXPECT_EQ(told["landlock"]["active"], kernel.files);
     EXPECT_EQ(told["seccomp"]["active"], kernel.system_calls);
     EXPECT_EQ(told["limits"]["active"], true);
+    struct stat process {};
+    EXPECT_EQ(::stat(("/proc/" + worker["pid"].dump()).c_str(), &process), 0);
+    EXPECT_EQ(told["user_id"]["active"], kernel.user.active);
+    EXPECT_EQ(told["user_id"]["active"], process.st_uid != ::geteuid());
+    std::error_code refused;
+    if (fs::read_symlink("/proc/" + worker["pid"].dump() + "/ns/net", refused).empty())
+      GTEST_SKIP() << "this process may not look at the worker's namespaces: " << refused.message();
     const bool wanted = namespaces == "auto"s;
     EXPECT_EQ(told["network_namespace"]["detail"] == "isolation.namespaces is off", !wanted);
     for (const auto& [name, file, possible] :
@@ -260,6 +335,50 @@ TEST(Protections, OfAWorkerAreToldAsTheyAre) {
   };
   run("auto");
   run("off");
+}
+
+// The superuser alone may read the model's file and the template, and search the folder of both. A successor reads them
+// again.
+TEST(OwnUser, ServesWhatOnlyTheSuperuserMayRead) {
+  if (const worker::OwnUser own = worker::sandbox_support().user; !own.active)
+    GTEST_SKIP() << "workers get no user of their own here: " << own.gap;
+  char name[] = "/tmp/bulkhead-own-user-XXXXXX";
+  const fs::path folder = ::mkdtemp(name);
+  fs::copy_file(BULKHEAD_MODEL, folder / "model.gguf");
+  fs::permissions(folder / "model.gguf", fs::perms::owner_read);
+  std::ofstream(folder / "chat.jinja") << "{% for m in messages %}{{ m.content }}{% endfor %}";
+  fs::permissions(folder / "chat.jinja", fs::perms::owner_read);
+  for (const char* namespaces : {"auto", "off"}) {
+    Daemon::Options options;
+    for (const std::string& setting :
+         {"models.0.path=" + (folder / "model.gguf").string(), "models.0.name=m"s,
+          "models.0.chat_template=" + (folder / "chat.jinja").string(), "isolation.vault=false"s,
+          "isolation.namespaces="s + namespaces})
+      options.arguments.insert(options.arguments.end(), {"--set", setting});
+    options.computing_workers = {"m-0"};
+    Daemon daemon(BULKHEADD, options);
+    ASSERT_NE(daemon.wait_until_listening(), 0) << daemon.log();
+    const json before = worker_of(daemon);
+    struct stat process {};
+    ASSERT_EQ(::stat(("/proc/" + before["pid"].dump()).c_str(), &process), 0);
+    EXPECT_NE(process.st_uid, ::geteuid());
+    send_signal(before["pid"].get<pid_t>(), SIGKILL);
+    const json request = {{"model", "m"},
+                          {"max_tokens", 3},
+                          {"messages", {{{"role", "user"}, {"content", "Hello"}}}}};
+    const auto answer =
+        HttpClient(daemon.port()).request("POST", "/v1/chat/completions", request.dump());
+    EXPECT_EQ(answer.status, 200) << answer.body << daemon.log();
+    const json after = worker_of(daemon);
+    EXPECT_NE(after["pid"], before["pid"]);
+    EXPECT_EQ(after["last_death"], "killed by signal 9 (SIGKILL)");
+    struct stat successor {};
+    ASSERT_EQ(::stat(("/proc/" + after["pid"].dump()).c_str(), &successor), 0);
+    EXPECT_EQ(successor.st_uid, process.st_uid);
+    daemon.signal(SIGTERM);
+    EXPECT_EQ(daemon.wait_for_exit(), 0);
+  }
+  fs::remove_all(folder);
 }
 
 // `bulkhead doctor` says about a worker of this machine what /v1/workers then says about a real one, and what the

@@ -83,6 +83,17 @@ std::vector<std::string> driver_paths(const std::string& more) {
   return paths;
 }
 
+std::vector<std::string> asked_paths(const std::string& more) {
+  std::vector<std::string> paths = entries_of(more);
+  for (const char* variable : kDriverVariables) {
+    for (std::string& manifest : entries_in(variable)) {
+      if (const auto library = library_of(manifest); library) paths.push_back(library->string());
+      paths.push_back(std::move(manifest));
+    }
+  }
+  return paths;
+}
+
 std::vector<std::string> unreadable_drivers(const std::vector<std::string>& readable) {
   std::vector<std::string> sentences;
   for (const char* variable : kDriverVariables) {

@@ -5,6 +5,7 @@
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -48,10 +49,10 @@ Status confine_calls(const SandboxRequest& request) {
   return loaded.ok() ? Status() : Status(loaded.error());
 }
 
-// A superuser's process keeps the capabilities that open files, because Landlock decides which files it opens. The
-// process drops the others, some of which would show it other processes past Landlock (CAP_PERFMON reads any
-// process's environment). In a user namespace the process drops all capabilities, because they would be over the
-// namespace itself.
+// For a process that keeps its user. A superuser's keeps the capabilities that open files, because Landlock decides
+// which files it opens. The process drops the others, some of which would show it other processes past Landlock
+// (CAP_PERFMON reads any process's environment). In a user namespace the process drops all capabilities, because they
+// would be over the namespace itself.
 Status drop_capabilities(const Namespaces& namespaces) {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct sets[2] = {};
@@ -139,10 +140,44 @@ SandboxReport filter_support() {
   return report;
 }
 
+std::string and_groups(const OwnUser& user) {
+  std::string words;
+  for (const gid_t group : user.groups)
+    words += (words.empty() ? ", and the groups of GPUs' nodes: " : ", ") + std::to_string(group);
+  return words;
+}
+
+std::vector<UniqueFd> folders(const std::vector<std::string>& paths) {
+  std::vector<UniqueFd> open;
+  for (const std::string& path : paths)
+    open.emplace_back(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  return open;
+}
+
+bool all_reachable(const std::vector<std::string>& folders) {
+  return std::ranges::all_of(folders, [](const std::string& path) {
+    return ::faccessat(AT_FDCWD, path.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
+  });
+}
+
+// Where the directories of /proc and of the private root are made, their modes must not depend on the daemon's umask:
+// another user than their maker must find a way through them.
+class OpenUmask {
+ public:
+  OpenUmask() : before_(::umask(022)) {}
+  OpenUmask(const OpenUmask&) = delete;
+  OpenUmask& operator=(const OpenUmask&) = delete;
+  ~OpenUmask() { ::umask(before_); }
+
+ private:
+  mode_t before_;
+};
+
 }  // namespace
 
 SandboxReport sandbox_support() {
   SandboxReport report = filter_support();
+  report.user = own_user_support();
   report.namespaces = namespace_support({driver_paths(), {}});
   return report;
 }
@@ -157,8 +192,12 @@ std::vector<Protection> protections(const SandboxReport& report) {
        report.files ? "version " + std::to_string(report.landlock_version) : "the kernel has none"},
       {"seccomp", report.system_calls,
        report.system_calls ? "the system calls of one table" : "the kernel has no filters"},
+      {"user_id", report.user.active,
+       report.user.active ? "a user and a group that nobody else has" + and_groups(report.user)
+                          : report.user.gap},
       {"limits", true,
-       "no core file, bounded descriptors and threads, no capability but for files"},
+       std::string("no core file, bounded descriptors and threads, no capability") +
+           (report.user.active ? "" : " but for files")},
       {"network_namespace", own.network, told(own.network, "no interface")},
       {"ipc_namespace", own.ipc, told(own.ipc, "no object of others")},
       {"mount_namespace", own.mounts, told(own.mounts, "/proc shows no other process")},
@@ -189,20 +228,29 @@ Result<SandboxReport> enter_sandbox(const SandboxRequest& request) {
   // kernel then compares the count of all of the user's processes with this limit, too (ucounts, Linux 5.14).
   BULKHEAD_RETURN_IF_ERROR(limit_resources(request.born));
   if (request.namespaces && request.level == SandboxLevel::kHold) {
+    const OpenUmask passable;
     BULKHEAD_TRY(report.namespaces, enter_namespaces(proc_paths(), request.paths, request.born));
   } else {
     report.namespaces.gap = report.namespaces.root_gap = report.namespaces.pid_gap =
         "isolation.namespaces is off";
   }
-  BULKHEAD_RETURN_IF_ERROR(drop_capabilities(report.namespaces));
   if (request.level == SandboxLevel::kLog) {
+    BULKHEAD_RETURN_IF_ERROR(drop_capabilities(report.namespaces));
     if (!report.system_calls)
       return Error(ErrorCode::kUnsupported,
                    "the kernel has no seccomp filters, which its log needs");
     BULKHEAD_RETURN_IF_ERROR(confine_calls(request));
     return report;
   }
+  // Landlock's rules come first, because a user of its own may not find the way to each file that they name.
   if (report.files) BULKHEAD_RETURN_IF_ERROR(confine_files(request.paths, report.landlock_version));
+  report.user.gap = request.user.gap;
+  if (request.user.id.has_value()) {
+    report.unreachable = folders(request.paths.writable);
+    BULKHEAD_TRY(report.user, enter_own_user(*request.user.id));
+    if (all_reachable(request.paths.writable)) report.unreachable.clear();
+  }
+  if (!report.user.active) BULKHEAD_RETURN_IF_ERROR(drop_capabilities(report.namespaces));
   if (report.system_calls) BULKHEAD_RETURN_IF_ERROR(confine_calls(request));
   return report;
 }

@@ -10,18 +10,24 @@
 //              drivers try some of them and continue without. No socket, no other program, no other process, no
 //              change of a file's mode, owner or times, no resizing of the channel's region.
 //
+//   user id    the worker is a user that nobody else is, where the daemon may change ids (own_user.hpp), and has no
+//              capability: what the other layers leave, the permissions of files and processes hold back.
+//
 // All layers last as long as the process and everything that it starts, and nothing can undo them. They don't prevent
 // the worker from reading what drivers must read, computing, filling the log, or using up the GPU. Without a private
 // root they don't prevent it from asking whether a file exists and how large it is (stat), either.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "config/base/error.hpp"
+#include "config/base/unique_fd.hpp"
 #include "worker/sandbox/files.hpp"
 #include "worker/sandbox/namespaces.hpp"
+#include "worker/sandbox/own_user.hpp"
 
 namespace bulkhead::worker {
 
@@ -30,6 +36,10 @@ struct SandboxReport {
   bool system_calls = false;  // seccomp
   int landlock_version = 0;   // 0: none
   Namespaces namespaces;
+  OwnUser user;
+  // Descriptors (O_PATH) of the writable folders, in order, if the process has become another user that can't reach
+  // them by their paths. They lead to no place outside a private root.
+  std::vector<UniqueFd> unreachable;
   std::vector<std::string> gaps;  // in words: what this kernel can't prevent
 };
 // Returns what this kernel offers; changes nothing.
@@ -37,7 +47,8 @@ SandboxReport sandbox_support();
 
 // One of the protections that `bulkhead doctor` and /v1/workers list.
 struct Protection {
-  // "landlock", "seccomp", "limits", a kind of namespace, "private_root", or "cgroup", which only the daemon reports
+  // "landlock", "seccomp", "user_id", "limits", a kind of namespace, "private_root", or "cgroup", which only the
+  // daemon reports
   std::string name;
   bool active = false;
   std::string detail;  // what the protection is, or why it is not active
@@ -52,6 +63,12 @@ enum class SandboxLevel : std::uint8_t {
   kLog,  // refuses nothing, and logs what kHold would refuse, each kind once
 };
 
+// The user that a worker becomes.
+struct AskedUser {
+  std::optional<std::uint32_t> id;                     // empty: it stays the daemon's
+  std::string gap = "the daemon did not ask for one";  // why `id` is empty
+};
+
 struct SandboxRequest {
   SandboxPaths paths;
   // The channel's region; -1 if there is none. For a region that is not sealed the filter refuses resizing by its
@@ -60,6 +77,7 @@ struct SandboxRequest {
   std::string more_calls;  // names of system calls to allow in addition to the table's
   bool namespaces = true;  // enters the namespaces that the kernel allows
   BornIn born;             // those in which the process is already
+  AskedUser user;
   SandboxLevel level = SandboxLevel::kHold;
 };
 
@@ -71,6 +89,8 @@ Result<SandboxReport> enter_sandbox(const SandboxRequest& request);
 // Returns what Vulkan's loader and drivers read on this machine, by the environment and by convention, and the paths
 // in `more`, which are separated by colons.
 std::vector<std::string> driver_paths(const std::string& more = {});
+// Returns those of these paths that a user has named: `more`, and drivers' manifests and libraries in the environment.
+std::vector<std::string> asked_paths(const std::string& more);
 // Returns a sentence for each driver that the environment names (VK_DRIVER_FILES) and that is in none of `readable`.
 // It names the driver and the setting that allows it.
 std::vector<std::string> unreadable_drivers(const std::vector<std::string>& readable);

@@ -364,5 +364,35 @@ TEST_F(Seal, FolderThatTakesTooMuchIsTold) {
   }
 }
 
+// The worker may have got a user of its own, or lost it, since it wrote them.
+TEST_F(Seal, WhatItVouchesForIsGivenToTheWorkersUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only the superuser can give files away";
+  constexpr uid_t kWorker = 61000;
+  ASSERT_EQ(::link((folder() / "pipelines.bin").c_str(), (home_ / "second name").c_str()), 0);
+  seal();
+  const auto owner = [&](const std::string& file) {
+    struct stat status {};
+    EXPECT_EQ(::lstat((folder() / file).c_str(), &status), 0) << file;
+    return status.st_uid;
+  };
+  for (const uid_t user : {kWorker, kWorker, uid_t{0}}) {
+    const CacheSeal::Check check =
+        seal_.check(user == 0 ? std::nullopt : std::optional<std::uint32_t>(user));
+    EXPECT_EQ(check.kept, 3U);
+    for (const char* file : {"", "mesa", "mesa/ab", "mesa/ab/kernel one", "mesa/cd/empty"})
+      EXPECT_EQ(owner(file), user) << file;
+    EXPECT_EQ(owner("pipelines.bin"), 0U) << "it has a second name";
+    seal();
+  }
+  // A third user's folder counts as anybody's.
+  ASSERT_EQ(::chown(folder().c_str(), kWorker + 1, kWorker + 1), 0);
+  CacheFolder cache(home_.string(), "w0");
+  cache.set_owner(CacheFolder::Owner::kWorker);
+  CacheFolder::Check check;
+  while (!cache.passed(check)) {
+  }
+  EXPECT_FALSE(fs::exists(folder()));
+}
+
 }  // namespace
 }  // namespace bulkhead::orchestrator
