@@ -80,28 +80,27 @@ TEST_F(OwnUserTest, IsHeldBackWhereLandlockAllowsMore) {
                                          std::pair(false, 0755U), std::pair(false, 0700U)}) {
     fs::permissions(folder_, fs::perms(mode));
     const bool closed = mode == 0700, asks = namespaces;
-    EXPECT_EQ(in_child([&]() -> std::string {
-                ::umask(0077);
-                SandboxRequest request;
-                request.paths.readable = driver_paths(folder_.string());
-                request.paths.writable = {(folder_ / "cache").string()};
-                request.namespaces = asks;
-                request.user.id = kId;
-                const auto entered = enter_sandbox(request);
-                if (!entered.ok()) return entered.error().message();
-                std::string cache = folder_ / "cache";
-                if (!entered->unreachable.empty())
-                  cache = "/proc/self/fd/" + std::to_string(entered->unreachable.front().get());
-                return unless(entered->user.active, entered->user.gap.c_str()) +
-                       unless(entered->unreachable.empty() == !closed,
-                              "a descriptor of its folder") +
-                       unless(opens("/proc/self/maps") && opens("/proc/sys/kernel/ostype"),
-                              "/proc") +
-                       unless(opens("/usr/bin/env"), "/usr") +
-                       unless(!opens(folder_ / "secret"), "another user's file") +
-                       unless(opens(cache + "/new", O_WRONLY | O_CREAT), "its folder");
-              }),
-              "")
+    EXPECT_EQ(
+        in_child([&]() -> std::string {
+          ::umask(0077);
+          SandboxRequest request;
+          request.paths.readable = driver_paths(folder_.string());
+          request.paths.writable = {(folder_ / "cache").string()};
+          request.namespaces = asks;
+          request.user.id = kId;
+          const auto entered = enter_sandbox(request);
+          if (!entered.ok()) return entered.error().message();
+          std::string cache = folder_ / "cache";
+          if (!entered->unreachable.empty())
+            cache = "/proc/self/fd/" + std::to_string(entered->unreachable.front().get());
+          return unless(entered->user.active, entered->user.gap.c_str()) +
+                 unless(entered->unreachable.empty() == !closed, "a descriptor of its folder") +
+                 unless(opens("/proc/self/maps") && opens("/proc/sys/kernel/ostype"), "/proc") +
+                 unless(opens("/usr/bin/env"), "/usr") +
+                 unless(!opens(folder_ / "secret"), "another user's file") +
+                 unless(opens(cache + "/new", O_WRONLY | O_CREAT), "its folder");
+        }),
+        "")
         << namespaces << mode;
   }
 }
