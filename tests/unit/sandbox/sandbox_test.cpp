@@ -46,7 +46,7 @@ int failed(bool yes) {
 
 constexpr int kNoSandbox = 120, kKilled = 121;
 
-int in_child(const std::function<int()>& run) {
+int code_of_child(const std::function<int()>& run) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(run());
   int status = 0;
@@ -74,7 +74,7 @@ class Sandbox : public testing::Test {
 
   // If `namespaces` is false, the process has only Landlock and seccomp, as on a kernel that refuses namespaces.
   int confined(const Attempt& attempt, int region = -1, bool namespaces = false) const {
-    return in_child([&] {
+    return code_of_child([&] {
       SandboxRequest request;
       request.paths.readable = driver_paths();
       request.paths.readable.push_back(model().string());
@@ -89,7 +89,7 @@ class Sandbox : public testing::Test {
     const int error = confined(attempt, region);
     EXPECT_TRUE(error == EPERM || error == EACCES)
         << what << ": " << error << " (" << std::strerror(error) << ")";
-    EXPECT_EQ(in_child(attempt), 0) << what << " fails without a sandbox, too";
+    EXPECT_EQ(code_of_child(attempt), 0) << what << " fails without a sandbox, too";
   }
   // Makes the attempt twice, without namespaces and with namespaces and a private root. Both must succeed.
   void expect_allowed(const Attempt& attempt) const {
@@ -201,7 +201,7 @@ TEST_F(Sandbox, NothingReachesTheNetwork) {
   };
   const int error = confined(connect);
   EXPECT_TRUE(error == EPERM || error == EACCES) << error;
-  EXPECT_EQ(in_child(connect), 0);
+  EXPECT_EQ(code_of_child(connect), 0);
 }
 
 TEST_F(Sandbox, NoOtherProgramOrProcess) {
@@ -315,7 +315,7 @@ TEST_F(Sandbox, MayEndItself) {
 
 // The service's unit forbids capset, and its daemon has no capabilities.
 TEST_F(Sandbox, NeedsNoCallThatGivesUpWhatIsNotThere) {
-  EXPECT_EQ(in_child([] {
+  EXPECT_EQ(code_of_child([] {
               (void)!::setresgid(65534, 65534, 65534);
               (void)!::setresuid(65534, 65534, 65534);
               ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
