@@ -1,5 +1,5 @@
-// A load test that shares no code with `bulkhead load-test`: Node's own HTTP client, and the same load. (With fetch() a
-// client took some 5 ms longer for the first token of a stream among many, and all streams ran 3 % slower.)
+// A load test that shares no code with `bulkhead load-test`: Node's own HTTP client, and the same load. (With fetch()
+// all streams ran up to 4 % slower.)
 //   node load_client.mjs URL MODEL '{"requests":64,"concurrency":8,"prompt_words":64,"max_tokens":64,"seed":1}'
 // Streams chats greedily to exactly max_tokens. Prints one JSON object with the keys of `bulkhead load-test --json`.
 // bench/load-check runs it.
