@@ -71,6 +71,7 @@ Result<Confined> confine(const ConfinedNeeds& needs, const config::IsolationSett
   request.namespaces = isolation.namespaces == config::NamespaceMode::kAuto;
   request.born = born_in(needs.pid_namespace);
   request.user = needs.user;
+  request.needed = asked_paths({});
   const bool logs = isolation.sandbox == config::SandboxMode::kLog;
   if (logs) request.level = SandboxLevel::kLog;
   for (const std::string& unreadable : unreadable_drivers(request.paths.readable))

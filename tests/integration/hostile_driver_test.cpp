@@ -236,16 +236,24 @@ TEST_F(HostileDriver, IsAnotherUserThanTheDaemon) {
   EXPECT_EQ(cache.st_uid, 0U);
 }
 
-TEST_F(HostileDriver, ThatItsUserMayNotReadIsNamedInTheLog) {
+// A worker without its driver would be of no use; without the other files that a setting names it may be.
+TEST_F(HostileDriver, ForTheDaemonsUserAloneLeavesTheWorkerThatUser) {
   if (const worker::OwnUser own = worker::sandbox_support().user; !own.active)
     GTEST_SKIP() << "workers get no user of their own here: " << own.gap;
-  fs::permissions(folder_ / "driver" / "libhostile.so", fs::perms(0700));
-  const std::string log =
-      log_of_attack({"isolation.sandbox_paths=" + (folder_ / "driver").string()},
-                    {{"BULKHEAD_DRIVER_LOOKS", "1"}});
-  EXPECT_EQ(log.find("driver: outside"), std::string::npos) << log;
-  EXPECT_NE(log.find("libhostile.so may not be read by the worker's own user"), std::string::npos)
+  const std::string secret = (folder_ / "secret").string();
+  const std::vector<std::string> settings = {
+      "isolation.sandbox_paths=" + (folder_ / "driver").string() + ":" + secret};
+  std::string log = log_of_attack(settings, {{"BULKHEAD_DRIVER_LOOKS", "1"}});
+  EXPECT_NE(log.find(secret + " may not be read by the worker's own user"), std::string::npos)
       << log;
+  EXPECT_NE(log.find("driver: outside"), std::string::npos) << log;
+  fs::permissions(folder_ / "driver" / "libhostile.so", fs::perms(0700));
+  log = log_of_attack(settings, {{"BULKHEAD_DRIVER_LOOKS", "1"}});
+  EXPECT_NE(log.find("no user id of its own: " + (folder_ / "driver").string() +
+                     "/libhostile.so is for the daemon's user alone"),
+            std::string::npos)
+      << log;
+  EXPECT_NE(log.find("driver: outside"), std::string::npos) << log;
 }
 
 TEST_F(HostileDriver, IsNotReadUnlessASettingAllowsItsFolder) {

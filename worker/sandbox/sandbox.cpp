@@ -20,6 +20,7 @@
 #include "config/base/unique_fd.hpp"
 #include "worker/sandbox/call_filter.hpp"
 #include "worker/sandbox/call_log.hpp"
+#include "worker/sandbox/in_child.hpp"
 
 namespace bulkhead::worker {
 namespace {
@@ -173,6 +174,24 @@ class OpenUmask {
   mode_t before_;
 };
 
+// Returns which of the needed files the request's user could not read, or why it could not be found out; empty: none. A
+// child process becomes that user and tries.
+std::string unreadable_for_user(const SandboxRequest& request) {
+  if (request.needed.empty()) return {};
+  const Result<std::string> tried = in_child(
+      [&]() -> Result<std::string> {
+        BULKHEAD_TRY(const OwnUser entered, enter_own_user(*request.user.id));
+        if (!entered.active) return entered.gap;
+        for (const std::string& path : request.needed) {
+          if (::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0 && errno == EACCES)
+            return path + " is for the daemon's user alone";
+        }
+        return std::string();
+      },
+      Reaps::kCaller);
+  return tried.ok() ? *tried : tried.error().message();
+}
+
 }  // namespace
 
 SandboxReport sandbox_support() {
@@ -245,7 +264,8 @@ Result<SandboxReport> enter_sandbox(const SandboxRequest& request) {
   // Landlock's rules come first, because a user of its own may not find the way to each file that they name.
   if (report.files) BULKHEAD_RETURN_IF_ERROR(confine_files(request.paths, report.landlock_version));
   report.user.gap = request.user.gap;
-  if (request.user.id.has_value()) {
+  if (request.user.id.has_value()) report.user.gap = unreadable_for_user(request);
+  if (request.user.id.has_value() && report.user.gap.empty()) {
     report.unreachable = folders(request.paths.writable);
     BULKHEAD_TRY(report.user, enter_own_user(*request.user.id));
     if (all_reachable(request.paths.writable)) report.unreachable.clear();

@@ -78,6 +78,8 @@ struct SandboxRequest {
   bool namespaces = true;  // enters the namespaces that the kernel allows
   BornIn born;             // those in which the process is already
   AskedUser user;
+  // Files without which the worker is of no use. If `user` may not read one of them, the process stays what it is.
+  std::vector<std::string> needed;
   SandboxLevel level = SandboxLevel::kHold;
 };
 

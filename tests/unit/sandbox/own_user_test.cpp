@@ -105,6 +105,30 @@ TEST_F(OwnUserTest, IsHeldBackWhereLandlockAllowsMore) {
   }
 }
 
+// A driver in a superuser's folder finds no device if its worker may not read it.
+TEST_F(OwnUserTest, StaysTheDaemonsUserIfADriverIsForThatAlone) {
+  const fs::path driver = folder_ / "driver.json";
+  std::ofstream(driver) << "{}";
+  for (const bool everybodys : {false, true}) {
+    fs::permissions(driver, fs::perms(everybodys ? 0644 : 0600));
+    EXPECT_EQ(in_child([&]() -> std::string {
+                SandboxRequest request;
+                request.paths.readable = driver_paths(folder_.string());
+                request.paths.writable = {(folder_ / "cache").string()};
+                request.needed = {driver.string()};
+                request.user.id = kId;
+                const auto entered = enter_sandbox(request);
+                if (!entered.ok()) return entered.error().message();
+                return unless(entered->user.active == everybodys, "its user") +
+                       unless(entered->user.gap.starts_with(driver.string()) == !everybodys,
+                              "the reason") +
+                       unless(opens(driver), "the driver");
+              }),
+              "")
+        << everybodys;
+  }
+}
+
 TEST_F(OwnUserTest, GetsTheGroupsOfGpusNodesAndNoOthers) {
   const auto node = [&](const char* name, mode_t mode, gid_t group) {
     const fs::path path = folder_ / "dev" / name;
