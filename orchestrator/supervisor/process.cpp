@@ -60,17 +60,17 @@ bool may_trace_everybody() {
 }
 
 // The kernel tells a process's exit code only to processes that may trace it: those of its user, or those with
-// CAP_SYS_PTRACE, which a container's superuser often lacks. Without it this thread looks at a file of /proc as the
-// file's owner.
+// CAP_SYS_PTRACE, which a container's superuser often lacks. Without it this thread looks at a folder of /proc as the
+// folder's owner. (The files in it become the superuser's as soon as an ending process has given its memory back.)
 class AsOwnerOf {
  public:
-  explicit AsOwnerOf(const std::string& path) {
-    struct stat file {};
-    if (may_trace_everybody() || ::stat(path.c_str(), &file) != 0 || file.st_uid == ::geteuid())
+  explicit AsOwnerOf(const std::string& folder) {
+    struct stat owner {};
+    if (may_trace_everybody() || ::stat(folder.c_str(), &owner) != 0 || owner.st_uid == ::geteuid())
       return;
     dumpable_ = ::prctl(PR_GET_DUMPABLE);
-    ::setfsgid(file.st_gid);
-    ::setfsuid(file.st_uid);
+    ::setfsgid(owner.st_gid);
+    ::setfsuid(owner.st_uid);
   }
   AsOwnerOf(const AsOwnerOf&) = delete;
   AsOwnerOf& operator=(const AsOwnerOf&) = delete;
@@ -281,9 +281,9 @@ std::optional<Exit> Process::stopped() const {
   if (pid_ < 0) return std::nullopt;
   const std::string leader = std::to_string(pid_);
   const auto stat_of = [&](const std::string& thread) {
-    const std::string path = fmt::format("/proc/{}/task/{}/stat", pid_, thread);
-    const AsOwnerOf owner(path);
-    return stat_fields(path);
+    const std::string folder = fmt::format("/proc/{}/task/{}", pid_, thread);
+    const AsOwnerOf owner(folder);
+    return stat_fields(folder + "/stat");
   };
   // A thread that is ending starts no other thread, so a second look shows whether one was missed.
   const std::set<std::string> seen = threads_of(pid_);
