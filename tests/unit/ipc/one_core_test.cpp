@@ -39,7 +39,8 @@ class OneCpu {
 struct Counts {
   std::uint64_t sleeps = 0, doorbells = 0;
 };
-// When this returns true, everything has been sent, over stdio, too.
+// When this returns true, everything has been sent, over stdio, too. The ring may still be full of what was sent
+// before. A sleep in the channel would count, so this sleeps elsewhere.
 bool send_counts(Channel& channel) {
   const auto done = [&] {
     const auto flushed = channel.flush();
@@ -48,8 +49,12 @@ bool send_counts(Channel& channel) {
   while (!done())
     ::usleep(100);
   const Counts counts{channel.stats().sleeps, channel.stats().doorbells_sent};
-  const auto place = channel.try_reserve(sizeof counts);
-  if (!place.ok() || place->size() < sizeof counts) return false;
+  auto place = channel.try_reserve(sizeof counts);
+  while (place.ok() && place->empty()) {
+    ::usleep(100);
+    place = channel.try_reserve(sizeof counts);
+  }
+  if (!place.ok()) return false;
   std::memcpy(place->data(), &counts, sizeof counts);
   return channel.commit(sizeof counts).ok() && done();
 }
