@@ -92,7 +92,7 @@ class CommandRing {
   // first waits until its semaphore reaches its value (see BlitQueue). Recordings run in order, each sees what those
   // before it wrote, and a recording may be submitted again before it has finished. Recordings that are submitted
   // together follow each other sooner. Once the host has waited for the ticket, it sees what they wrote to mapped
-  // memory. kNotFound: the ring does not know an id (any more), and nothing was submitted.
+  // memory. Error kNotFound: the ring has no recording for one of the ids, and has submitted nothing.
   using Ticket = std::uint64_t;
   struct After {
     VkSemaphore semaphore = VK_NULL_HANDLE;  // timeline

@@ -1,5 +1,5 @@
-// Users and groups for workers: each worker has a number of its own, which is both its user id and its group id, and
-// which nobody else on the machine has. No file of /etc names these users.
+// User ids and group ids for workers. Each worker has one number, which is its user id and its group id. No other user
+// of the machine has that number, and /etc/passwd has no entry for it.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@ std::optional<IdRange> worker_ids(const std::string& uid_map, const std::string&
 // only kernel memory.
 std::string worker_users_gap();
 
-// Returns the user's id for workers that have this name, which is unique on the machine (the path of a cache folder).
-// The same name gets the same id after a restart of this process, but for a rare clash of two names: no two names
-// that this process asks for get the same id as long as there are enough. Empty if worker_users_gap() is not. Any
-// thread.
+// Returns the user id for the workers of this name. The caller passes a name that is unique on the machine: the path of
+// the workers' cache folder. Two names get different ids, as long as the range has enough of them. A name gets the same
+// id after a restart of this process, except when the hashes of two names are equal. Returns nothing if
+// worker_users_gap() names a reason. Any thread may call it.
 std::optional<std::uint32_t> worker_user(const std::string& name);
 
 }  // namespace bulkhead

@@ -269,8 +269,9 @@ uint sort_best(uint64_t partials, uint count, bool weightless) {
   return min(count, min(found_count, kMost));
 }
 
-// The same, with one look at the row if there are enough chunks: the count-th best of the chunks' best tokens is not
-// better than the last token that is wanted, and few tokens are as good as that.
+// Does what sort_best() does, but reads the row only once if there are at least `count` chunks. Each chunk has a best
+// token. If the bound is the count-th best of these, at least `count` tokens reach the bound, so the wanted tokens are
+// among those that reach it. Few tokens do.
 uint find_best(uint64_t partials, uint count, bool weightless) {
   if (push.chunks < count) return sort_best(partials, count, weightless);
   for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) {

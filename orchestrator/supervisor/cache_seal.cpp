@@ -155,7 +155,8 @@ class Walk {
  public:
   // Returns null to go on, or says what is wrong with the entry, which ends the walk.
   using Visit = std::function<const char*(const Entry&)>;
-  // Is called with the descriptor of each folder, the root among them, before its entries are visited.
+  // The walk calls this for each folder, the root included, before it visits the folder's entries. It passes the
+  // folder's descriptor.
   using Enter = std::function<void(int folder)>;
   explicit Walk(Visit visit, Enter enter = {})
       : visit_(std::move(visit)), enter_(std::move(enter)) {}

@@ -50,7 +50,7 @@ struct WorkerOptions {
   std::chrono::milliseconds heartbeat_timeout{10000};
   std::chrono::milliseconds exit_timeout{15000};
   bool pid_namespace = false;      // each process runs in one of its own, if that can be made
-  // isolation.worker_user; empty: its processes are not confined.
+  // The setting isolation.worker_user. Empty if the worker's processes are not confined.
   std::optional<config::WorkerUserMode> user;
   bool vault = false;              // isolation.vault
   bool fallback = true;            // gpu_optimizations.graceful_fallback

@@ -9,8 +9,8 @@
 
 namespace bulkhead::worker {
 
-// Says who reaps the child. Its exit takes some milliseconds if it has mounts, because the kernel waits until nobody
-// reads them any more.
+// Says who reaps the child. The exit of a child with mounts of its own takes some milliseconds, because the kernel
+// waits for the readers of its mount table.
 enum class Reaps : std::uint8_t { kCaller, kKernel };
 
 // Calls `run` in a child process. Returns what it returned there. Only for a process with one thread.

@@ -140,7 +140,8 @@ Result<OwnUser> enter_own_user(std::uint32_t id) {
     return user;
   }
   BULKHEAD_RETURN_IF_ERROR(drop_all_capabilities());
-  // As for a process that this user has started: the files of /proc/self belong to it.
+  // When a process changes its ids, the kernel gives the files of /proc/self to the superuser. This call gives them
+  // back to the process.
   if (::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) return failed("PR_SET_DUMPABLE");
   if (::prctl(PR_SET_PDEATHSIG, death_signal) != 0) return failed("PR_SET_PDEATHSIG");
   if (::getppid() != parent) return Error(ErrorCode::kInternal, "the daemon has ended meanwhile");
