@@ -47,6 +47,8 @@ endif()
 set(shadow -Wshadow)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(shadow -Wshadow=local)
+elseif(BULKHEAD_UNITY)  # Clang has no such part
+  set(shadow "")
 endif()
 
 # Everything of ours compiles with these; third-party headers are system headers.
@@ -65,13 +67,21 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(bulkhead_options INTERFACE -Wno-subobject-linkage)
   endif()
 endif()
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  # Clang warns of structures that begin with what Vulkan asks for and are zero otherwise, and of lambda expressions that
+  # use `this` for some types only.
+  target_compile_options(bulkhead_options INTERFACE
+    "SHELL:-Wno-missing-field-initializers -Wno-unused-lambda-capture")  # behind -Wextra, which has the first of them
+endif()
 if(BULKHEAD_SANITIZE)
   target_compile_options(bulkhead_options INTERFACE
     -fsanitize=${BULKHEAD_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(bulkhead_options INTERFACE -fsanitize=${BULKHEAD_SANITIZE})
-  if(BULKHEAD_SANITIZE MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # UBSan's instrumentation makes GCC 12 see uninitialised uses and null arguments that are not there.
-    target_compile_options(bulkhead_options INTERFACE -Wno-maybe-uninitialized -Wno-nonnull)
+  if(BULKHEAD_SANITIZE MATCHES "undefined")
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # UBSan's instrumentation makes GCC 12 see uninitialised uses and null arguments that are not there.
+      target_compile_options(bulkhead_options INTERFACE -Wno-maybe-uninitialized -Wno-nonnull)
+    endif()
     # What AddressSanitizer reports as well; a quarter of the compile time.
     target_compile_options(bulkhead_options INTERFACE
       -fno-sanitize=null,vptr,object-size,nonnull-attribute,returns-nonnull-attribute)
@@ -156,7 +166,7 @@ endfunction()
 # serves. `suffix` names the flags beyond the build's, `link` what the headers belong to.
 function(bulkhead_precompile name suffix)
   cmake_parse_arguments(arg "" "" "FLAGS;LINK;HEADERS" ${ARGN})
-  if(NOT BULKHEAD_PRECOMPILED_HEADERS OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  if(NOT BULKHEAD_PRECOMPILED_HEADERS)
     return()
   endif()
   set(headers bulkhead_headers${suffix})
@@ -174,9 +184,11 @@ function(bulkhead_precompile name suffix)
       <thread> <vector> ${arg_HEADERS})
   endif()
   target_precompile_headers(${name} REUSE_FROM ${headers})
-  # -fpch-preprocess for ccache. GCC 12 warns in precompiled headers of the system what it is silent about in others:
-  # that an assignment to a std::string might copy more than there is memory.
-  target_compile_options(${name} PRIVATE -fpch-preprocess -Wno-stringop-overflow -Wno-array-bounds)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # -fpch-preprocess for ccache. GCC 12 warns in precompiled headers of the system what it is silent about in others:
+    # that an assignment to a std::string might copy more than there is memory.
+    target_compile_options(${name} PRIVATE -fpch-preprocess -Wno-stringop-overflow -Wno-array-bounds)
+  endif()
 endfunction()
 
 # For a target that links bulkhead_base; `code` is -fPIC in libraries, -fPIE in programs. Sources with flags of their

@@ -308,7 +308,8 @@ Status MainVault::prepare(const forward::Transformer& executor, const model::Ggu
   description.checksums = exported.checksums;
   BULKHEAD_TRY(directory_, vault::Directory::create(description));
 
-  Offer& offer = offer_.emplace();
+  offer_ = Offer{};
+  Offer& offer = *offer_;
   offer.directory = directory_->take_descriptor();
   offer.blocks = std::move(exported.blocks);
   const std::vector<int> files = file.descriptors();

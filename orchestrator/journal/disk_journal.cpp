@@ -405,7 +405,7 @@ DiskJournal::~DiskJournal() {
   std::unique_lock lock(impl_->mutex);
   // Begins a write of the records that a job under way does not hold. A job that has not begun takes them with it.
   if (impl_->problem.empty() && !impl_->pending.empty()) {
-    if (!impl_->next.has_value()) impl_->next.emplace();
+    if (!impl_->next.has_value()) impl_->next = Impl::Job{};
     if (!impl_->next->anew) impl_->next->bytes += impl_->pending;
   }
   impl_->ending = true;

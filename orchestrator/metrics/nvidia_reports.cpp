@@ -51,7 +51,8 @@ bool is_one_of(const Words& words, std::string_view word) {
 bool NvidiaReports::take(std::string_view line) {
   const auto words = line.size() <= ipc::kLongestWatchLine ? four_words(line) : std::nullopt;
   if (!words) return false;
-  const auto& [kind, address, word, text] = *words;
+  const std::string_view kind = (*words)[0], address = (*words)[1], word = (*words)[2],
+                         text = (*words)[3];
   const std::optional<double> value = number_of(text);
   if (!value) return false;
   if (kind == "failed") {

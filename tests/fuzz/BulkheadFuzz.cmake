@@ -1,9 +1,11 @@
 # bulkhead_fuzz(NAME SOURCES ... LINK ... [RUNS n] [MAX_BYTES n])
 #
 # A program around LLVMFuzzerTestOneInput, from one source for two uses:
-#   clang   the libFuzzer program NAME (tests/fuzz/run builds and runs these, by hand and for long)
-#   GCC     the same entry point under driver.cpp, and a CTest test "fuzz.NAME" that runs corpus/NAME
-#           and RUNS deterministic mutations of it (default 20000), an eighth of them under a sanitizer
+#   BULKHEAD_SANITIZE has "fuzzer"   the libFuzzer program NAME (tests/fuzz/run builds and runs these with clang, by hand
+#                                    and for long)
+#   otherwise                        the same entry point under driver.cpp, and a CTest test "fuzz.NAME" that runs
+#                                    corpus/NAME and RUNS deterministic mutations of it (default 20000), an eighth of
+#                                    them under a sanitizer
 function(bulkhead_fuzz name)
   cmake_parse_arguments(arg "" "RUNS;MAX_BYTES" "SOURCES;LINK" ${ARGN})
   if(NOT arg_RUNS)
@@ -19,8 +21,7 @@ function(bulkhead_fuzz name)
   target_link_libraries(${name} PRIVATE bulkhead_options ${arg_LINK})
   target_compile_definitions(${name} PRIVATE BULKHEAD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/fuzz")
-  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-    target_sources(${name} PRIVATE "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/clang_fmt.cpp")
+  if(BULKHEAD_SANITIZE MATCHES "fuzzer")
     target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
     add_dependencies(bulkhead_fuzzers ${name})

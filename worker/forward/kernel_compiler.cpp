@@ -84,7 +84,8 @@ KernelCompiler::KernelCompiler(gpu::Device& device, std::vector<gpu::KernelSpec>
     if (known.insert(spec).second) impl_->specs.push_back(std::move(spec));
   }
   // The kernels that take longest must not begin last.
-  std::ranges::stable_partition(impl_->specs, &gpu::KernelSpec::slow_to_compile);
+  std::stable_partition(impl_->specs.begin(), impl_->specs.end(),
+                        [](const gpu::KernelSpec& spec) { return spec.slow_to_compile; });
   const std::size_t count = std::min<std::size_t>(
       {impl_->specs.size(), std::max(std::thread::hardware_concurrency(), 1U), kMostThreads});
   for (std::size_t i = 0; i < count; ++i)

@@ -202,9 +202,9 @@ Result<std::vector<gpu::KernelSpec>> kernels_needed(StepContext& context,
     if (!context.graph.makes_logits) break;
     BULKHEAD_RETURN_IF_ERROR(list_kernels(context, specs, [&] { return build(context, none, 0); }));
   }
-  for (const StepShape shape : std::views::reverse(shapes)) {
+  for (std::size_t i = shapes.size(); i-- > 0;) {
     BULKHEAD_RETURN_IF_ERROR(
-        list_kernels(context, specs, [&] { return build_step(context, none, shape); }));
+        list_kernels(context, specs, [&] { return build_step(context, none, shapes[i]); }));
   }
   return specs;
 }

@@ -31,8 +31,8 @@ std::vector<std::string> names(const TopFrame& frame) {
 }
 
 TEST(TopView, RatesAreThoseBetweenTheLooks) {
-  const TopFrame frame =
-      frame_of(look(10, {worker("a", 100)}), look(12, {worker("a", 150), worker("b", 900)}));
+  const TopFrame frame = frame_of(look(10, json::array({worker("a", 100)})),
+                                  look(12, {worker("a", 150), worker("b", 900)}));
   ASSERT_EQ(frame.workers.size(), 2U);
   EXPECT_EQ(frame.workers[0].tokens_per_second, 25);
   EXPECT_EQ(frame.workers[1].tokens_per_second, 0);  // this worker appeared in between, and nobody knows when

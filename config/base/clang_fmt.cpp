@@ -4,10 +4,10 @@
 
 #include <spdlog/spdlog.h>
 
-namespace bulkhead::fuzz {
+namespace bulkhead {
 
 void never_called(const std::string& text) {
   spdlog::debug("{}", text);
 }
 
-}  // namespace bulkhead::fuzz
+}  // namespace bulkhead
