@@ -57,10 +57,13 @@ class Daemon {
     const std::filesystem::path caches =
         std::filesystem::path(home == options.environment.end() ? kCacheHome : home->second) /
         "bulkhead";
+    // A worker of the daemon before may still be ending, and hold its folder: the next one gets the folder NAME%1.
     for (const std::string& worker : options.computing_workers) {
-      worker_caches_.push_back(caches / worker);
-      lend_kernels(worker_caches_.back());
-      seal_kernels(caches, worker);
+      for (const std::string& folder : {worker, worker + "%1"}) {
+        worker_caches_.push_back(caches / folder);
+        lend_kernels(worker_caches_.back());
+        seal_kernels(caches, folder);
+      }
     }
     pid_ = ::fork();
     if (pid_ < 0) std::abort();
