@@ -126,6 +126,7 @@ bool Grammar::ends(const Node& node, const std::vector<bool>& node_ends) const {
     }
     case NodeKind::kObject: {
       const ObjectShape& shape = objects[node.index];
+      if (shape.min > shape.max) return false;
       std::uint32_t required = 0, possible = 0;
       for (const ObjectShape::Property& property : shape.properties) {
         const bool can = rule_ends(property.member);

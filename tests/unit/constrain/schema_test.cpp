@@ -208,9 +208,20 @@ TEST(Schema, ThatAdmitsNothingIsAnError) {
        {"false", R"({"type":"string","enum":[1]})", R"({"type":"integer","minimum":3,"maximum":2})",
         R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})",
         R"({"allOf":[{"type":"string"},{"type":"null"}]})",
-        R"({"type":"array","minItems":2,"maxItems":1})"}) {
+        R"({"type":"array","minItems":2,"maxItems":1})",
+        R"({"type":"object","minProperties":2,"maxProperties":1})"}) {
     EXPECT_THAT(refusal(schema), HasSubstr("admits no text")) << schema;
   }
+}
+
+TEST(Schema, AnObjectThatCanNotExistIsNotBegun) {
+  const auto compiled = compile_schema(
+      R"({"type":"object","properties":{"a":{"type":"object","minProperties":1,"maxProperties":0},"b":{}}})",
+      Strictness::kStrict);
+  ASSERT_TRUE(compiled.ok());
+  EXPECT_EQ(check_text(compiled->grammar, R"({"a":{}})").rejected_at,
+            3U);  // a longer name may go on
+  EXPECT_TRUE(check_text(compiled->grammar, R"({"b": 1})").passed);
 }
 
 TEST(Schema, LongEnumsAreCompiledSoon) {
