@@ -66,7 +66,7 @@ class SchemaCompiler {
     bool required = false;
   };
   Result<std::vector<Declared>> declared(const SchemaSet& schemas);
-  Status properties(const SchemaSet& schemas, ObjectShape& shape);
+  Status properties(const SchemaSet& schemas, const Json* unevaluated, ObjectShape& shape);
   Result<DfaPtr> plain_text(const SchemaSet& value);
   Status others(const SchemaSet& schemas, const Json* unevaluated, ObjectShape& shape);
   Status other(const SchemaSet& schemas, const std::vector<std::string>& patterns,

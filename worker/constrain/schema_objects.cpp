@@ -86,7 +86,8 @@ Result<std::vector<SchemaCompiler::Declared>> SchemaCompiler::declared(const Sch
   return all;
 }
 
-Status SchemaCompiler::properties(const SchemaSet& schemas, ObjectShape& shape) {
+Status SchemaCompiler::properties(const SchemaSet& schemas, const Json* unevaluated,
+                                  ObjectShape& shape) {
   BULKHEAD_TRY(std::vector<Declared> all, declared(schemas));
   if (bare_keys()) {
     shape.keys = Quoting::kNone;
@@ -103,6 +104,8 @@ Status SchemaCompiler::properties(const SchemaSet& schemas, ObjectShape& shape) 
           "this model's calls can't have the name " + Json(each.name).dump()));
       continue;
     }
+    // Only `required` names it.
+    if (each.value.empty() && unevaluated != nullptr) each.value.push_back(unevaluated);
     property.member = member(rule(std::move(each.value)));
     property.required = each.required;
     shape.properties.push_back(std::move(property));
@@ -260,8 +263,8 @@ Status SchemaCompiler::object(const SchemaSet& schemas, const SchemaSet& initial
         shape.max = std::min(shape.max, bound);
     }
   }
-  BULKHEAD_RETURN_IF_ERROR(properties(schemas, shape));
   BULKHEAD_TRY(const Json* rest, unevaluated(schemas, initial));
+  BULKHEAD_RETURN_IF_ERROR(properties(schemas, rest, shape));
   BULKHEAD_RETURN_IF_ERROR(others(schemas, rest, shape));
   const std::uint32_t most = shape.size() + 1;
   if (shape.min > most && !shape.others.empty() && shape.min <= shape.max) {

@@ -180,6 +180,10 @@ TEST(Schema, UnevaluatedPropertiesSeeWhatIsInPlace) {
       R"({"type":"object","allOf":[{"properties":{"a":{"type":"integer"}}}],"properties":{"b":{}},"unevaluatedProperties":false})";
   EXPECT_TRUE(passes(schema, R"({"a": 1, "b": 2})"));
   EXPECT_FALSE(passes(schema, R"({"a": 1, "c": 2})"));
+  const std::string required = R"({"type":"object","required":["a"],"unevaluatedProperties":)";
+  EXPECT_TRUE(passes(required + R"({"type":"string"}})", R"({"a": "x"})"));
+  EXPECT_FALSE(passes(required + R"({"type":"string"}})", R"({"a": 1})"));
+  EXPECT_THAT(refusal(required + "false}"), HasSubstr("admits no text"));
 }
 
 TEST(Schema, RefusesByNameWhatCanNotBeEnforced) {
