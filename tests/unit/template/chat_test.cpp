@@ -87,6 +87,46 @@ TEST(ChatRequests, RefusalsAreText) {
   EXPECT_THAT(prompt_of(kChatMl, kMember).value().text(), HasSubstr("assistant\nNever.<|im_end|>"));
 }
 
+TEST(ChatRequests, IdsThatStandForNamesAreCountedOverTheConversation) {
+  constexpr std::string_view kTemplate =
+      "{% for m in messages %}{% for c in m.tool_calls %}<|tool_call_begin|>{{ c['id'] }}"
+      "<|tool_call_argument_begin|>{{ c['function']['arguments'] }}<|tool_call_end|>{% endfor %}"
+      "{% if m.role == 'tool' %}## Return of {{ m.tool_call_id }} {% endif %}{{ m.content }}\n{% "
+      "endfor %}";
+  const auto of = [&](const std::string& ids) {
+    std::string messages;
+    std::size_t begin = 0;
+    for (std::size_t end = 0; end < ids.size(); begin = end + 1) {
+      end = std::min(ids.find(' ', begin), ids.size());
+      const std::string id = ids.substr(begin, end - begin);
+      messages += R"(, {"role": "assistant", "content": "", "tool_calls": [{"id": ")" + id +
+                  R"(", "type": "function", "function": {"name": "f", "arguments": "{}"}}]})" +
+                  R"(, {"role": "tool", "tool_call_id": ")" + id + R"(", "content": "r"})";
+    }
+    return prompt_of(kTemplate,
+                     R"({"messages": [{"role": "user", "content": "a"})" + messages + "]}")
+        .value()
+        .text();
+  };
+  const auto turn = [](const std::string& id) {
+    return "<|tool_call_begin|>" + id +
+           "<|tool_call_argument_begin|>{}<|tool_call_end|>\n## Return of " + id + " r\n";
+  };
+  EXPECT_EQ(of("call_x toolu_y"), "a\n" + turn("functions.f:0") + turn("functions.f:1"));
+  EXPECT_EQ(of("functions.f:7 call_x"), "a\n" + turn("functions.f:7") + turn("functions.f:8"));
+  EXPECT_EQ(of("call_x call_x"), "a\n" + turn("functions.f:0") + turn("functions.f:1"));
+  EXPECT_EQ(of("functions.g:4"), "a\n" + turn("functions.f:0"));
+
+  const auto two = prompt_of(kTemplate, R"({"messages": [{"role": "user", "content": "a"},
+      {"role": "assistant", "content": "", "tool_calls": [
+      {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+      {"id": "y", "type": "function", "function": {"name": "g", "arguments": "{}"}}]},
+      {"role": "tool", "tool_call_id": "y", "content": "r"}]})");
+  ASSERT_TRUE(two.ok());
+  EXPECT_THAT(two.value().text(), HasSubstr("## Return of functions.g:1 r"));
+  EXPECT_THAT(two.value().warnings, IsEmpty());
+}
+
 TEST(ChatRequests, FinalMessageIsContinued) {
   const auto prompt = prompt_of(kChatMl, R"({"continue_final_message": true, "messages": [
       {"role": "user", "content": "Count."}, {"role": "assistant", "content": "One, two,"}]})");

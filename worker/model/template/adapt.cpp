@@ -1,6 +1,7 @@
 #include "worker/model/template/adapt.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 
 #include "worker/model/template/json.hpp"
@@ -148,6 +149,52 @@ void rename_ids(CallIds& ids, Dict& message) {
   ids.rename(message, "tool_call_id");
 }
 
+// Gives each call the id that the model itself writes. An id that has this form already stays, because the model wrote
+// it; a number is one more than the largest before it.
+class NumberedIds {
+ public:
+  explicit NumberedIds(Run& run) : known_(run.heap().make<Dict>()) {}
+
+  void rename(Dict& message) {
+    List* calls = calls_of(message);
+    for (std::size_t i = 0; calls != nullptr && i < calls->items.size(); ++i) {
+      if (Dict* call = calls->items[i].as_dict()) rename_call(*call);
+    }
+    Value* id = message.get("tool_call_id");
+    if (id == nullptr || id->as_text() == nullptr) return;
+    if (const Value* known = known_->find(*id)) *id = *known;
+  }
+
+ private:
+  void rename_call(Dict& call) {
+    const Value* function = call.get("function");
+    Dict* inner = function == nullptr ? &call : function->as_dict();
+    const Value* name = inner == nullptr ? nullptr : inner->get("name");
+    if (name == nullptr || name->as_text() == nullptr) return;
+    const std::string begin = "functions." + std::string(name->as_text()->view()) + ":";
+    const Value* given = call.get("id");
+    const Text* id = given == nullptr ? nullptr : given->as_text();
+    if (id != nullptr && id->view().starts_with(begin)) {
+      const std::string_view digits = id->view().substr(begin.size());
+      std::size_t number = 0;
+      const auto [end, error] =
+          std::from_chars(digits.data(), digits.data() + digits.size(), number);
+      if (error == std::errc() && end == digits.data() + digits.size() && number < kMostNumber) {
+        next_ = std::max(next_, number + 1);
+        known_->set(*given, *given);
+        return;
+      }
+    }
+    const Value made = Text(begin + std::to_string(next_++), Origin::kUser);
+    if (id != nullptr) known_->set(*given, made);
+    call.set(plain("id"), made);
+  }
+
+  static constexpr std::size_t kMostNumber = 1'000'000;
+  Dict* known_;
+  std::size_t next_ = 0;
+};
+
 void move_reasoning(Run& run, Dict& message, Adaptation how) {
   const Value* reasoning = message.get("reasoning_content");
   if (reasoning == nullptr) return;
@@ -225,6 +272,8 @@ const char* to_string(Adaptation adaptation) {
       return "arguments_as_object";
     case Adaptation::kToolCallIds9Alnum:
       return "tool_call_ids_9_alnum";
+    case Adaptation::kToolCallIdsNumbered:
+      return "tool_call_ids_numbered";
     case Adaptation::kReasoningAsThinking:
       return "reasoning_as_thinking";
     case Adaptation::kReasoningAsThinkingPart:
@@ -246,6 +295,7 @@ std::vector<std::string> Adaptations::names() const {
 
 void adapt(Run& run, List& messages, const Adaptations& needed) {
   CallIds ids(run);
+  NumberedIds numbered(run);
   for (std::size_t i = 0; i < messages.items.size(); ++i) {
     Dict& message = *messages.items[i].as_dict();
     refusals_as_text(run, message);
@@ -259,6 +309,7 @@ void adapt(Run& run, List& messages, const Adaptations& needed) {
       if (needed.has(how)) set_empty_content(message, how);
     if (needed.has(Adaptation::kArgumentsAsObject)) arguments_as_object(run, message, i);
     if (needed.has(Adaptation::kToolCallIds9Alnum)) rename_ids(ids, message);
+    if (needed.has(Adaptation::kToolCallIdsNumbered)) numbered.rename(message);
     for (const Adaptation how :
          {Adaptation::kReasoningAsThinking, Adaptation::kReasoningAsThinkingPart})
       if (needed.has(how)) move_reasoning(run, message, how);

@@ -13,19 +13,20 @@ namespace bulkhead::jinja {
 
 // In the order in which they are applied.
 enum class Adaptation : std::uint8_t {
-  kDeveloperAsSystem,        // role developer becomes system
-  kSystemPartsJoined,        // the parts of a system message become their text, one line each
-  kContentPartsJoined,       // the same for every message
-  kNullContentAsEmpty,       // content null beside tool calls becomes ""
-  kEmptyContentAsNull,       // the reverse
-  kArgumentsAsObject,        // a call's arguments become the object that their JSON describes
-  kToolCallIds9Alnum,        // ids become 9 letters and digits: call00001, call00002 ...
+  kDeveloperAsSystem,   // role developer becomes system
+  kSystemPartsJoined,   // the parts of a system message become their text, one line each
+  kContentPartsJoined,  // the same for every message
+  kNullContentAsEmpty,  // content null beside tool calls becomes ""
+  kEmptyContentAsNull,  // the reverse
+  kArgumentsAsObject,   // a call's arguments become the object that their JSON describes
+  kToolCallIds9Alnum,   // ids become 9 letters and digits: call00001, call00002 ...
+  kToolCallIdsNumbered,  // ids become functions.NAME:INDEX, counted over the conversation (Kimi K2.5)
   kReasoningAsThinking,      // reasoning_content becomes thinking
   kReasoningAsThinkingPart,  // reasoning_content becomes a first content part of type thinking
   kSystemMergedIntoUser,     // the system text opens the next message
   kToolsUndefined,           // without tools, `tools` is undefined and not none
 };
-constexpr std::size_t kAdaptations = 11;
+constexpr std::size_t kAdaptations = 12;
 // "developer_as_system" ...
 const char* to_string(Adaptation adaptation);
 

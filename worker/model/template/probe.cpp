@@ -23,6 +23,9 @@ constexpr std::string_view kArgumentsText = R"("{\"key\": \"Qf7argument\"}")";
 constexpr std::string_view kArgumentsObject = R"({"key": "Qf7argument"})";
 constexpr std::string_view kShortId = "abcdef123";
 constexpr std::string_view kLongId = "call_abcdef_123456";
+// The long id where the model writes functions.NAME:INDEX, and no name beside it (Kimi K2.5).
+constexpr std::string_view kIdAsName =
+    "<|tool_call_begin|>call_abcdef_123456<|tool_call_argument_begin|>";
 
 bool shows(const std::optional<std::string>& text, std::string_view word) {
   return text && text->find(word) != std::string::npos;
@@ -192,8 +195,12 @@ class Prober {
     if (!can_.tool_calls) return;
     if (with_tools(called(empty, arguments)) && !with_tools(called(empty, arguments, kLongId)))
       can_.adaptations.add(Adaptation::kToolCallIds9Alnum);
+    if (shows(with_tools(called(empty, arguments, kLongId)), kIdAsName))
+      can_.adaptations.add(Adaptation::kToolCallIdsNumbered);
     const std::string second = ", " + call("Qf7other", arguments, "abcdef124");
-    can_.parallel_calls = shows(with_tools(called(empty, arguments, kShortId, second)), "Qf7other");
+    const char* const of_second =
+        can_.adaptations.has(Adaptation::kToolCallIdsNumbered) ? "abcdef124" : "Qf7other";
+    can_.parallel_calls = shows(with_tools(called(empty, arguments, kShortId, second)), of_second);
     can_.content_beside_calls = shows(with_tools(called(quoted(kFirst), arguments)), kFirst);
     reasoning_calls_ = std::make_pair(std::string(empty), std::string(arguments));
   }
