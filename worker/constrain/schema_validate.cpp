@@ -87,6 +87,7 @@ class Validator {
 
   Result<bool> keyword(const std::string& key, const Json& value) {
     if (key == "type") return type(value);
+    if (key == kNotInteger) return !is_integer();
     if (key == "const") return equal_json(it_, value);
     if (key == "enum" || key == kNotEnum) {
       return lists(value) == (key == "enum");
@@ -133,8 +134,12 @@ class Validator {
     if (it_.is_string()) return types.string;
     if (it_.is_array()) return types.array;
     if (it_.is_object()) return types.object;
-    const bool whole = !it_.is_number_float() || it_.get<double>() == std::floor(it_.get<double>());
-    return whole ? types.integer : types.fraction;
+    return is_integer() ? types.integer : types.fraction;
+  }
+
+  bool is_integer() const {
+    if (!it_.is_number()) return false;
+    return !it_.is_number_float() || it_.get<double>() == std::floor(it_.get<double>());
   }
 
   Result<bool> branches(const std::string& key, const Json& value) {

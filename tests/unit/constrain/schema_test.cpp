@@ -167,6 +167,12 @@ TEST(Schema, BranchesThatExcludeEachOther) {
   EXPECT_FALSE(passes(not_enum, "7"));
   EXPECT_TRUE(passes(not_enum, "70"));
   EXPECT_FALSE(passes(not_enum, "null"));
+  const std::string of_constants =
+      R"({"oneOf":[{"anyOf":[{"type":"object"},{"enum":[1,"a",null]}]},{"type":"integer"}]})";
+  EXPECT_TRUE(passes(of_constants, "null"));
+  EXPECT_TRUE(passes(of_constants, "2"));
+  EXPECT_FALSE(passes(of_constants, "1"));
+  EXPECT_FALSE(passes(of_constants, "1.0"));
 }
 
 TEST(Schema, SiblingsOfReferencesCountExceptInDraft7) {
