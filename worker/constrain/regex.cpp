@@ -131,8 +131,8 @@ class Compiler {
 
 }  // namespace
 
-Result<TermId> read_regex(Terms& terms, std::string_view pattern, Match match) {
-  BULKHEAD_TRY(const RegexNode root, parse_regex(pattern));
+Result<TermId> read_regex(Terms& terms, std::string_view pattern, Match match, Reading reading) {
+  BULKHEAD_TRY(const RegexNode root, parse_regex(pattern, reading));
   Compiler compiler(terms);
   if (match == Match::kWhole) return compiler.compile(root, AtStart::kYes, terms.empty());
   BULKHEAD_TRY(const TermId first, compiler.compile(root, AtStart::kYes, terms.anything()));
@@ -141,9 +141,9 @@ Result<TermId> read_regex(Terms& terms, std::string_view pattern, Match match) {
   return terms.either({first, terms.cat(some, later)});
 }
 
-Result<DfaPtr> regex_automaton(std::string_view pattern, Match match) {
+Result<DfaPtr> regex_automaton(std::string_view pattern, Match match, Reading reading) {
   Terms terms;
-  BULKHEAD_TRY(const TermId term, read_regex(terms, pattern, match));
+  BULKHEAD_TRY(const TermId term, read_regex(terms, pattern, match, reading));
   return terms.automaton(term);
 }
 

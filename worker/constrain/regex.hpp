@@ -4,7 +4,8 @@
 // lookahead. Backreferences, lookbehind, \b and \B, and an anchor or lookahead inside a repetition are refused, each
 // with its name.
 //
-// `.` is any character but a line terminator. Characters are code points, as with the flag u.
+// `.` is any character but a line terminator (but a line feed, where either reading counts). Characters are code
+// points, as with the flag u.
 #pragma once
 
 #include <string_view>
@@ -19,10 +20,18 @@ enum class Match {
   kWhole,     // the whole text must match
 };
 
+// Validators (ECMA-262, Python's re) differ in what \d, \w, \s and `.` match outside ASCII.
+enum class Reading {
+  kBoth,    // the texts that both match: what an answer may be
+  kEither,  // the texts that either matches: what an answer must not be
+};
+
 // kInvalidArgument if it is no expression, kUnsupported for what is not supported; both messages say where.
-Result<TermId> read_regex(Terms& terms, std::string_view pattern, Match match);
+Result<TermId> read_regex(Terms& terms, std::string_view pattern, Match match,
+                          Reading reading = Reading::kBoth);
 
 // The same, as an automaton.
-Result<DfaPtr> regex_automaton(std::string_view pattern, Match match);
+Result<DfaPtr> regex_automaton(std::string_view pattern, Match match,
+                               Reading reading = Reading::kBoth);
 
 }  // namespace bulkhead::constrain

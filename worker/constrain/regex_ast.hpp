@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "config/base/error.hpp"
+#include "worker/constrain/regex.hpp"
 #include "worker/constrain/term.hpp"
 
 namespace bulkhead::constrain {
@@ -19,6 +20,6 @@ struct RegexNode {
   bool negative = false;  // kAhead
 };
 
-Result<RegexNode> parse_regex(std::string_view pattern);
+Result<RegexNode> parse_regex(std::string_view pattern, Reading reading);
 
 }  // namespace bulkhead::constrain

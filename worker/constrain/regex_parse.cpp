@@ -35,9 +35,8 @@ CodeRanges join(CodeRanges a, const CodeRanges& b) {
   return normalise(std::move(a));
 }
 
-// Validators differ in what \d, \w and \s match outside ASCII (ECMA-262 and Python's re). An answer must be valid for
-// both, so each class has only the characters that both readings match, and its opposite has none that either reading
-// matches.
+// An answer must be valid for both readings (regex.hpp), so each class has only the characters that both readings
+// match, and its opposite has none that either reading matches.
 CodeRanges class_escape(char letter) {
   static const CodeRanges letters_numbers = of_classes(true, true, false);
   static const CodeRanges numbers = of_classes(false, true, false);
@@ -90,7 +89,8 @@ CodeRanges wide_escape(char letter) {
 
 class Parser {
  public:
-  explicit Parser(std::u32string text) : text_(std::move(text)) {}
+  Parser(std::u32string text, Reading reading)
+      : text_(std::move(text)), wide_(reading == Reading::kEither) {}
 
   Result<RegexNode> parse() {
     BULKHEAD_TRY(RegexNode out, choice(0));
@@ -212,6 +212,7 @@ class Parser {
       return out;
     }
     if (take(U".")) {
+      if (wide_) return chars(invert({{'\n', '\n'}}));
       return chars(invert(normalise({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}})));
     }
     if (take(U"(")) return group(depth);
@@ -245,7 +246,9 @@ class Parser {
         return unsupported("a group of this kind");
       }
     }
+    if (negative) wide_ = !wide_;
     BULKHEAD_TRY(RegexNode inner, choice(depth + 1));
+    if (negative) wide_ = !wide_;
     if (!take(U")")) return wrong("a \"(\" without its \")\"");
     if (!ahead) return inner;
     RegexNode out;
@@ -298,7 +301,7 @@ class Parser {
     };
     if (is_one_of(U"dwsDWS")) {
       const char letter = static_cast<char>(code);
-      return negative ? wide_escape(letter) : class_escape(letter);
+      return negative != wide_ ? wide_escape(letter) : class_escape(letter);
     }
     if (code == 'b' && in_class) return CodeRanges{{8, 8}};
     if (code == 'b') return unsupported("the word boundary \\b");
@@ -373,11 +376,12 @@ class Parser {
 
   std::u32string text_;
   std::size_t at_ = 0;
+  bool wide_;  // the reading: see regex.hpp
 };
 
 }  // namespace
 
-Result<RegexNode> parse_regex(std::string_view pattern) {
+Result<RegexNode> parse_regex(std::string_view pattern, Reading reading) {
   std::u32string text;
   if (!decode_utf8(pattern, text)) {
     return Error(ErrorCode::kInvalidArgument, "the expression is not UTF-8");
@@ -386,7 +390,7 @@ Result<RegexNode> parse_regex(std::string_view pattern) {
     return Error(ErrorCode::kResourceExhausted,
                  "the expression is longer than " + std::to_string(kMostPatternBytes) + " bytes");
   }
-  return Parser(std::move(text)).parse();
+  return Parser(std::move(text), reading).parse();
 }
 
 }  // namespace bulkhead::constrain

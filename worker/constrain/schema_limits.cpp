@@ -121,7 +121,9 @@ struct StringReader {
     if (!value.is_string()) {
       return Error(ErrorCode::kInvalidArgument, "\"pattern\" must be a string");
     }
-    return meet(regex_automaton(value.get<std::string>(), Match::kAnywhere), "pattern", negative);
+    const Reading reading = negative ? Reading::kEither : Reading::kBoth;
+    return meet(regex_automaton(value.get<std::string>(), Match::kAnywhere, reading), "pattern",
+                negative);
   }
 
   Status format(const Json& value, bool negative) {

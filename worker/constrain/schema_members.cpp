@@ -12,10 +12,11 @@ constexpr std::size_t kWideObject = 64;
 
 }  // namespace
 
-Result<DfaPtr> MemberLookup::pattern(const std::string& pattern) {
-  if (const auto known = patterns_.find(pattern); known != patterns_.end()) return known->second;
-  BULKHEAD_TRY(DfaPtr made, regex_automaton(pattern, Match::kAnywhere));
-  patterns_.emplace(pattern, made);
+Result<DfaPtr> MemberLookup::pattern(const std::string& pattern, Reading reading) {
+  const std::pair key(pattern, reading);
+  if (const auto known = patterns_.find(key); known != patterns_.end()) return known->second;
+  BULKHEAD_TRY(DfaPtr made, regex_automaton(pattern, Match::kAnywhere, reading));
+  patterns_.emplace(key, made);
   return made;
 }
 
@@ -55,10 +56,11 @@ Status add_member(const SchemaSet& schemas, const std::string& name, MemberLooku
     const auto by_pattern = schema->find("patternProperties");
     if (by_pattern != schema->end() && by_pattern->is_object()) {
       for (const auto& entry : by_pattern->items()) {
-        BULKHEAD_TRY(const DfaPtr pattern, lookup.pattern(entry.key()));
-        if (!pattern->matches(codes)) continue;
+        BULKHEAD_TRY(const DfaPtr either, lookup.pattern(entry.key(), Reading::kEither));
+        if (!either->matches(codes)) continue;
         out.push_back(&entry.value());
-        spoken = true;
+        BULKHEAD_TRY(const DfaPtr both, lookup.pattern(entry.key(), Reading::kBoth));
+        spoken = spoken || both->matches(codes);
       }
     }
     const auto others = schema->find("additionalProperties");

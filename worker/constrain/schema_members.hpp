@@ -5,7 +5,9 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
+#include "worker/constrain/regex.hpp"
 #include "worker/constrain/schema_alternatives.hpp"
 
 namespace bulkhead::constrain {
@@ -14,12 +16,12 @@ namespace bulkhead::constrain {
 // The objects must live as long.
 class MemberLookup {
  public:
-  Result<DfaPtr> pattern(const std::string& pattern);
+  Result<DfaPtr> pattern(const std::string& pattern, Reading reading);
   // Returns the member of that name; null if the object has none.
   const Json* find(const Json& object, const std::string& name);
 
  private:
-  std::map<std::string, DfaPtr> patterns_;
+  std::map<std::pair<std::string, Reading>, DfaPtr> patterns_;
   std::unordered_map<const Json*, std::unordered_map<std::string_view, const Json*>> wide_;
 };
 

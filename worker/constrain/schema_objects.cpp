@@ -163,9 +163,10 @@ Status SchemaCompiler::other(const SchemaSet& schemas, const std::vector<std::st
     BULKHEAD_TRY(contents, intersect(contents, bare));
   }
   for (std::size_t i = 0; i < patterns.size(); ++i) {
-    BULKHEAD_TRY(const DfaPtr pattern, lookup_.pattern(patterns[i]));
-    BULKHEAD_TRY(contents,
-                 intersect(contents, (matched >> i & 1) != 0 ? pattern : complement(*pattern)));
+    const bool matches = (matched >> i & 1) != 0;
+    BULKHEAD_TRY(const DfaPtr pattern,
+                 lookup_.pattern(patterns[i], matches ? Reading::kBoth : Reading::kEither));
+    BULKHEAD_TRY(contents, intersect(contents, matches ? pattern : complement(*pattern)));
   }
   SchemaSet value;
   bool evaluated = matched != 0;

@@ -192,6 +192,22 @@ TEST(Schema, UnevaluatedPropertiesSeeWhatIsInPlace) {
   EXPECT_THAT(refusal(required + "false}"), HasSubstr("admits no text"));
 }
 
+// Python's \w matches é and ECMA-262's does not; an answer must be valid for both.
+TEST(Schema, KeysThatSomePatternsMayMatchAreHeldToBothReadings) {
+  const std::string schema =
+      R"({"type":"object","patternProperties":{"^\\w+$":{"type":"integer"}}})";
+  EXPECT_TRUE(passes(schema, R"({"a": 1, "-": "x"})"));
+  EXPECT_FALSE(passes(schema, R"({"é": "x"})"));
+  const std::string declared =
+      R"({"type":"object","properties":{"é":{}},"patternProperties":{"^\\w+$":{"type":"integer"}}})";
+  EXPECT_FALSE(passes(declared, R"({"é": "x"})"));
+  EXPECT_TRUE(passes(declared, R"({"é": 1})"));
+  const std::string no_digit = R"({"type":"string","not":{"pattern":"\\d"}})";
+  EXPECT_TRUE(passes(no_digit, "\"x\""));
+  EXPECT_FALSE(passes(no_digit, "\"٣\""));
+  EXPECT_FALSE(passes(R"({"type":"string","not":{"pattern":"^.$"}})", R"("\r")"));
+}
+
 TEST(Schema, RefusesByNameWhatCanNotBeEnforced) {
   EXPECT_THAT(refusal(R"({"type":"array","uniqueItems":true})"), HasSubstr("\"uniqueItems\""));
   EXPECT_THAT(refusal(R"({"type":"number","multipleOf":0.01})"), HasSubstr("\"multipleOf\""));
