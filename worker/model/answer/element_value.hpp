@@ -5,10 +5,13 @@
 #include <string>
 #include <string_view>
 
+#include "worker/model/answer/tools.hpp"
+
 namespace bulkhead::model::answer {
 
 // Returns the value as JSON. `open` stands before a tag's name, and `open/` before the name of its end. A text without
-// elements is read by typed_value(). Elements that don't match make the whole text a string.
-std::string element_value(std::string_view text, std::string_view open);
+// elements is what the schema says, else typed_value() reads it; without characters it may be an empty list or object.
+// Elements that don't match make the whole text a string.
+std::string element_value(std::string_view text, std::string_view open, const ValueSchema& schema);
 
 }  // namespace bulkhead::model::answer

@@ -65,8 +65,9 @@ Routine Machine::parameter(const Tool& tool, bool& first) {
   std::string value;
   const bool whole = co_await other_value(value, close);
   if (!whole && cut()) co_return false;
-  out_.arguments(begin +
-                 (tags.elements ? element_value(value, tags.param_open) : typed_value(value)));
+  out_.arguments(begin + (tags.elements
+                              ? element_value(value, tags.param_open, ValueSchema(tool, key))
+                              : typed_value(value)));
   first = false;
   co_return whole;
 }

@@ -84,6 +84,8 @@ Result<Tools> Tools::from_json(std::string_view text) {
                    "tools[" + std::to_string(tools.size()) + "] has no function name");
     Tool tool{.name = name->get<std::string>(), .parameters = {}};
     const Json* schema = member(*function, "parameters");
+    if (schema != nullptr && schema->is_object())
+      tool.schema = std::make_shared<const std::string>(schema->dump());
     const Json* properties = schema == nullptr ? nullptr : member(*schema, "properties");
     if (properties != nullptr && properties->is_object()) {
       for (const auto& [key, value] : properties->items())
@@ -107,6 +109,82 @@ NameFit Tools::fit(std::string_view text) const {
     if (std::string_view(tool.name).substr(0, text.size()) == text) fit = NameFit::kBeginning;
   }
   return fit;
+}
+
+struct ValueSchema::Document {
+  Json root;
+  Budget budget;
+};
+
+ValueSchema::ValueSchema(const Tool& tool, std::string_view key) {
+  if (tool.schema == nullptr) return;
+  document_ = std::make_shared<Document>(Document{Json::parse(*tool.schema, nullptr, false), {}});
+  schema_ = &document_->root;
+  *this = member(key);
+}
+
+// Follows references, and alternatives of which all but one are null.
+ValueSchema ValueSchema::within(const void* schema) const {
+  ValueSchema found;
+  found.document_ = document_;
+  const auto* at = static_cast<const Json*>(schema);
+  for (int depth = 0; at != nullptr && depth < 8; ++depth) {
+    const Json* const from = at;
+    at = &resolved(*at, document_->root, document_->budget);
+    for (const char* key : {"anyOf", "oneOf", "allOf"}) {
+      const Json* choices = answer::member(*at, key);
+      if (choices == nullptr || !choices->is_array()) continue;
+      const Json* only = nullptr;
+      std::size_t others = 0;
+      for (const Json& each : *choices) {
+        const Json* type = answer::member(each, "type");
+        if (type != nullptr && *type == "null") continue;
+        only = &each;
+        ++others;
+      }
+      if (others == 1) at = only;
+    }
+    if (at == from) break;
+  }
+  found.schema_ = at;
+  return found;
+}
+
+bool ValueSchema::text() const {
+  if (schema_ == nullptr) return false;
+  return is_text(*static_cast<const Json*>(schema_), document_->root, document_->budget);
+}
+
+bool ValueSchema::allows(std::string_view type) const {
+  if (schema_ == nullptr) return false;
+  const auto& schema = *static_cast<const Json*>(schema_);
+  const Json* types = answer::member(schema, "type");
+  if (types == nullptr)
+    return answer::member(schema, type == "array" ? "items" : "properties") != nullptr;
+  if (types->is_array()) return std::find(types->begin(), types->end(), type) != types->end();
+  return *types == type;
+}
+
+bool ValueSchema::list() const {
+  return allows("array") && !allows("object");
+}
+
+bool ValueSchema::object() const {
+  return allows("object") && !allows("array");
+}
+
+ValueSchema ValueSchema::member(std::string_view name) const {
+  if (schema_ == nullptr) return {};
+  const auto& schema = *static_cast<const Json*>(schema_);
+  const Json* properties = answer::member(schema, "properties");
+  const Json* found =
+      properties == nullptr ? nullptr : answer::member(*properties, std::string(name).c_str());
+  return within(found != nullptr ? found : answer::member(schema, "additionalProperties"));
+}
+
+ValueSchema ValueSchema::item() const {
+  if (schema_ == nullptr) return {};
+  return within(answer::member(*static_cast<const Json*>(schema_), "items"));
 }
 
 bool text_alone(const Tool& tool, std::string_view key) {

@@ -2,6 +2,7 @@
 // text by their schema.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,29 @@ struct Tool {
   std::string name;
   // The schema's properties in their order; true if the value's type is only string.
   std::vector<std::pair<std::string, bool>> parameters;
+  // The JSON text of `parameters`, for values within values; null if the tool has none.
+  std::shared_ptr<const std::string> schema = nullptr;
+};
+
+// What a schema says of a value and of what it contains. It knows nothing of values that the schema does not describe.
+class ValueSchema {
+ public:
+  ValueSchema() = default;
+  // Of the tool's argument `key`.
+  ValueSchema(const Tool& tool, std::string_view key);
+
+  bool text() const;    // only a string is allowed
+  bool list() const;    // of arrays and objects only an array is allowed
+  bool object() const;  // of arrays and objects only an object is allowed
+  ValueSchema member(std::string_view name) const;
+  ValueSchema item() const;
+
+ private:
+  struct Document;
+  ValueSchema within(const void* schema) const;
+  bool allows(std::string_view type) const;
+  std::shared_ptr<Document> document_;
+  const void* schema_ = nullptr;  // in the document; null: unknown
 };
 
 // How a text that may still grow compares with the offered names.
