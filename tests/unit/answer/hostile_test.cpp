@@ -120,12 +120,13 @@ TEST(OfferedTools, AreTextWhereNothingElseFits) {
     "name": "f", "parameters": {"$defs": {"Id": {"type": "string"}}, "properties": {
       "a": {"type": "string"}, "b": {"type": ["string"]}, "c": {"type": ["string", "null"]},
       "d": {"enum": ["1", "2"]}, "e": {"$ref": "#/$defs/Id"}, "f": {"type": "integer"},
-      "g": {"anyOf": [{"type": "string"}, {"type": "integer"}]}, "h": {}}}}}])");
+      "g": {"anyOf": [{"type": "string"}, {"type": "integer"}]}, "h": {},
+      "i": {"allOf": [{"$ref": "#/$defs/Id"}], "default": "1"}}}}}])");
   ASSERT_TRUE(tools.ok());
   std::string text;
   for (const auto& [key, is_text] : tools->all()[0].parameters)
     text += is_text ? key : "";
-  EXPECT_EQ(text, "abde");
+  EXPECT_EQ(text, "abdei");
   for (const char* broken : {"{", "{}", "[{}]", "[5]", R"([{"function": {"name": 4}}])"})
     EXPECT_FALSE(Tools::from_json(broken).ok()) << broken;
 }

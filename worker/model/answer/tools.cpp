@@ -55,6 +55,10 @@ bool is_text(const Json& written, const Json& root, Budget& budget, int depth = 
   if (const Json* values = member(schema, "enum"))
     return budget.spend(values->size()) && all_strings(*values);
   if (const Json* value = member(schema, "const")) return value->is_string();
+  if (const Json* parts = member(schema, "allOf"); parts != nullptr && parts->is_array()) {
+    return std::any_of(parts->begin(), parts->end(),
+                       [&](const Json& each) { return is_text(each, root, budget, depth + 1); });
+  }
   for (const char* key : {"anyOf", "oneOf"}) {
     const Json* choices = member(schema, key);
     if (choices == nullptr) continue;
