@@ -169,7 +169,7 @@ Routine Machine::scalar(Nesting& nesting, bool python) {
   const char c = front();
   bool whole = false;
   if (python && (c == '"' || c == '\'')) {
-    whole = co_await python_string();
+    whole = co_await python_string(nesting);
   } else if (c == '"') {
     whole = co_await json_value(Sink::kArguments, nullptr);
   } else {
@@ -256,7 +256,12 @@ Routine Machine::marked_string() {
   }
 }
 
-Routine Machine::python_string() {
+Routine Machine::python_string(const Nesting& nesting) {
+  const bool argument = nesting.objects.empty();
+  const std::string_view ends = argument                 ? ",)"
+                                : nesting.expects_key    ? ":"
+                                : nesting.objects.back() ? ",}"
+                                                         : ",])";
   constexpr std::size_t kLongestEscape = 10;  // \UXXXXXXXX
   while (rest().size() < 3 && !ended_)
     co_await input();
@@ -289,12 +294,31 @@ Routine Machine::python_string() {
       take(1);
       if (!at_end()) take(python_escape(rest(), piece));
       out_.arguments(piece);
+    } else if (next.found == Found::kMark && close == quote && !co_await string_ends(ends)) {
+      if (ended_ && cut()) {  // the quote may be the string's end, or not
+        take(rest().size());
+        co_return false;
+      }
+      append_escaped(piece, quote);
+      take(1);
+      out_.arguments(piece);
     } else {
       const bool whole = next.found == Found::kMark;
       take(whole ? close.size() : next.text.size());
       if (whole || !cut()) out_.arguments("\"");
       co_return whole;
     }
+  }
+}
+
+// Says whether the quote that comes next ends its string. Some templates (LFM2.5) write texts between quotes without
+// escapes, and models repeat that; so a quote belongs to the text unless one of `ends` follows it.
+Routine Machine::string_ends(std::string_view ends) {
+  for (;;) {
+    const std::size_t next = rest().find_first_not_of(kBlanks, 1);
+    if (next != std::string_view::npos) co_return ends.find(rest()[next]) != std::string_view::npos;
+    if (ended_) co_return !cut();
+    co_await input();
   }
 }
 

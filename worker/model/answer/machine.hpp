@@ -184,7 +184,8 @@ class Machine {
   Routine scalar(Nesting& nesting, bool python);
   Routine bare_word(const Nesting& nesting, bool python, std::string_view begun);
   Routine marked_string();
-  Routine python_string();
+  Routine python_string(const Nesting& nesting);
+  Routine string_ends(std::string_view ends);
 
   // ---- channels.cpp ----
 
