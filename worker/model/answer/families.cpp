@@ -405,6 +405,7 @@ Family llama4() {
                 .closers = {"<|python_end|>"},
                 .closers_left_out = true,
                 .bare_json = true,
+                .around_text = true,
                 .name_ends = {"("}}};
 }
 

@@ -93,6 +93,8 @@ struct Calls {
   bool bare_json = false;
   // An answer begins behind the first of `opens`, because the prompt ends with it (functionary 3.2).
   bool begun_by_prompt = false;
+  bool around_text =
+      false;  // `opens` also stand around text before a call, which they don't belong to (Llama 4)
   bool adjacent = false;  // only blanks separate calls in JSON (MiniMax M1)
   JsonKeys keys = {};
   NameForm name_form = NameForm::kPlain;

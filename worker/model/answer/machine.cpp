@@ -159,8 +159,22 @@ void Machine::begin_attempt() {
 void Machine::abandon() {
   attempting_ = false;
   const std::size_t of_prompt = std::min(std::exchange(of_prompt_, 0), attempt_.size());
-  out_.content(std::string_view(attempt_).substr(of_prompt));
+  std::string_view text = std::string_view(attempt_).substr(of_prompt);
+  if (const std::size_t mark = family_.calls.around_text ? open_at_front(text) : 0; mark > 0) {
+    out_.mark();
+    text.remove_prefix(mark);
+  }
+  out_.content(text);
   attempt_.clear();
+}
+
+// Returns the length of the mark with which the text begins; 0 if it begins with none.
+std::size_t Machine::open_at_front(std::string_view text) const {
+  std::size_t longest = 0;
+  for (const std::string& open : family_.calls.opens) {
+    if (text.starts_with(open)) longest = std::max(longest, open.size());
+  }
+  return longest;
 }
 
 void Machine::forget_attempt() {

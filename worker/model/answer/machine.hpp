@@ -79,6 +79,7 @@ class Machine {
   void abandon();  // it is no call: what was read is content
   void begin_call(std::string_view name, std::string_view id);
   void end_call() { out_.end_call(); }
+  std::size_t open_at_front(std::string_view text) const;
   void forget_attempt();
 
   // ---- the answer as a whole (machine.cpp) ----
