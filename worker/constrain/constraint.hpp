@@ -64,12 +64,18 @@ struct LooseMember {
   bool required = false;
   RuleId json = 0;             // its value, as JSON
   std::optional<RuleId> text;  // its value as plain text, if it can be nothing else
+  std::optional<RuleId> some;  // the plain texts among its values, if it can be other values, too
+};
+enum class TextsAre {
+  kGuessed,  // what can be read as JSON is no text, so `some` has no such texts
+  kMarked,   // the marks around a value say whether it is a text
 };
 // Returns the members in the schema's order; other members can't be written. No value contains `never`, which would
 // end it. What the schema says about its object as a whole must follow from each member alone; otherwise it counts as
 // a keyword that can't be enforced.
 Result<std::vector<LooseMember>> add_loose_members(Grammar& grammar, std::string_view schema,
                                                    Strictness strictness, std::string_view never,
+                                                   TextsAre texts_are,
                                                    std::vector<std::string>& warnings);
 // Returns the automaton of texts that do not contain `mark`.
 Result<DfaPtr> texts_without(std::string_view mark);

@@ -28,7 +28,7 @@ class SchemaCompiler {
   Result<RuleId> compile();
   // Instead compiles the rules of its members, which are written separately (schema_loose.cpp). No value contains
   // `never`.
-  Result<std::vector<LooseMember>> loose_members(std::string_view never);
+  Result<std::vector<LooseMember>> loose_members(std::string_view never, TextsAre texts_are);
 
  private:
   // Makes all rules that are still to be made.
@@ -67,7 +67,11 @@ class SchemaCompiler {
   };
   Result<std::vector<Declared>> declared(const SchemaSet& schemas);
   Status properties(const SchemaSet& schemas, const Json* unevaluated, ObjectShape& shape);
-  Result<DfaPtr> plain_text(const SchemaSet& value);
+  struct PlainText {
+    DfaPtr texts;
+    bool only = true;  // the value is a text
+  };
+  Result<PlainText> plain_text(const SchemaSet& value);
   Status others(const SchemaSet& schemas, const Json* unevaluated, ObjectShape& shape);
   Status other(const SchemaSet& schemas, const std::vector<std::string>& patterns,
                std::uint32_t matched, const Json* unevaluated, ObjectShape& shape);

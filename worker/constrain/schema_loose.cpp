@@ -19,6 +19,27 @@ const char* branching_keyword(const Json& schema) {
   return "anyOf";
 }
 
+bool is_text(const Alternative& kind) {
+  if (kind.constants)
+    return std::ranges::all_of(*kind.constants, [](const Json& it) { return it.is_string(); });
+  const Types& types = kind.types;
+  return types.string && !types.null && !types.boolean && !types.array && !types.object &&
+         !types.integer && !types.fraction;
+}
+
+// The texts that a reader of untyped values takes for texts: those that are neither JSON nor one of Python's words.
+Result<DfaPtr> texts_that_are_no_json() {
+  BULKHEAD_TRY(const DfaPtr words,
+               regex_automaton("[ \\t\\r\\n\\f\\v]*"
+                               "(true|false|null|True|False|None|"
+                               "-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?)"
+                               "[ \\t\\r\\n\\f\\v]*",
+                               Match::kWhole));
+  BULKHEAD_TRY(const DfaPtr others,
+               regex_automaton("^[ \\t\\r\\n\\f\\v]*[\"{\\[]", Match::kAnywhere));
+  return intersect(complement(*words), complement(*others));
+}
+
 }  // namespace
 
 Result<DfaPtr> texts_of_length(std::uint32_t min, std::uint32_t max) {
@@ -34,24 +55,21 @@ Result<DfaPtr> texts_without(std::string_view mark) {
   return terms.automaton(terms.negate(terms.cat(all, terms.cat(terms.text(wide), all))));
 }
 
-// Returns the plain texts that these schemas allow; null if the value may be something other than a text.
-Result<DfaPtr> SchemaCompiler::plain_text(const SchemaSet& value) {
+// Returns the plain texts that these schemas allow.
+Result<SchemaCompiler::PlainText> SchemaCompiler::plain_text(const SchemaSet& value) {
   BULKHEAD_TRY(const std::vector<Alternative> kinds, alternatives_.of(value));
-  DfaPtr all = literals({}, true);
+  PlainText found{literals({}, true), std::ranges::all_of(kinds, is_text)};
   for (const Alternative& kind : kinds) {
     DfaPtr contents;
     if (kind.constants) {
       std::vector<std::u32string> texts;
       for (const Json& member : *kind.constants) {
-        if (!member.is_string()) return DfaPtr();
+        if (!member.is_string()) continue;
         if (!decode_utf8(member.get<std::string>(), texts.emplace_back())) texts.pop_back();
       }
       contents = literals(texts, true);
     } else {
-      const Types& types = kind.types;
-      if (!types.string || types.null || types.boolean || types.array || types.object ||
-          types.integer || types.fraction)
-        return DfaPtr();
+      if (!kind.types.string) continue;
       BULKHEAD_TRY(const StringShape shape, string_shape(kind.schemas, document_, complaints_));
       contents = shape.contents;
       if (shape.min > 0 || shape.max != kUnbounded) {
@@ -59,6 +77,8 @@ Result<DfaPtr> SchemaCompiler::plain_text(const SchemaSet& value) {
         if (bounded.ok()) bounded = intersect(contents, *bounded);
         if (bounded.ok()) {
           contents = *bounded;
+        } else if (!found.only) {
+          continue;  // JSON can hold it
         } else {
           BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
               shape.max != kUnbounded ? "maxLength" : "minLength", document_.path(kind.schemas[0]),
@@ -66,13 +86,14 @@ Result<DfaPtr> SchemaCompiler::plain_text(const SchemaSet& value) {
         }
       }
     }
-    BULKHEAD_TRY(const DfaPtr neither, intersect(complement(*all), complement(*contents)));
-    all = complement(*neither);
+    BULKHEAD_TRY(const DfaPtr neither, intersect(complement(*found.texts), complement(*contents)));
+    found.texts = complement(*neither);
   }
-  return all;
+  return found;
 }
 
-Result<std::vector<LooseMember>> SchemaCompiler::loose_members(std::string_view never) {
+Result<std::vector<LooseMember>> SchemaCompiler::loose_members(std::string_view never,
+                                                               TextsAre texts_are) {
   BULKHEAD_TRY(never_, texts_without(never));
   const Json* const root = document_.root();
   BULKHEAD_TRY(const std::vector<Alternative> forms, alternatives_.of({root}));
@@ -86,6 +107,12 @@ Result<std::vector<LooseMember>> SchemaCompiler::loose_members(std::string_view 
                                 "arguments between tags can have one form only"));
   }
   BULKHEAD_TRY(const std::vector<Declared> all, declared(schemas));
+  DfaPtr some = never_;
+  if (texts_are == TextsAre::kGuessed) {
+    static const Result<DfaPtr> no_json = texts_that_are_no_json();
+    BULKHEAD_TRY(const DfaPtr texts, no_json);
+    BULKHEAD_TRY(some, intersect(some, texts));
+  }
   std::uint32_t required = 0;
   std::vector<LooseMember> members;
   for (const Declared& each : all) {
@@ -93,12 +120,16 @@ Result<std::vector<LooseMember>> SchemaCompiler::loose_members(std::string_view 
     member.name = each.name;
     member.required = each.required;
     required += each.required ? 1 : 0;
-    BULKHEAD_TRY(DfaPtr text, plain_text(each.value));
-    if (text != nullptr) {
-      BULKHEAD_TRY(text, intersect(text, never_));
-      member.text = grammar_.add_rule();
-      grammar_.rules[*member.text] = grammar_.leaf(NodeKind::kText, text, grammar_.add(Node{}));
-    }
+    BULKHEAD_TRY(const PlainText plain, plain_text(each.value));
+    const auto add_texts = [&](const DfaPtr& among, std::optional<RuleId>& to) -> Status {
+      BULKHEAD_TRY(const DfaPtr texts, intersect(plain.texts, among));
+      if (texts->empty()) return {};
+      to = grammar_.add_rule();
+      grammar_.rules[*to] = grammar_.leaf(NodeKind::kText, texts, grammar_.add(Node{}));
+      return {};
+    };
+    if (plain.only) BULKHEAD_RETURN_IF_ERROR(add_texts(never_, member.text));
+    BULKHEAD_RETURN_IF_ERROR(add_texts(some, member.some));
     member.json = rule(each.value);
   }
   BULKHEAD_RETURN_IF_ERROR(make_waiting());
@@ -118,13 +149,14 @@ Result<std::vector<LooseMember>> SchemaCompiler::loose_members(std::string_view 
 
 Result<std::vector<LooseMember>> add_loose_members(Grammar& grammar, std::string_view schema,
                                                    Strictness strictness, std::string_view never,
+                                                   TextsAre texts_are,
                                                    std::vector<std::string>& warnings) {
   try {
     BULKHEAD_TRY(const auto document, SchemaDocument::read(schema));
     Complaints complaints(strictness == Strictness::kStrict ? Complaints::Mode::kStrict
                                                             : Complaints::Mode::kLenient);
     SchemaCompiler compiler(*document, complaints, grammar);
-    BULKHEAD_TRY(std::vector<LooseMember> members, compiler.loose_members(never));
+    BULKHEAD_TRY(std::vector<LooseMember> members, compiler.loose_members(never, texts_are));
     warnings.insert(warnings.end(), complaints.warnings().begin(), complaints.warnings().end());
     return members;
   } catch (const nlohmann::json::exception& error) {

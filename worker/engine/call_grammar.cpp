@@ -240,8 +240,7 @@ class Builder {
       }
       for (std::size_t i = tool.members.size(); i-- > 0;) {
         const constrain::LooseMember& member = tool.members[i];
-        const NodeId with = argument(member.name, member.text.has_value(),
-                                     member.text.value_or(member.json), blanks(rest));
+        const NodeId with = member_argument(member, blanks(rest));
         rest = member.required ? with : maybe(with, rest);
       }
       rest = blanks(rest);
@@ -253,6 +252,14 @@ class Builder {
     for (const std::string& open : calls_.opens)
       ways.push_back(mark(open, name));
     return grammar_->add(choice(std::move(ways)));
+  }
+
+  // A text between other values may be plain, too: that is how models write it.
+  NodeId member_argument(const constrain::LooseMember& member, NodeId next) {
+    if (member.text) return argument(member.name, true, *member.text, next);
+    const NodeId json = argument(member.name, false, member.json, next);
+    if (!member.some || calls_.tags.elements) return json;
+    return maybe(argument(member.name, true, *member.some, next), json);
   }
 
   // param_open KEY key_close [value_open] VALUE value_close; an empty key: any

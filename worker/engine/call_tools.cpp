@@ -95,9 +95,12 @@ class ToolReader {
       return {};
     }
     const auto add = [&](Strictness strictness, std::vector<std::string>& out) -> Status {
+      const constrain::TextsAre texts_are = calls_.tags.type_end.empty()
+                                                ? constrain::TextsAre::kGuessed
+                                                : constrain::TextsAre::kMarked;
       BULKHEAD_TRY(tool.members,
                    constrain::add_loose_members(grammar_, as_object(*schema).dump(), strictness,
-                                                calls_.tags.value_close, out));
+                                                calls_.tags.value_close, texts_are, out));
       return check_members(tool, strictness, out);
     };
     BULKHEAD_TRY(const bool held, try_schema(function, tool, add));

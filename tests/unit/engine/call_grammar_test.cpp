@@ -180,7 +180,8 @@ TEST(CallGrammar, HoldsArgumentsBetweenTags) {
   }
 }
 
-// Texts have their own limits, texts among other types are JSON, and what tags can't say is refused or left out.
+// Texts have their own limits, texts among other types are plain where they can't be JSON, and what tags can't say is
+// refused or left out.
 TEST(CallGrammar, TagsHoldWhatTextsMayBe) {
   const auto passes_with = [](const std::string& properties, const std::string& value) {
     const std::string tools =
@@ -202,7 +203,17 @@ TEST(CallGrammar, TagsHoldWhatTextsMayBe) {
   EXPECT_FALSE(passes_with(R"({"type": "string", "pattern": "^[0-9]{3}$"})", "07"));
   EXPECT_TRUE(passes_with(R"({"type": ["string", "null"]})", "\"x\""));
   EXPECT_TRUE(passes_with(R"({"type": ["string", "null"]})", "null"));
-  EXPECT_FALSE(passes_with(R"({"type": ["string", "null"]})", "x"));
+  EXPECT_TRUE(passes_with(R"({"type": ["string", "null"]})", "x\n2024-01-02 [a] \"b\""));
+  EXPECT_TRUE(passes_with(R"({"anyOf": [{"type": "string"}, {"type": "null"}]})", "nullify 1"));
+  for (const char* not_text :
+       {"7", " -1.5e3 ", "true", "{}", "[1]", "\"", "None"})  // the parser reads other values
+    EXPECT_FALSE(passes_with(R"({"type": ["string", "null"]})", not_text)) << not_text;
+  EXPECT_TRUE(passes_with(R"({"type": ["string", "integer"], "maxLength": 3})", "abc"));
+  EXPECT_FALSE(passes_with(R"({"type": ["string", "integer"], "maxLength": 3})", "abcd"));
+  EXPECT_TRUE(passes_with(R"({"enum": ["red", "1", 2, null]})", "red"));
+  EXPECT_FALSE(passes_with(R"({"enum": ["red", "1", 2, null]})", "1"));
+  EXPECT_FALSE(passes_with(R"({"type": ["integer", "null"]})", "x"));
+  EXPECT_TRUE(passes_with(R"({"type": ["string", "null"], "maxLength": 100000})", "\"x\""));
   EXPECT_TRUE(passes_with(R"({"type": "array", "items": {"type": "string"}})", "[\"a<\"]"));
   // The parser would take this for the end of the value.
   EXPECT_FALSE(
@@ -382,13 +393,22 @@ TEST(CallGrammar, HoldsEachFamilysCallsToTheirSchemas) {
 // The grammar and the parser are made from one row, and agree on what a call is.
 TEST(CallGrammar, TheParserReadsAsCallsWhatItLetsThrough) {
   std::mt19937 random(7);
-  const auto schema = constrain::compile_schema(kWeatherSchema, constrain::Strictness::kStrict);
+  const char* const mixed = R"({"type": "object", "required": ["city", "note"], "properties": {
+      "city": {"type": "string"}, "note": {"type": ["string", "null"], "minLength": 2},
+      "id": {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 5}]}}, "additionalProperties": false})";
+  const auto plain = constrain::compile_schema(kWeatherSchema, constrain::Strictness::kStrict);
+  const auto with_types = constrain::compile_schema(mixed, constrain::Strictness::kStrict);
+  const std::string mixed_tools = R"([{"function": {"name": "get_weather", "parameters": )" +
+                                  std::string(mixed) + R"(}}, {"function": {"name": "get_time"}}])";
   for (const model::answer::Family& family : model::answer::families()) {
     if (family.calls.syntax == model::answer::CallSyntax::kNone) continue;
-    const auto made = grammar_of(family.name.c_str());
+    const bool tagged = family.calls.syntax == model::answer::CallSyntax::kTagged;
+    const auto& schema = tagged ? with_types : plain;
+    const std::string& tools = tagged ? mixed_tools : kTools;
+    const auto made = grammar_of(family.name.c_str(), {.tools = tools});
     ASSERT_TRUE(made.ok());
     int read = 0;
-    for (int i = 0; i < 12 && !(kSample && read > 0); ++i) {
+    for (int i = 0; i < (tagged ? 30 : 12) && read < (kSample ? 1 : 6); ++i) {
       const model::answer::Tags& tags = family.calls.tags;
       std::string closing = (tags.strip_newlines ? "\n" : "") + tags.value_close;
       if (family.calls.syntax == model::answer::CallSyntax::kBareKeys)
@@ -396,7 +416,7 @@ TEST(CallGrammar, TheParserReadsAsCallsWhatItLetsThrough) {
       const std::string text = walk(made->grammar, closing, random);
       if (text.empty()) continue;
       const bool channels = family.calls.syntax == model::answer::CallSyntax::kChannels;
-      model::answer::AnswerParser parser(family, {*model::answer::Tools::from_json(kTools),
+      model::answer::AnswerParser parser(family, {*model::answer::Tools::from_json(tools),
                                                   channels ? "<|start|>assistant" : "", 1});
       model::answer::Message message;
       message.add(parser.feed(text));
