@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -47,6 +48,34 @@ Json as_object(const Json& schema) {
   return out;
 }
 
+bool before(const std::string& a, const std::string& b) {
+  return std::ranges::lexicographical_compare(
+      a, b, {}, [](unsigned char c) { return std::tolower(c); },
+      [](unsigned char c) { return std::tolower(c); });
+}
+
+// Sorts the properties of a schema and of the schemas in it, by names as Jinja's `dictsort` does: templates of Gemma
+// show tools and calls so, and the model writes what it saw.
+Json sorted(const Json& schema, bool names = false) {
+  if (schema.is_array()) {
+    Json out = Json::array();
+    for (const Json& each : schema)
+      out.push_back(sorted(each));
+    return out;
+  }
+  if (!schema.is_object()) return schema;
+  std::vector<std::string> keys;
+  for (const auto& entry : schema.items())
+    keys.push_back(entry.key());
+  if (names) std::ranges::stable_sort(keys, before);
+  Json out = Json::object();
+  for (const std::string& key : keys) {
+    const bool data = !names && (key == "enum" || key == "const" || key == "default");
+    out[key] = data ? schema[key] : sorted(schema[key], !names && key == "properties");
+  }
+  return out;
+}
+
 class ToolReader {
  public:
   ToolReader(Grammar& grammar, const Calls& calls, constrain::Notation notation)
@@ -77,9 +106,11 @@ class ToolReader {
                    is_strict(function) ? object(kNoArguments, none_) : object(kAnyArguments, any_));
       return {};
     }
+    const bool by_name = calls_.syntax == CallSyntax::kBareKeys;
+    const std::string text = (by_name ? sorted(as_object(*schema)) : as_object(*schema)).dump();
     const auto add = [&](Strictness strictness, std::vector<std::string>& out) -> Status {
-      BULKHEAD_TRY(tool.arguments, constrain::add_schema(grammar_, as_object(*schema).dump(),
-                                                         strictness, out, notation_));
+      BULKHEAD_TRY(tool.arguments,
+                   constrain::add_schema(grammar_, text, strictness, out, notation_));
       return {};
     };
     BULKHEAD_TRY(const bool held, try_schema(function, tool, add));

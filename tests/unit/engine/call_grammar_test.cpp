@@ -323,12 +323,12 @@ TEST(CallGrammar, HoldsArgumentsInOtherNotations) {
 // under it.
 TEST(CallGrammar, ValuesOfAllKindsKeepTheirSchemaInEachNotation) {
   const char* const schema = R"({"type": "object", "additionalProperties": false,
-      "properties": {"kind": {"enum": ["a/b", "c\"d", null, true, 1.5, {"x": [false, "y"]}]},
-                     "short": {"type": "string", "minLength": 1, "maxLength": 3},
-                     "code": {"type": "string", "pattern": "^[a-z]{2}/[0-9]$"},
+      "properties": {"code": {"type": "string", "pattern": "^[a-z]{2}/[0-9]$"},
+                     "kind": {"enum": ["a/b", "c\"d", null, true, 1.5, {"x": [false, "y"]}]},
                      "list": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 2},
                      "map": {"type": "object", "additionalProperties": {"type": ["integer", "null"]}, "maxProperties": 2},
-                     "self": {"$ref": "#"}, "self_2": {"type": "integer"}},
+                     "self": {"$ref": "#"}, "self_2": {"type": "integer"},
+                     "short": {"type": "string", "minLength": 1, "maxLength": 3}},
       "required": ["kind", "short", "code", "list", "self_2"]})";
   const std::string tools =
       R"([{"function": {"name": "f", "strict": true, "parameters": )" + std::string(schema) + "}}]";
@@ -355,6 +355,19 @@ TEST(CallGrammar, ValuesOfAllKindsKeepTheirSchemaInEachNotation) {
     }
     EXPECT_GT(read, kSample ? 3 : 10) << row.family;
   }
+}
+
+// The templates of Gemma sort the names of arguments, also of those within arguments.
+TEST(CallGrammar, GemmaWritesArgumentsInTheOrderOfTheirNames) {
+  const std::string tools =
+      R"([{"function": {"name": "f", "parameters": {"type": "object", "required": ["zone", "Body"],
+      "properties": {"zone": {"type": "string"}, "Body": {"type": "object", "properties": {"b": {}, "a": {"enum": [{"y": 1, "x": 2}]}}},
+                     "properties": {"type": "integer"}}}}}])";
+  const std::string call =
+      R"(<|tool_call>call:f{Body:{a:{y:1,x:2},b:2},properties:3,zone:<|"|>x<|"|>}<tool_call|>)";
+  EXPECT_TRUE(passes("gemma4", call, {.tools = tools}));
+  EXPECT_FALSE(passes("gemma4", R"(<|tool_call>call:f{zone:<|"|>x<|"|>,Body:{}}<tool_call|>)",
+                      {.tools = tools}));
 }
 
 // The grammar leaves out a name that it can't write, or refuses the tool if the name is required.
