@@ -47,7 +47,8 @@ class Builder {
       add_way(after, end);
       add_way(after, blanks(grammar_->add(choice({end, first}))));
     }
-    const NodeId calls = blanks(first);
+    // A prompt that has begun the call leaves no place before its name.
+    const NodeId calls = calls_.begun_by_prompt ? first : blanks(first);
     grammar_->rules[grammar_->root] =
         wish_.content == nullptr ? calls : maybe(calls, run(content, end));
     BULKHEAD_RETURN_IF_ERROR(grammar_->finish());
@@ -73,6 +74,8 @@ class Builder {
                           *constrain::regex_automaton(expression, constrain::Match::kWhole), next);
   }
   NodeId blanks(NodeId next) { return matching("[ \\n]{0,2}", next); }
+  // Command R writes each call of a list on a line of its own.
+  NodeId blanks_in_list(NodeId next) { return matching("[ \\n]{0,2}|\\n {2,8}", next); }
   NodeId maybe(NodeId with, NodeId without) { return grammar_->add(choice({with, without})); }
   NodeId run(RuleId rule, NodeId next) {
     Node node;
@@ -196,11 +199,12 @@ class Builder {
     const NodeId close = blanks(mark("]", closers(0, calls_.closers.size(), next)));
     const NodeId after = grammar_->add(choice({close}));
     const NodeId item = item_of_list(after);
-    if (!wish_.one_call) add_way(after, comma(item));
+    const NodeId begin = blanks_in_list(item);
+    if (!wish_.one_call) add_way(after, blanks(mark(",", begin)));
     std::vector<NodeId> ways;
     for (const std::string& open : calls_.opens)
-      ways.push_back(mark(open, blanks(mark("[", blanks(item)))));
-    if (calls_.bare_json) ways.push_back(mark("[", blanks(item)));
+      ways.push_back(mark(open, blanks(mark("[", begin))));
+    if (calls_.bare_json) ways.push_back(mark("[", begin));
     return grammar_->add(choice(std::move(ways)));
   }
 

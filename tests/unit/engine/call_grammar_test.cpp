@@ -84,7 +84,7 @@ const Row kRows[] = {
     {"phi-4-mini", "<|tool_call|>{\"name\": \"get_weather\", \"arguments\": ", "}<|/tool_call|>"},
     {"nemotron-v2", "<TOOLCALL>[{\"name\": \"get_weather\", \"arguments\": ", "}]</TOOLCALL>"},
     {"command-r",
-     "<|START_ACTION|>[\n {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", "
+     "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", "
      "\"parameters\": ",
      "}\n]<|END_ACTION|>"},
     {"apertus", "<|tools_prefix|>[{\"get_weather\": ", "}]<|tools_suffix|>"},
@@ -507,6 +507,13 @@ TEST(CallGrammar, OneCallOrMore) {
   EXPECT_TRUE(passes("mistral-list", list));
   EXPECT_FALSE(passes("mistral-list", list, {.tools = kTools, .one_call = true}));
   EXPECT_FALSE(passes("mistral-list", "[TOOL_CALLS][]"));
+}
+
+// The text must be a call again if it follows the prompt of a request that leaves the choice to the model.
+TEST(CallGrammar, ACallThatThePromptBeganBeginsWithItsName) {
+  EXPECT_TRUE(passes("functionary-3.2", "get_weather\n{\"city\": \"Oslo\"}"));
+  EXPECT_FALSE(passes("functionary-3.2", "\nget_weather\n{\"city\": \"Oslo\"}"));
+  EXPECT_FALSE(passes("functionary-3.2", " get_weather\n{\"city\": \"Oslo\"}"));
 }
 
 TEST(CallGrammar, ANamedToolIsTheOnlyOne) {
