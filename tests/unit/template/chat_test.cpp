@@ -87,6 +87,20 @@ TEST(ChatRequests, RefusalsAreText) {
   EXPECT_THAT(prompt_of(kChatMl, kMember).value().text(), HasSubstr("assistant\nNever.<|im_end|>"));
 }
 
+TEST(ChatRequests, AnAnswerWithoutContentIsEmptyWhereTheTemplateNeedsText) {
+  const char* const json = R"({"messages": [{"role": "user", "content": "a"},
+      {"role": "assistant", "content": null, "tool_calls": null}, {"role": "user", "content": "b"}]})";
+  const std::string all = "{% for m in messages %}<{{ m.role }}>";
+  EXPECT_EQ(prompt_of(all + "{{ m.content + '.' }}{% endfor %}", json).value().text(),
+            "<user>a.<assistant>.<user>b.");
+  EXPECT_EQ(prompt_of(all + "{{ m.content }}{% endfor %}", json).value().text(),
+            "<user>a<assistant><user>b");
+  EXPECT_EQ(prompt_of(all + "{{ '-' if m.content is none else m.content }}{% endfor %}", json)
+                .value()
+                .text(),
+            "<user>a<assistant>-<user>b");
+}
+
 TEST(ChatRequests, IdsThatStandForNamesAreCountedOverTheConversation) {
   constexpr std::string_view kTemplate =
       "{% for m in messages %}{% for c in m.tool_calls %}<|tool_call_begin|>{{ c['id'] }}"

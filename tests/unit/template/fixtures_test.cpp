@@ -157,6 +157,7 @@ TEST_F(TemplateFixtures, ProbingFindsWhatEachTemplateNeeds) {
         fixture.expected["normalisations"].get<std::vector<std::string>>();
     std::erase(told, "tools_undefined");  // this is always done
     std::vector<std::string> found = chat.value().abilities().adaptations.names();
+    std::erase(found, "null_answer_as_empty");  // the fixtures have no answer without content
     // Two templates read only the first part of a system message. The fixture says what one part needs.
     if (chat.value().abilities().content_parts) std::erase(found, "system_parts_joined");
     EXPECT_EQ(found, told);

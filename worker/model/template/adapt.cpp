@@ -115,6 +115,12 @@ void arguments_as_object(Run& run, Dict& message, std::size_t index) {
   }
 }
 
+void set_null_answer(Dict& message) {
+  const Value* content = message.get("content");
+  if (!has_role(message, "assistant") || calls_of(message) != nullptr) return;
+  if (content == nullptr || content->none()) message.set(plain("content"), Text());
+}
+
 // Gives each id a name, in order of appearance.
 class CallIds {
  public:
@@ -266,6 +272,8 @@ const char* to_string(Adaptation adaptation) {
       return "content_parts_joined";
     case Adaptation::kNullContentAsEmpty:
       return "null_content_as_empty";
+    case Adaptation::kNullAnswerAsEmpty:
+      return "null_answer_as_empty";
     case Adaptation::kEmptyContentAsNull:
       return "empty_content_as_null";
     case Adaptation::kArgumentsAsObject:
@@ -305,6 +313,7 @@ void adapt(Run& run, List& messages, const Adaptations& needed) {
         (needed.has(Adaptation::kSystemPartsJoined) &&
          (has_role(message, "system") || has_role(message, "developer"))))
       join_parts(run, message, i);
+    if (needed.has(Adaptation::kNullAnswerAsEmpty)) set_null_answer(message);
     for (const Adaptation how : {Adaptation::kNullContentAsEmpty, Adaptation::kEmptyContentAsNull})
       if (needed.has(how)) set_empty_content(message, how);
     if (needed.has(Adaptation::kArgumentsAsObject)) arguments_as_object(run, message, i);

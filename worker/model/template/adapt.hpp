@@ -17,7 +17,8 @@ enum class Adaptation : std::uint8_t {
   kSystemPartsJoined,   // the parts of a system message become their text, one line each
   kContentPartsJoined,  // the same for every message
   kNullContentAsEmpty,  // content null beside tool calls becomes ""
-  kEmptyContentAsNull,  // the reverse
+  kNullAnswerAsEmpty,   // content null of an assistant that calls nothing becomes ""
+  kEmptyContentAsNull,  // the reverse of kNullContentAsEmpty
   kArgumentsAsObject,   // a call's arguments become the object that their JSON describes
   kToolCallIds9Alnum,   // ids become 9 letters and digits: call00001, call00002 ...
   kToolCallIdsNumbered,  // ids become functions.NAME:INDEX, counted over the conversation (Kimi K2.5)
@@ -26,7 +27,7 @@ enum class Adaptation : std::uint8_t {
   kSystemMergedIntoUser,     // the system text opens the next message
   kToolsUndefined,           // without tools, `tools` is undefined and not none
 };
-constexpr std::size_t kAdaptations = 12;
+constexpr std::size_t kAdaptations = 13;
 // "developer_as_system" ...
 const char* to_string(Adaptation adaptation);
 

@@ -125,6 +125,20 @@ class Prober {
       can_.adaptations.add(Adaptation::kContentPartsJoined);
     else if (!of_system)
       can_.adaptations.add(Adaptation::kSystemPartsJoined);
+    const auto answered = [&](const char* content) {
+      return render(user + ", " + message("assistant", content) + ", " + user);
+    };
+    if (refuses_null(answered(R"("")"), answered("null")))
+      can_.adaptations.add(Adaptation::kNullAnswerAsEmpty);
+  }
+
+  // Says whether content that is null fails, or shows as a word, where empty content does not.
+  static bool refuses_null(const std::optional<std::string>& of_empty,
+                           const std::optional<std::string>& of_null) {
+    const auto prints = [&](std::string_view word) {
+      return shows(of_null, word) && !shows(of_empty, word);
+    };
+    return of_empty && (!of_null || prints("None") || prints("null"));
   }
 
   // Renders a user's question, the assistant's call or calls, and the result.
@@ -180,13 +194,7 @@ class Prober {
 
   void null_content(std::string_view empty, std::string_view arguments) {
     if (empty == "null") return;
-    const auto of_empty = with_tools(called(R"("")", arguments));
-    const auto of_null = with_tools(called("null", arguments));
-    const auto prints = [&](std::string_view word) {
-      return shows(of_null, word) && !shows(of_empty, word);
-    };
-    const bool prints_none = prints("None") || prints("null");
-    if (of_empty && (!of_null || prints_none))
+    if (refuses_null(with_tools(called(R"("")", arguments)), with_tools(called("null", arguments))))
       can_.adaptations.add(Adaptation::kNullContentAsEmpty);
   }
 
