@@ -117,6 +117,11 @@ class Conversation : Translating {
       add({{"role", "tool"},
            {"tool_call_id", text_of(item, "call_id")},
            {"content", output == nullptr ? std::string() : text(*output, where + ".output")}});
+    } else if (type == "item_reference") {
+      refuse(where,
+             "refers to an item of an earlier answer, and this server stores no answers; with "
+             "'store' false clients send the item itself (AI SDK: providerOptions.openai.store).",
+             "unsupported_parameter");
     } else if (!type.ends_with("_call") && !type.ends_with("_call_output") &&
                !type.starts_with("mcp_")) {
       // Other items are about tools that OpenAI's own servers ran. They are left out, as those tools are.

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -134,6 +135,7 @@ TEST(Responses, TakesCallsOfToolsThatItLeavesOut) {
   const auto unknown = parse_responses(R"({"input":[{"type":"item_reference","id":"x"}]})");
   ASSERT_NE(error_of(unknown), nullptr);
   EXPECT_EQ(error_of(unknown)->parameter, "input[0]");
+  EXPECT_THAT(error_of(unknown)->message, ::testing::HasSubstr("'store' false"));
 }
 
 TEST(MessagesTools, OfTheClientAreTaken) {
