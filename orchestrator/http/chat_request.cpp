@@ -277,6 +277,18 @@ void refuse_beside_tool_choice(Fields& fields, const ipc::Submit& parameters) {
   }
 }
 
+namespace {
+
+// Says whether the last message is the beginning of the answer, as clients of Mistral and DeepSeek (`prefix`) and of
+// Kimi and Qwen (`partial`) mark it.
+bool begins_answer(Fields& fields) {
+  const json& last = fields.get("messages")->back();
+  return last["role"] == "assistant" &&
+         (last.value("prefix", json()) == true || last.value("partial", json()) == true);
+}
+
+}  // namespace
+
 std::string read_chat(Fields& fields, std::string_view body) {
   check_messages(fields);
   check_tools(fields);
@@ -294,7 +306,9 @@ std::string read_chat(Fields& fields, std::string_view body) {
                           {"chat_template_kwargs"},
                           {"enable_thinking"},
                           {"reasoning_effort"}};
+  constexpr std::size_t kContinues = 4;
   find_json_members(body, members);
+  if (begins_answer(fields)) members[kContinues].text = "true";
   std::string chat;
   for (const JsonMember& member : members) {
     if (member.text.empty() || (without_tools && member.name == "tools")) continue;

@@ -138,6 +138,21 @@ TEST(Responses, TakesCallsOfToolsThatItLeavesOut) {
   EXPECT_THAT(error_of(unknown)->message, ::testing::HasSubstr("'store' false"));
 }
 
+TEST(ChatPrefix, OfTheLastMessageIsContinued) {
+  const auto read = [](const std::string& messages) {
+    return chat_of(parse_chat(R"({"messages":[{"role":"user","content":"x"},)" + messages + "]}"));
+  };
+  for (const char* name : {"prefix", "partial"}) {
+    const std::string begun =
+        R"({"role":"assistant","content":"y",")" + std::string(name) + R"(":true})";
+    EXPECT_EQ(read(begun).value("continue_final_message", false), true) << name;
+    EXPECT_FALSE(
+        read(begun + R"(,{"role":"user","content":"z"})").contains("continue_final_message"));
+  }
+  EXPECT_FALSE(read(R"({"role":"assistant","content":"y","prefix":false})")
+                   .contains("continue_final_message"));
+}
+
 TEST(MessagesTools, OfTheClientAreTaken) {
   const auto read = [](const std::string& type) {
     return parse_messages(R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":")" +
