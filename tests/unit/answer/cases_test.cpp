@@ -136,6 +136,8 @@ TEST(AnswerFamilies, AreToldFromATemplatesText) {
 
 TEST(AnswerFamilies, AreToldFromTemplatesThatNameFewMarks) {
   EXPECT_EQ(family_of_template("'<|tool_call|>' ~ call ~ '<|/tool_call|>'").name, "phi-4-mini");
+  EXPECT_EQ(family_of_template("'<|tool|>' + message['tools'] + '<|/tool|>'").name,
+            "phi-4-mini-list");
   EXPECT_EQ(family_of_template("'<|tool_call|>' ~ calls").name, "granite-3.3");
   EXPECT_EQ(family_of_template("\"List of tools: [\" + '</think>'").name, "lfm2");
   EXPECT_EQ(family_of_template("'<|tool_call_start|>['").name, "lfm2");

@@ -82,6 +82,8 @@ const Row kRows[] = {
      "<|tool_call_end|><|tool_calls_section_end|>"},
     {"granite-3.3", "<|tool_call|>[{\"name\": \"get_weather\", \"arguments\": ", "}]"},
     {"phi-4-mini", "<|tool_call|>{\"name\": \"get_weather\", \"arguments\": ", "}<|/tool_call|>"},
+    {"phi-4-mini-list",
+     "<|tool_call|>[{\"name\": \"get_weather\", \"arguments\": ", "}]<|/tool_call|>"},
     {"nemotron-v2", "<TOOLCALL>[{\"name\": \"get_weather\", \"arguments\": ", "}]</TOOLCALL>"},
     {"command-r",
      "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", "

@@ -87,6 +87,31 @@ TEST(ChatRequests, RefusalsAreText) {
   EXPECT_THAT(prompt_of(kChatMl, kMember).value().text(), HasSubstr("assistant\nNever.<|im_end|>"));
 }
 
+// As the template of Phi-4-mini, which does not read `tools` and `tool_calls`.
+TEST(ChatRequests, ToolsGoWhereTheTemplateReadsThem) {
+  constexpr std::string_view kTemplate =
+      "{% for m in messages %}{% if m['role'] == 'system' and 'tools' in m %}<|system|>{{ "
+      "m['content'] }}"
+      "<|tool|>{{ m['tools'] }}<|/tool|><|end|>{% else %}{{ '<|' + m['role'] + '|>' + m['content'] "
+      "+ '<|end|>' }}"
+      "{% endif %}{% endfor %}";
+  const std::string rest =
+      R"({"role": "user", "content": "a"}, {"role": "assistant", "content": null, "tool_calls":
+      [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}}]},
+      {"role": "tool", "tool_call_id": "1", "content": "r"}], "tools": [{"type": "function", "function":
+      {"name": "f", "description": "d", "strict": true, "parameters": {"type": "object"}}}]})";
+  const std::string shown =
+      R"(<|tool|>[{"name": "f", "description": "d", "parameters": {"type": "object"}}]<|/tool|><|end|><|user|>a<|end|>)"
+      R"(<|assistant|><|tool_call|>[{"name": "f", "arguments": {"x": 1}}]<|/tool_call|><|end|><|tool|>r<|end|>)";
+  const auto alone = prompt_of(kTemplate, R"({"messages": [)" + rest);
+  ASSERT_TRUE(alone.ok()) << alone.error().message();
+  EXPECT_EQ(alone.value().text(), "<|system|>" + shown);
+  EXPECT_THAT(alone.value().warnings, IsEmpty());
+  const auto beside =
+      prompt_of(kTemplate, R"({"messages": [{"role": "system", "content": "s"}, )" + rest);
+  EXPECT_EQ(beside.value().text(), "<|system|>s" + shown);
+}
+
 TEST(ChatRequests, AnAnswerWithoutContentIsEmptyWhereTheTemplateNeedsText) {
   const char* const json = R"({"messages": [{"role": "user", "content": "a"},
       {"role": "assistant", "content": null, "tool_calls": null}, {"role": "user", "content": "b"}]})";

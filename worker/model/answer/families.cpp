@@ -453,6 +453,7 @@ std::vector<Family> rows() {
       lfm2("<|tool_call_start|>"),
       lfm2("\"List of tools: [\""),
       phi4_mini(),
+      json_list("phi-4-mini-list", "<|/tool|>", "<|tool_call|>", "<|/tool_call|>"),
       functools(),
       granite33(),
       hunyuan_a13b(),

@@ -260,6 +260,35 @@ void merge_system(Run& run, List& messages) {
   messages.items = std::move(kept);
 }
 
+// Returns a list of what stands under `function` in each of the items.
+Value functions_of(Run& run, const List& items, std::initializer_list<const char*> members) {
+  List* functions = run.heap().list();
+  for (const Value& item : items.items) {
+    Dict* dict = item.as_dict();
+    const Value* inner = dict == nullptr ? nullptr : dict->get("function");
+    Dict* function = inner == nullptr ? dict : inner->as_dict();
+    if (function == nullptr) continue;
+    Dict* kept = run.heap().make<Dict>();
+    for (const char* name : members)
+      if (const Value* value = function->get(name)) kept->set(plain(name), *value);
+    functions->items.emplace_back(kept);
+  }
+  return functions;
+}
+
+void calls_into_text(Run& run, Dict& message, std::size_t index) {
+  const List* calls = calls_of(message);
+  if (calls == nullptr) return;
+  arguments_as_object(run, message, index);
+  TextBuilder text;
+  const Value* content = message.get("content");
+  if (content != nullptr && content->as_text() != nullptr) text.append(*content->as_text());
+  text.append("<|tool_call|>", Origin::kTemplate);
+  write_json(run, functions_of(run, *calls, {"name", "arguments"}), default_json_style(), text);
+  text.append("<|/tool_call|>", Origin::kTemplate);
+  message.set(plain("content"), text.take());
+}
+
 }  // namespace
 
 const char* to_string(Adaptation adaptation) {
@@ -288,6 +317,8 @@ const char* to_string(Adaptation adaptation) {
       return "reasoning_as_thinking_part";
     case Adaptation::kSystemMergedIntoUser:
       return "system_merged_into_user";
+    case Adaptation::kToolsInSystem:
+      return "tools_in_system";
     case Adaptation::kToolsUndefined:
       return "tools_undefined";
   }
@@ -324,6 +355,24 @@ void adapt(Run& run, List& messages, const Adaptations& needed) {
       if (needed.has(how)) move_reasoning(run, message, how);
   }
   if (needed.has(Adaptation::kSystemMergedIntoUser)) merge_system(run, messages);
+}
+
+void move_tools(Run& run, List& messages, const Value* tools) {
+  for (std::size_t i = 0; i < messages.items.size(); ++i)
+    calls_into_text(run, *messages.items[i].as_dict(), i);
+  const List* offered = tools == nullptr ? nullptr : tools->as_list();
+  if (offered == nullptr || offered->items.empty()) return;
+  Dict* system = messages.items[0].as_dict();
+  if (!has_role(*system, "system")) {
+    system = run.heap().make<Dict>();
+    system->set(plain("role"), plain("system"));
+    system->set(plain("content"), Text());
+    messages.items.insert(messages.items.begin(), Value(system));
+  }
+  TextBuilder text;
+  write_json(run, functions_of(run, *offered, {"name", "description", "parameters"}),
+             default_json_style(), text);
+  system->set(plain("tools"), text.take());
 }
 
 }  // namespace bulkhead::jinja

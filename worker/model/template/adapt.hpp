@@ -25,9 +25,10 @@ enum class Adaptation : std::uint8_t {
   kReasoningAsThinking,      // reasoning_content becomes thinking
   kReasoningAsThinkingPart,  // reasoning_content becomes a first content part of type thinking
   kSystemMergedIntoUser,     // the system text opens the next message
-  kToolsUndefined,           // without tools, `tools` is undefined and not none
+  kToolsInSystem,  // tools go into the system message, and calls into their message's text (Phi-4-mini)
+  kToolsUndefined,  // without tools, `tools` is undefined and not none
 };
-constexpr std::size_t kAdaptations = 13;
+constexpr std::size_t kAdaptations = 14;
 // "developer_as_system" ...
 const char* to_string(Adaptation adaptation);
 
@@ -44,5 +45,7 @@ class Adaptations {
 // Changes the messages in place; they belong to the request. Refusals become text for every template. Fails, with the
 // message's number, for what can't be adapted: a part that is not text, or arguments that are not JSON.
 void adapt(Run& run, List& messages, const Adaptations& needed);
+// What kToolsInSystem needs, after adapt(). `tools` may be null.
+void move_tools(Run& run, List& messages, const Value* tools);
 
 }  // namespace bulkhead::jinja

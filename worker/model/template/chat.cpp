@@ -221,6 +221,8 @@ Result<ChatPrompt> Chat::render(const ChatRequest& request) const {
     List& list = *messages->as_list();
     found = contents_of(list);
     if (!request.as_is) adapt(run, list, abilities_.adaptations);
+    if (!request.as_is && abilities_.adaptations.has(Adaptation::kToolsInSystem))
+      move_tools(run, list, given.get("tools"));
     continues = flag(given.get("continue_final_message"), false, "continue_final_message");
     last = continues ? text_of_last(list) : std::string();
 

@@ -190,6 +190,17 @@ class Prober {
     if (can_.arguments == Abilities::Arguments::kString) arguments = kArgumentsText;
     null_content(empty, arguments);
     details(empty, arguments);
+    if (!can_.tools && !can_.tool_calls) tools_in_system();
+  }
+
+  void tools_in_system() {
+    const std::string user = message("user", quoted("Hi"));
+    const auto text =
+        render(message("system", quoted("Hi"), R"(, "tools": "Qf7tool")") + ", " + user);
+    if (!shows(text, "<|tool|>Qf7tool<|/tool|>")) return;
+    can_.adaptations.add(Adaptation::kToolsInSystem);
+    can_.tools = can_.tool_calls = can_.parallel_calls = can_.content_beside_calls = true;
+    can_.arguments = Abilities::Arguments::kEither;
   }
 
   void null_content(std::string_view empty, std::string_view arguments) {
