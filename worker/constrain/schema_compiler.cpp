@@ -49,6 +49,16 @@ std::string simple_form(const Json& schema) {
   return form;
 }
 
+// Readers round numbers to doubles. 0.99999999999999999999 becomes 1, so it is not below an exclusive maximum of 1.
+// Fractions within bounds have at most 15 digits therefore, which no reader changes, unless a bound itself needs more.
+bool rounding_matters(const NumberRange& range) {
+  const auto is_long = [](const std::optional<NumberRange::Bound>& bound) {
+    return bound && bound->value.fraction.size() > 10;
+  };
+  if (range.integer || is_long(range.low) || is_long(range.high)) return false;
+  return range.low || range.high || range.fraction;
+}
+
 }  // namespace
 
 const Json* SchemaCompiler::first_like(const Json* schema) {
@@ -158,7 +168,12 @@ Result<DfaPtr> SchemaCompiler::numbers(const NumberRange& range) {
   for (const auto& [known, automaton] : numbers_) {
     if (known == range) return automaton;
   }
-  BULKHEAD_TRY(const DfaPtr made, number_automaton(range));
+  BULKHEAD_TRY(DfaPtr made, number_automaton(range));
+  if (rounding_matters(range)) {
+    static const Result<DfaPtr> exact = regex_automaton("-?[0-9]+|-?[0-9.]{1,16}", Match::kWhole);
+    BULKHEAD_TRY(const DfaPtr few_digits, exact);
+    BULKHEAD_TRY(made, intersect(made, few_digits));
+  }
   if (numbers_.size() < kMostNumbers) numbers_.emplace_back(range, made);
   return made;
 }

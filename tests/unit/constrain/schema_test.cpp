@@ -76,6 +76,18 @@ TEST(Schema, NumbersWithinBoundsAndNoOthers) {
   EXPECT_FALSE(passes(R"({"type":"number","minimum":1e3})", "999.99"));
 }
 
+// Readers round to doubles, and would find these numbers beyond the bounds, or whole.
+TEST(Schema, FractionsWithinBoundsSurviveRounding) {
+  const std::string below_one = R"({"type":"number","exclusiveMaximum":1})";
+  EXPECT_TRUE(passes(below_one, "0.99999999999999"));
+  EXPECT_FALSE(passes(below_one, "0.99999999999999999999"));
+  EXPECT_TRUE(passes(below_one, "-123456789012345678901"));
+  EXPECT_FALSE(passes(R"({"type":"number","not":{"type":"integer"}})", "123456789012345678.5"));
+  EXPECT_TRUE(passes(R"({"type":"number","not":{"type":"integer"}})", "1234567890123.5"));
+  EXPECT_TRUE(passes(R"({"type":"number","exclusiveMinimum":0,"maximum":1e-20})",
+                     "0.000000000000000000005"));
+}
+
 TEST(Schema, BoundsOfAllSizesAndSignsHold) {
   const double bounds[] = {-120.5, -100, -10.25, -1, -0.5, 0, 0.05, 0.5, 9, 10, 99.75, 1000};
   for (const double low : bounds) {
