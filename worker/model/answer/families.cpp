@@ -139,15 +139,17 @@ Family solar_open() {
 }
 
 Family kimi() {
-  return {.name = "kimi-k2",
-          .signs = {"<|tool_calls_section_begin|>"},
-          .reasoning = kThink,
-          .calls = {.syntax = CallSyntax::kNamed,
-                    .section = "<|tool_calls_section_begin|>",
-                    .opens = {"<|tool_call_begin|>"},
-                    .closers = {"<|tool_call_end|>", "<|tool_calls_section_end|>"},
-                    .name_form = NameForm::kWithIndex,
-                    .name_ends = {"<|tool_call_argument_begin|>"}}};
+  return {
+      .name = "kimi-k2",
+      .signs = {"<|tool_calls_section_begin|>"},
+      // K2 Thinking often calls before it has closed its reasoning; the marks are tokens that no text has.
+      .reasoning = {.open = "<think>", .close = "</think>", .ends_at_call = true},
+      .calls = {.syntax = CallSyntax::kNamed,
+                .section = "<|tool_calls_section_begin|>",
+                .opens = {"<|tool_call_begin|>"},
+                .closers = {"<|tool_call_end|>", "<|tool_calls_section_end|>"},
+                .name_form = NameForm::kWithIndex,
+                .name_ends = {"<|tool_call_argument_begin|>"}}};
 }
 
 Family gpt_oss() {

@@ -372,6 +372,7 @@ Routine Machine::reasoning() {
     Marks ends = {marks.close, fresh ? std::string_view(marks.open) : std::string_view()};
     if (marks.ends_at_call && !tools_.empty()) {
       ends.insert(ends.end(), family_.calls.opens.begin(), family_.calls.opens.end());
+      ends.push_back(family_.calls.section);
     }
     const Scan next = scan(ends);
     if (next.found == Found::kUndecided) {
