@@ -1,6 +1,7 @@
 // The table of formats. Sources: RFC 3339 (dates and times), 4122 (uuid), 5321 (email, its usual part), 1123
 // (hostname), 2673 and 4291 (addresses), 3986 and 3987 (uri, iri), 6901 (json-pointer), 6570 (uri-template), ISO 8601
-// (durations). Each format is a subset of its standard on which validators agree.
+// (durations), 4648 (base64), E.164 (telephone numbers), and the names of Zod and Pydantic for their own types. Each
+// format is a subset of its standard on which validators agree.
 #include "worker/constrain/formats.hpp"
 
 namespace bulkhead::constrain {
@@ -43,6 +44,8 @@ namespace {
   "(?:T" CLOCK ")?|T" CLOCK ")"
 #define CLOCK "(?:\\d{1,9}H(?:\\d{1,9}M(?:\\d{1,9}S)?)?|\\d{1,9}M(?:\\d{1,9}S)?|\\d{1,9}S)"
 
+#define BASE64 "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+
 constexpr Format kFormats[] = {
     {"date", DATE},
     {"time", TIME},
@@ -62,7 +65,18 @@ constexpr Format kFormats[] = {
     {"uuid", UUID},
     {"json-pointer", POINTER},
     {"relative-json-pointer", "(?:0|[1-9]\\d{0,8})(?:#|" POINTER ")"},
-    {"byte", "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"},
+    {"byte", BASE64},
+    {"base64", BASE64},
+    {"base64url", "(?:[A-Za-z0-9_-]{4})*(?:[A-Za-z0-9_-]{2,3})?"},
+    {"guid", UUID},
+    {"ulid", "[0-7][0-9A-HJKMNP-TV-Z]{25}"},
+    {"nanoid", "[A-Za-z0-9_-]{21}"},
+    {"cuid", "c[a-z0-9]{8,32}"},
+    {"cuid2", "[a-z][a-z0-9]{1,31}"},
+    {"xid", "[0-9a-v]{20}"},
+    {"ksuid", "[A-Za-z0-9]{27}"},
+    {"cidrv4", IPV4 "/(?:3[0-2]|[12]?\\d)"},
+    {"e164", "\\+[1-9]\\d{6,14}"},
     {"password", ""},
     {"binary", ""},
     {"float", ""},
@@ -71,6 +85,9 @@ constexpr Format kFormats[] = {
     {"int64", ""},
     {"text", ""},
     {"markdown", ""},
+    {"path", ""},
+    {"file-path", ""},
+    {"directory-path", ""},
 };
 
 }  // namespace

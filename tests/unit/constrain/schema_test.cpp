@@ -220,6 +220,20 @@ TEST(Schema, KeysThatSomePatternsMayMatchAreHeldToBothReadings) {
   EXPECT_FALSE(passes(R"({"type":"string","not":{"pattern":"^.$"}})", R"("\r")"));
 }
 
+TEST(Schema, KnowsTheFormatsThatClientsLibrariesWrite) {
+  const auto is = [](const std::string& format, const std::string& text) {
+    return passes(R"({"type":"string","format":")" + format + "\"}", '"' + text + '"');
+  };
+  EXPECT_TRUE(is("path", "any/path"));
+  EXPECT_TRUE(is("base64", "aGk="));
+  EXPECT_FALSE(is("base64", "aGk"));
+  EXPECT_TRUE(is("cidrv4", "10.0.0.0/8"));
+  EXPECT_FALSE(is("cidrv4", "10.0.0.0/33"));
+  EXPECT_TRUE(is("ulid", "01ARZ3NDEKTSV4RRFFQ69G5FAV"));
+  EXPECT_TRUE(is("e164", "+4712345678"));
+  EXPECT_FALSE(is("e164", "4712345678"));
+}
+
 TEST(Schema, RefusesByNameWhatCanNotBeEnforced) {
   EXPECT_THAT(refusal(R"({"type":"array","uniqueItems":true})"), HasSubstr("\"uniqueItems\""));
   EXPECT_THAT(refusal(R"({"type":"number","multipleOf":0.01})"), HasSubstr("\"multipleOf\""));
