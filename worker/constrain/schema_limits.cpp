@@ -178,6 +178,14 @@ Status read_bound(const Json& value, const std::string& key, bool low, bool excl
   return {};
 }
 
+// OpenAPI 3.0 (JSON Schema draft 4) has a boolean beside the bound.
+bool made_exclusive(const Json& schema, const std::string& key) {
+  const char* const other = key == "minimum"   ? "exclusiveMinimum"
+                            : key == "maximum" ? "exclusiveMaximum"
+                                               : nullptr;
+  return other != nullptr && schema.value(other, Json()) == true;
+}
+
 }  // namespace
 
 Result<StringShape> string_shape(const std::vector<const Json*>& schemas,
@@ -206,7 +214,9 @@ Result<NumberRange> number_range(const std::vector<const Json*>& schemas, bool i
   for (const Json* schema : schemas) {
     for (const auto& [key, value] : schema->items()) {
       const bool low = key == "minimum" || key == "exclusiveMinimum";
-      const bool exclusive = key == "exclusiveMinimum" || key == "exclusiveMaximum";
+      const bool exclusive =
+          key == "exclusiveMinimum" || key == "exclusiveMaximum" || made_exclusive(*schema, key);
+      if (exclusive && value.is_boolean()) continue;  // it says something of `minimum` or `maximum`
       if (low || key == "maximum" || key == "exclusiveMaximum") {
         BULKHEAD_RETURN_IF_ERROR(read_bound(value, key, low, exclusive, range));
       } else if (key == "multipleOf" || key == kNotMultiple) {

@@ -76,6 +76,15 @@ TEST(Schema, NumbersWithinBoundsAndNoOthers) {
   EXPECT_FALSE(passes(R"({"type":"number","minimum":1e3})", "999.99"));
 }
 
+TEST(Schema, BoundsMayBeExclusiveAsInOpenApi3) {
+  const std::string open =
+      R"({"type":"integer","minimum":3,"exclusiveMinimum":true,"maximum":5,"exclusiveMaximum":false})";
+  for (const char* good : {"4", "5"})
+    EXPECT_TRUE(passes(open, good)) << good;
+  for (const char* bad : {"3", "6"})
+    EXPECT_FALSE(passes(open, bad)) << bad;
+}
+
 // Readers round to doubles, and would find these numbers beyond the bounds, or whole.
 TEST(Schema, FractionsWithinBoundsSurviveRounding) {
   const std::string below_one = R"({"type":"number","exclusiveMaximum":1})";
