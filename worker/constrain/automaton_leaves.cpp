@@ -35,6 +35,34 @@ void Automaton::advance(const Item& item, unsigned char byte, Pending& out) {
   }
 }
 
+namespace {
+
+// Where all characters that a part of one may become lead to the same state, one such part stands for all of them.
+// Otherwise a text would have a configuration for each beginning of a character, and its masks would be too much work
+// with a vocabulary that has characters of many scripts.
+Spelling alike(Spelling part, const Dfa::State& state) {
+  constexpr char32_t kFirstSurrogate = 0xD800, kLastSurrogate = 0xDFFF;
+  const std::uint32_t left = part >> 4 & 0xF, length = part >> 8 & 7;
+  const char32_t size = 1U << (6 * left);
+  const char32_t low = (part >> 11) * size;
+  const char32_t least = length == 2 ? 0x80 : length == 3 ? 0x800 : 0x10000;
+  const char32_t most = length == 2 ? 0x7FF : length == 3 ? 0xFFFF : kLastCodePoint;
+  const auto whole = [&](char32_t from) {
+    return from >= least && from + size - 1 <= most &&
+           (from + size <= kFirstSurrogate || from > kLastSurrogate);
+  };
+  if (!whole(low)) return part;
+  for (const Dfa::Range& range : state.ranges) {
+    if (range.low > low || range.high < low + size - 1) continue;
+    char32_t first = (std::max(range.low, least) + size - 1) / size * size;
+    if (!whole(first)) first = (kLastSurrogate + size) / size * size;
+    return spelling(Spelled::kUtf8, left, first / size << 3 | length);
+  }
+  return part;
+}
+
+}  // namespace
+
 void Automaton::advance_text(const Item& item, const Node& node, unsigned char byte, Pending& out) {
   const Dfa& dfa = *grammar_->automata[node.index];
   Frame frame = item.frame;
@@ -47,7 +75,7 @@ void Automaton::advance_text(const Item& item, const Node& node, unsigned char b
     case Spell::What::kClosed:
       return;
     case Spell::What::kPartial:
-      frame.spelling = read.next;
+      frame.spelling = alike(read.next, dfa.states[frame.state]);
       break;
     case Spell::What::kCharacter:
       frame.state = dfa.step(frame.state, read.code);

@@ -1,4 +1,7 @@
 // Expressions and GBNF grammars.
+#include <utility>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,6 +47,45 @@ TEST(Regex, MatchesTheWholeText) {
   EXPECT_FALSE(matches("(?=.*\\d)(?!.*x)[a-z\\d]{3}", "abc"));
   EXPECT_TRUE(matches("a(b$|c$)", "ac"));
   EXPECT_TRUE(matches("(?<name>x)|^y$", "y"));
+}
+
+std::string utf8(char32_t code) {
+  const auto byte = [](char32_t value) { return static_cast<char>(value); };
+  const auto tail = [&](int shift) { return std::string(1, byte(0x80 | (code >> shift & 0x3F))); };
+  if (code < 0x80) return std::string(1, byte(code));
+  if (code < 0x800) return byte(0xC0 | code >> 6) + tail(0);
+  if (code < 0x10000) return byte(0xE0 | code >> 12) + tail(6) + tail(0);
+  return byte(0xF0 | code >> 18) + tail(12) + tail(6) + tail(0);
+}
+
+// Parts of characters that lead to the same state are taken for one; their ends must stay apart.
+TEST(Regex, CharactersAreToldApartAtTheEndsOfRanges) {
+  using Ranges = std::vector<std::pair<char32_t, char32_t>>;
+  const std::pair<const char*, Ranges> rows[] = {
+      {"[^<]", {{0, 0x3B}, {0x3D, 0xD7FF}, {0xE000, 0x10FFFF}}},
+      {"[\\u0101-\\u07fe]", {{0x101, 0x7FE}}},
+      {"[\\u07ff-\\u0fff\\u1041-\\ud7fe\\ue001-\\uffff]",
+       {{0x7FF, 0xFFF}, {0x1041, 0xD7FE}, {0xE001, 0xFFFF}}},
+      {"[\\u{10001}-\\u{41000}\\u{fffff}-\\u{10ffff}]", {{0x10001, 0x41000}, {0xFFFFF, 0x10FFFF}}}};
+  for (const auto& [expression, ranges] : rows) {
+    const auto compiled = compile_regex(std::string(expression) + "x");
+    ASSERT_TRUE(compiled.ok());
+    for (char32_t code = 0x20; code <= 0x10FFFF; code += code < 0x1200 ? 1 : 61) {
+      if (code >= 0xD800 && code <= 0xDFFF) continue;
+      for (const std::uint32_t flipped : {0U, 0x3FU, 0xFFFU}) {
+        const char32_t near = code ^ flipped;
+        if (near > 0x10FFFF || (near >= 0xD800 && near <= 0xDFFF)) continue;
+        bool in = false;
+        for (const auto& [low, high] : ranges)
+          in = in || (near >= low && near <= high);
+        ASSERT_EQ(check_text(compiled->grammar, utf8(near) + "x").passed, in)
+            << expression << " at " << static_cast<std::uint32_t>(near);
+      }
+    }
+    for (const char* broken : {"\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80",
+                               "\xF4\x90\x80\x80", "\xE4\xB8", "\x80"})
+      EXPECT_FALSE(check_text(compiled->grammar, broken + std::string("x")).passed);
+  }
 }
 
 TEST(Regex, TellsWhatItDoesNotKnow) {

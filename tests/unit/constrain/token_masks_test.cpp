@@ -114,6 +114,26 @@ void expect_exact(const std::shared_ptr<const Grammar>& grammar, const Words& wo
   EXPECT_GT(compared, 0U);
 }
 
+// Plain text, as between the tags of a call, with a vocabulary that has the characters of many scripts.
+TEST(TokenMasks, OfPlainTextsAreLittleWork) {
+  std::vector<std::string> pieces;
+  for (int first = 0xE3; first <= 0xEC; ++first) {
+    for (int second = 0x80; second <= 0xBF; ++second) {
+      for (int third = 0x80; third <= 0xBF; ++third)
+        pieces.push_back(
+            {static_cast<char>(first), static_cast<char>(second), static_cast<char>(third)});
+    }
+  }
+  const Words words(std::move(pieces));
+  const auto compiled = compile_gbnf("root ::= [^<]* \"</value>\"");
+  ASSERT_TRUE(compiled.ok());
+  TokenMasks masks(compiled->grammar, words.trie, {words.end});
+  const TokenMask* mask = masks.mask(masks.start());
+  ASSERT_NE(mask, nullptr);
+  EXPECT_TRUE(allows(*mask, 0));
+  EXPECT_LT(masks.last_work(), 5'000U);
+}
+
 TEST(TokenMasks, AreWhatTheirTokensBytesSay) {
   const Words words;
   for (
