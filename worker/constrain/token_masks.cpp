@@ -10,6 +10,7 @@ namespace {
 // The number of masks that are kept. Each takes 19 kB for a vocabulary of 150,000 tokens.
 constexpr std::size_t kMostMasks = 512;
 constexpr std::size_t kMostParts = 2'048;
+constexpr std::size_t kMostPartBytes = std::size_t{16} << 20;
 constexpr std::size_t kMostStringBytes = std::size_t{32} << 20;
 
 }  // namespace
@@ -81,31 +82,58 @@ const TokenMasks::Part& TokenMasks::part(const Frame& frame) {
     tally_ += known->second.cost;
     return known->second;
   }
-  if (parts_.size() >= kMostParts) parts_.clear();
+  if (parts_.size() >= kMostParts || part_bytes_ > kMostPartBytes) forget_parts();
   Part& made = parts_[frame];
   made.mask.assign(trie_->words(), 0);
   const std::uint64_t before = tally_;
   automaton_.begin_walk();
-  walk(0, automaton_.isolated(frame), made.mask, &made.exits);
+  std::vector<std::uint32_t> exits;
+  walk(0, automaton_.isolated(frame), made.mask, &exits);
+  made.leaves = !exits.empty();
+  made.at_exits.assign(made.leaves ? trie_->words() : 0, 0);
+  const std::vector<TokenTrie::Node>& nodes = trie_->nodes();
+  for (const std::uint32_t exit : exits) {
+    add_tokens(exit, made.at_exits);
+    for (std::uint32_t node = exit + 1; node < exit + nodes[exit].subtree;
+         node += nodes[node].subtree) {
+      made.below[nodes[node].byte].push_back(node);
+      ++tally_;
+    }
+  }
+  for (const auto& list : made.below)
+    part_bytes_ += list.capacity() * sizeof(std::uint32_t);
   made.cost = tally_ - before;
   return made;
+}
+
+void TokenMasks::forget_parts() {
+  parts_.clear();
+  part_bytes_ = 0;
 }
 
 void TokenMasks::add_part(const Automaton::Item& item, TokenMask& mask) {
   const Part& alone = part(item.frame);
   for (std::size_t word = 0; word < mask.size(); ++word)
     mask[word] |= alone.mask[word];
-  if (alone.exits.empty()) return;
+  if (!alone.leaves) return;
+  for (std::size_t word = 0; word < mask.size(); ++word)
+    mask[word] |= alone.at_exits[word];
   automaton_.begin_walk();
   std::uint64_t before = done();
   const ConfigId back = automaton_.returned(item.parents);
-  for (const std::uint32_t node : alone.exits) {
-    ++nodes_walked_;
-    if (!count(before)) return;
-    add_tokens(node, mask);
-    if (trie_->nodes()[node].subtree > 1) walk(node, back, mask, nullptr);
-    before = done();
+  for (std::size_t byte = 0; byte < alone.below.size(); ++byte) {
+    if (alone.below[byte].empty()) continue;
+    const ConfigId next = automaton_.step(back, static_cast<unsigned char>(byte));
+    for (const std::uint32_t node : alone.below[byte]) {
+      if (next == kNowhere) break;
+      ++nodes_walked_;
+      if (!count(before)) return;
+      add_tokens(node, mask);
+      if (trie_->nodes()[node].subtree > 1) walk(node, next, mask, nullptr);
+      before = done();
+    }
   }
+  count(before);
 }
 
 const std::vector<TokenSet>& TokenMasks::beyond(const StringTokens::Inside& inside, ConfigId back) {
@@ -181,7 +209,7 @@ const TokenMask* TokenMasks::mask(ConfigId at) {
   }
   if (tally_ > most_) {
     // A part that was begun is incomplete.
-    parts_.clear();
+    forget_parts();
     beyond_.clear();
     beyond_bytes_ = 0;
     return nullptr;

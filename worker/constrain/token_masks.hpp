@@ -11,6 +11,7 @@
 // One object serves a request's grammar and its copies. One thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -53,7 +54,10 @@ class TokenMasks {
  private:
   struct Part {
     TokenMask mask;
-    std::vector<std::uint32_t> exits;  // nodes of the trie at which a token leaves the frame
+    bool leaves = false;  // a token can leave the frame
+    TokenMask at_exits;   // the tokens that end where they leave it
+    // The nodes of the trie below those places, by their bytes: few bytes lead on from there.
+    std::array<std::vector<std::uint32_t>, 256> below;
     std::uint64_t cost = 0;
   };
   struct Beyond {
@@ -64,6 +68,7 @@ class TokenMasks {
   bool count(std::uint64_t before);
   std::uint64_t done() const { return automaton_.spent() * kNodesOfFrame + nodes_walked_; }
   const Part& part(const Frame& frame);
+  void forget_parts();
   void add_part(const Automaton::Item& item, TokenMask& mask);
   void add_string(const Automaton::Item& item, const StringShape& shape, TokenMask& mask);
   // Returns the tokens through each of the exits if the text around the string goes on at `back`.
@@ -77,6 +82,7 @@ class TokenMasks {
   std::shared_ptr<const TokenTrie> trie_;
   std::vector<std::uint32_t> end_tokens_;
   std::map<Frame, Part> parts_;
+  std::size_t part_bytes_ = 0;  // of their lists of nodes
   StringTokens strings_;
   std::map<std::pair<const StringTokens::Inside*, ConfigId>, Beyond> beyond_;
   std::size_t beyond_bytes_ = 0;
