@@ -68,8 +68,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   endif()
 endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  # Clang warns of structures that begin with what Vulkan asks for and are zero otherwise, and of lambda expressions that
-  # use `this` for some types only.
+  # Clang warns of structures that begin with what Vulkan asks for and are zero otherwise, and of lambda expressions
+  # that use `this` for some types only.
   target_compile_options(bulkhead_options INTERFACE
     "SHELL:-Wno-missing-field-initializers -Wno-unused-lambda-capture")  # behind -Wextra, which has the first of them
 endif()

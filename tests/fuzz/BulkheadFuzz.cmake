@@ -1,8 +1,8 @@
 # bulkhead_fuzz(NAME SOURCES ... LINK ... [RUNS n] [MAX_BYTES n])
 #
 # A program around LLVMFuzzerTestOneInput, from one source for two uses:
-#   BULKHEAD_SANITIZE has "fuzzer"   the libFuzzer program NAME (tests/fuzz/run builds and runs these with clang, by hand
-#                                    and for long)
+#   BULKHEAD_SANITIZE has "fuzzer"   the libFuzzer program NAME (tests/fuzz/run builds and runs these with clang, by
+#                                    hand and for long)
 #   otherwise                        the same entry point under driver.cpp, and a CTest test "fuzz.NAME" that runs
 #                                    corpus/NAME and RUNS deterministic mutations of it (default 20000), an eighth of
 #                                    them under a sanitizer
