@@ -1,6 +1,6 @@
 // OpenAI's Responses API: it turns a request's bytes into a checked chat, and an answer's parts into output items and
-// events. The server stores nothing: a client sends the whole conversation with each request. All functions are pure:
-// they know no sockets and no workers.
+// events. A client sends the whole conversation with each request, but may name what the server has said by the ids of
+// its items (stored_items.hpp). Besides these items the functions know no state, no sockets and no workers.
 #pragma once
 
 #include <memory>

@@ -9,6 +9,7 @@
 #include "config/base/json_members.hpp"
 #include "config/base/random.hpp"
 #include "orchestrator/http/responses.hpp"
+#include "orchestrator/http/stored_items.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -56,7 +57,10 @@ class ResponsesDialect final : public Dialect {
     std::vector<JsonMember> members;
     for (const Echo& echo : kEchoes)
       members.push_back({echo.name});
+    members.push_back({"store"});
     find_json_members(body, members);
+    store_ = members.back().text != "false";
+    members.pop_back();
     for (std::size_t i = 0; i < members.size(); ++i) {
       const std::string_view given = members[i].text;
       echo_ += fmt::format(",\"{}\":{}", members[i].name,
@@ -92,6 +96,9 @@ class ResponsesDialect final : public Dialect {
     usage_ = usage;
     close(cut_ ? "incomplete" : "completed", events);
     over_ = true;
+    for (const Item& each : items_) {
+      if (store_) stored_items().keep(each.id, item(each, "completed"));
+    }
     event(events, cut_ ? "response.incomplete" : "response.completed", ",\"response\":" + whole());
   }
 
@@ -135,10 +142,10 @@ class ResponsesDialect final : public Dialect {
     return fmt::format(
         "{{\"id\":\"{}\",\"object\":\"response\",\"created_at\":{},\"status\":\"{}\",\"error\":{},"
         "\"incomplete_details\":{},\"model\":{},\"output\":[{}],\"previous_response_id\":null,"
-        "\"store\":false,\"usage\":{}{}}}",
+        "\"store\":{},\"usage\":{}{}}}",
         head_.id, head_.created, status, error_,
         status == "incomplete" ? "{\"reason\":\"max_output_tokens\"}" : "null",
-        json_string(head_.model), output, usage, echo_);
+        json_string(head_.model), output, store_, usage, echo_);
   }
 
   static std::string text_part(const Item& item) {
@@ -236,6 +243,7 @@ class ResponsesDialect final : public Dialect {
   bool open_ = false;  // the last item
   bool cut_ = false;
   bool over_ = false;
+  bool store_ = true;
   std::string error_ = "null";
   std::uint64_t sequence_ = 0;
 };

@@ -1,4 +1,5 @@
 // Turns requests of the Responses API into chats, so that one parser checks what both have in common.
+#include <set>
 #include <string>
 #include <utility>
 
@@ -6,6 +7,7 @@
 
 #include "orchestrator/http/request_fields.hpp"
 #include "orchestrator/http/responses.hpp"
+#include "orchestrator/http/stored_items.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -88,9 +90,15 @@ class Conversation : Translating {
       item((*input)[i], fmt::format("input[{}]", i));
   }
 
+  static std::string type_of(const Ordered& item) {
+    if (find(item, "type") != nullptr) return text_of(item, "type");
+    return find(item, "role") == nullptr && find(item, "id") != nullptr ? "item_reference"
+                                                                        : "message";
+  }
+
   void item(const Ordered& item, const std::string& where) {
     if (!item.is_object()) return refuse(where, "must be an object.");
-    const std::string type = item.contains("type") ? text_of(item, "type") : "message";
+    const std::string type = type_of(item);
     if (type == "message") {
       message(item, where);
     } else if (type == "reasoning") {
@@ -118,10 +126,7 @@ class Conversation : Translating {
            {"tool_call_id", text_of(item, "call_id")},
            {"content", output == nullptr ? std::string() : text(*output, where + ".output")}});
     } else if (type == "item_reference") {
-      refuse(where,
-             "refers to an item of an earlier answer, and this server stores no answers; with "
-             "'store' false clients send the item itself (AI SDK: providerOptions.openai.store).",
-             "unsupported_parameter");
+      named_item(text_of(item, "id"), where);
     } else if (!type.ends_with("_call") && !type.ends_with("_call_output") &&
                !type.starts_with("mcp_")) {
       // Other items are about tools that OpenAI's own servers ran. They are left out, as those tools are.
@@ -131,6 +136,21 @@ class Conversation : Translating {
                          type),
              "unsupported_parameter");
     }
+  }
+
+  // Reads an item of an earlier answer. No item may come twice, so that a short request can't become a long one.
+  void named_item(const std::string& id, const std::string& where) {
+    if (!named_.insert(id).second)
+      return refuse(where, fmt::format("names the item '{}' a second time.", id), "invalid_value");
+    const std::optional<std::string> kept = stored_items().find(id);
+    if (kept) return item(Ordered::parse(*kept), where);
+    refuse(where,
+           "refers to an item that this server does not have: it keeps the latest 16 MiB of its "
+           "answers' "
+           "items, until it ends, and none of a request with 'store' false. With 'store' false "
+           "clients "
+           "send the item itself (AI SDK: providerOptions.openai.store).",
+           "invalid_value");
   }
 
   void call(const Ordered& item, std::string name, std::string arguments,
@@ -246,6 +266,7 @@ class Conversation : Translating {
   const Ordered& body_;
   Ordered out_ = Ordered::object();
   Ordered assistant_ = Ordered::object();  // the message that is being put together; empty: none
+  std::set<std::string> named_;            // items that the request has named by their ids
 };
 
 }  // namespace

@@ -180,13 +180,13 @@ const scriptedFetch = (address, options) => {
 };
 const provider = { baseURL: `${url}/v1`, apiKey: "unused", fetch: scriptedFetch };
 const weather = tool({ inputSchema: jsonSchema(parameters), execute: async () => "rain" });
-for (const [name, model] of [
-  ["openai, responses", createOpenAI(provider)("m")],
-  ["openai, chat", createOpenAI(provider).chat("m")],
-  ["openai-compatible", createOpenAICompatible({ ...provider, name: "bulkhead" })("m")],
+for (const [name, model, providerOptions] of [
+  // By default the client names what the server has said by its ids alone.
+  ["openai, responses", createOpenAI(provider)("m"), {}],
+  ["openai, responses that are not stored", createOpenAI(provider)("m"), { openai: { store: false } }],
+  ["openai, chat", createOpenAI(provider).chat("m"), {}],
+  ["openai-compatible", createOpenAICompatible({ ...provider, name: "bulkhead" })("m"), {}],
 ]) {
-  // Without `store: false` the client names what the server has said by its ids alone.
-  const providerOptions = { openai: { store: false } };
   const task = {
     model,
     providerOptions,
