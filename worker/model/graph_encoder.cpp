@@ -10,7 +10,7 @@ namespace bulkhead::model {
 namespace {
 
 // The values of pooling_type in GGUF files. Files for ranking pool like kCls.
-constexpr std::uint32_t kNone = 0, kMean = 1, kCls = 2, kLast = 3, kRank = 4;
+[[maybe_unused]] constexpr std::uint32_t kNone = 0, kMean = 1, kCls = 2, kLast = 3, kRank = 4;
 
 TextPooling pooling_of(GraphBuilder& model) {
   const std::uint32_t type = model.count("pooling_type", kRank, kNone);
