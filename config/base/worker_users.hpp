@@ -26,9 +26,9 @@ std::optional<IdRange> worker_ids(const std::string& uid_map, const std::string&
 std::string worker_users_gap();
 
 // Returns the user id for the workers of this name. The caller passes a name that is unique on the machine: the path of
-// the workers' cache folder. Two names get different ids, as long as the range has enough of them. A name gets the same
-// id after a restart of this process, except when the hashes of two names are equal. Returns nothing if
-// worker_users_gap() names a reason. Any thread may call it.
+// the workers' cache folder. Two names get different ids, as long as the range has enough of them. A name keeps
+// its id when this process restarts, unless the hashes of two names are equal. Returns nothing if worker_users_gap()
+// names a reason. Any thread may call this function.
 std::optional<std::uint32_t> worker_user(const std::string& name);
 
 }  // namespace bulkhead

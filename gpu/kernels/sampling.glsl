@@ -270,8 +270,8 @@ uint sort_best(uint64_t partials, uint count, bool weightless) {
 }
 
 // Does what sort_best() does, but reads the row only once if there are at least `count` chunks. Each chunk has a best
-// token. If the bound is the count-th best of these, at least `count` tokens reach the bound, so the wanted tokens are
-// among those that reach it. Few tokens do.
+// token. The bound is the count-th best of these tokens. At least `count` tokens reach the bound, so the wanted tokens
+// are among the tokens that reach it, and there are few of these.
 uint find_best(uint64_t partials, uint count, bool weightless) {
   if (push.chunks < count) return sort_best(partials, count, weightless);
   for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) {

@@ -1,8 +1,8 @@
-// What the Responses API's answers have said, by the ids of their output items. A client may name an item by its id
-// ("item_reference") in place of the item itself; the AI SDK does so unless a request has "store": false.
+// The output items of the Responses API's answers, by their ids. A later request may contain an item's id
+// ("item_reference") instead of the item. The AI SDK sends ids unless the client sets "store" to false.
 //
-// Items are kept in memory only, and the oldest go when there is no more room. An id contains 64 random bits, so nobody
-// but the client that got it can name it.
+// The items are in memory only. If there is no room for a new item, the oldest items are dropped. An id contains 64
+// random bits, so only the client that received an id knows it.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,9 @@ class StoredItems {
   // Keeps at most so many bytes of ids and items.
   explicit StoredItems(std::size_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // Keeps an item, which is a JSON object. An item that has no room at all is not kept.
+  // Keeps an item, a JSON object. Drops an item that is larger than all the room.
   void keep(const std::string& id, std::string item);
-  // Empty: there is no item with that id, or none any more.
+  // Empty: no item has that id, or the item has been dropped.
   std::optional<std::string> find(const std::string& id) const;
 
  private:
@@ -33,7 +33,7 @@ class StoredItems {
   std::size_t bytes_ = 0;
 };
 
-// Those of this daemon.
+// The items of this daemon.
 StoredItems& stored_items();
 
 }  // namespace bulkhead::orchestrator

@@ -60,8 +60,9 @@ bool may_trace_everybody() {
 }
 
 // The kernel tells a process's exit code only to processes that may trace it: those of its user, or those with
-// CAP_SYS_PTRACE, which a container's superuser often lacks. Without it this thread looks at a folder of /proc as the
-// folder's owner. (The files in it become the superuser's as soon as an ending process has given its memory back.)
+// CAP_SYS_PTRACE. A container's superuser often lacks that capability. Then this thread looks at the process's folder
+// in /proc as the folder's owner. (The files in the folder become the superuser's as soon as an ending process has
+// given its memory back.)
 class AsOwnerOf {
  public:
   explicit AsOwnerOf(const std::string& folder) {

@@ -37,9 +37,9 @@ void Automaton::advance(const Item& item, unsigned char byte, Pending& out) {
 
 namespace {
 
-// Where all characters that a part of one may become lead to the same state, one such part stands for all of them.
-// Otherwise a text would have a configuration for each beginning of a character, and its masks would be too much work
-// with a vocabulary that has characters of many scripts.
+// `part` is the beginning of a character's bytes. If all characters with this beginning lead to the same state, one
+// beginning stands for all beginnings that do so. Otherwise a text would have one configuration for each beginning. A
+// vocabulary with characters of many scripts has so many beginnings that a mask would exceed its limit of work.
 Spelling alike(Spelling part, const Dfa::State& state) {
   constexpr char32_t kFirstSurrogate = 0xD800, kLastSurrogate = 0xDFFF;
   const std::uint32_t left = part >> 4 & 0xF, length = part >> 8 & 7;

@@ -64,7 +64,8 @@ struct LooseMember {
   bool required = false;
   RuleId json = 0;             // its value, as JSON
   std::optional<RuleId> text;  // its value as plain text, if it can be nothing else
-  std::optional<RuleId> some;  // the plain texts among its values, if it can be other values, too
+  std::optional<RuleId>
+      some;  // its plain texts, if the value may also be something other than a text
 };
 enum class TextsAre {
   kGuessed,  // what can be read as JSON is no text, so `some` has no such texts

@@ -258,7 +258,7 @@ class Builder {
     return grammar_->add(choice(std::move(ways)));
   }
 
-  // A text between other values may be plain, too: that is how models write it.
+  // If a value may be a text or something else, the text may stand without quotes, because models write texts so.
   NodeId member_argument(const constrain::LooseMember& member, NodeId next) {
     if (member.text) return argument(member.name, true, *member.text, next);
     const NodeId json = argument(member.name, false, member.json, next);

@@ -140,8 +140,8 @@ Result<OwnUser> enter_own_user(std::uint32_t id) {
     return user;
   }
   BULKHEAD_RETURN_IF_ERROR(drop_all_capabilities());
-  // When a process changes its ids, the kernel gives the files of /proc/self to the superuser. This call gives them
-  // back to the process.
+  // When a process changes its ids, the kernel gives the files of /proc/self to the superuser. The next call gives
+  // the files back to the process.
   if (::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) return failed("PR_SET_DUMPABLE");
   if (::prctl(PR_SET_PDEATHSIG, death_signal) != 0) return failed("PR_SET_PDEATHSIG");
   if (::getppid() != parent) return Error(ErrorCode::kInternal, "the daemon has ended meanwhile");

@@ -85,7 +85,7 @@ TEST(Schema, BoundsMayBeExclusiveAsInOpenApi3) {
     EXPECT_FALSE(passes(open, bad)) << bad;
 }
 
-// Readers round to doubles, and would find these numbers beyond the bounds, or whole.
+// A reader rounds a number to a double. The refused numbers would then lie beyond the bounds or be whole.
 TEST(Schema, FractionsWithinBoundsSurviveRounding) {
   const std::string below_one = R"({"type":"number","exclusiveMaximum":1})";
   EXPECT_TRUE(passes(below_one, "0.99999999999999"));

@@ -182,8 +182,8 @@ TEST(CallGrammar, HoldsArgumentsBetweenTags) {
   }
 }
 
-// Texts have their own limits, texts among other types are plain where they can't be JSON, and what tags can't say is
-// refused or left out.
+// A text keeps to the limits of its schema. If a value may also be of another type, a text stands without quotes unless
+// it could be read as JSON. The grammar refuses or leaves out what tags can't express.
 TEST(CallGrammar, TagsHoldWhatTextsMayBe) {
   const auto passes_with = [](const std::string& properties, const std::string& value) {
     const std::string tools =

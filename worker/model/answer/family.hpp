@@ -93,8 +93,8 @@ struct Calls {
   bool bare_json = false;
   // An answer begins behind the first of `opens`, because the prompt ends with it (functionary 3.2).
   bool begun_by_prompt = false;
-  bool around_text =
-      false;  // `opens` also stand around text before a call, which they don't belong to (Llama 4)
+  // The model also writes `opens` around text that is no call (Llama 4). The text does not contain these marks.
+  bool around_text = false;
   bool adjacent = false;  // only blanks separate calls in JSON (MiniMax M1)
   JsonKeys keys = {};
   NameForm name_form = NameForm::kPlain;

@@ -23,7 +23,8 @@ constexpr std::string_view kArgumentsText = R"("{\"key\": \"Qf7argument\"}")";
 constexpr std::string_view kArgumentsObject = R"({"key": "Qf7argument"})";
 constexpr std::string_view kShortId = "abcdef123";
 constexpr std::string_view kLongId = "call_abcdef_123456";
-// The long id where the model writes functions.NAME:INDEX, and no name beside it (Kimi K2.5).
+// How a template shows a call if it writes the call's id in the place of its name, as Kimi K2.5's does. The model
+// itself writes functions.NAME:INDEX there.
 constexpr std::string_view kIdAsName =
     "<|tool_call_begin|>call_abcdef_123456<|tool_call_argument_begin|>";
 
