@@ -1,4 +1,5 @@
-// The outputs of a step whose logits change before the draw: {their number, 0}, then a row for each, then masks.
+// The adjusted outputs of a step: {their number, 0}, then a row for each, then masks. The host writes them while the
+// step is computed, to memory that it maps.
 #include "values/adjusted_row.glsl"
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer AdjustedRowRef {
 #include "fields/adjusted_row.glsl"

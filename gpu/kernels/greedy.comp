@@ -1,9 +1,9 @@
 // Finds the best token of each output column (of equal ones the lowest id) and its log-probability, in two passes:
 // first over chunks of the vocabulary, then over the chunks' results.
 //
-// kAdjusted: the first pass once more, for the outputs whose logits edit_logits.comp has changed, or which have a mask
-// of the tokens that may come. It overwrites the logits of tokens that a mask excludes with kExcluded. Numbers that are
-// not finite stay, so that the log-probability still shows them.
+// kAdjusted: the first pass of a step in which some outputs have a mask of the tokens that may come. It overwrites the
+// logits of tokens that a mask excludes with kExcluded. Numbers that are not finite stay, so that the log-probability
+// still shows them.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -20,7 +20,9 @@ layout(push_constant, std430) uniform Push {
   uint stride;
   uint chunks;
   uint unused;
-  // kAdjusted: adjusted_rows.glsl, then from byte `mask_rows` on [mask][mask_words], a bit for each token.
+  // kAdjusted: as sample.comp's, and adjusted_rows.glsl, then from byte `mask_rows` on [row][mask_words], a bit for
+  // each token. 0: there are none.
+  uint64_t choices;
   uint64_t adjustments;
   uint mask_rows;
   uint mask_words;
@@ -46,6 +48,8 @@ const uint kNoToken = 0xffffffffu;
 shared float maxima[kInvocations];
 shared uint ids[kInvocations];
 shared float sums[kInvocations];
+const uint kMaskWords = kChunk / 32u;  // of a chunk
+shared uint mask_words[kMaskWords];
 
 // Combines (m, id, s) of two parts. The fixed tree below makes the order of additions depend only on the vocabulary.
 void fold(inout float maximum, inout uint id, inout float sum, float m, uint i, float s) {
@@ -59,14 +63,15 @@ void fold(inout float maximum, inout uint id, inout float sum, float m, uint i, 
   maximum = best;
 }
 
-float logit_at(Floats logits, uint64_t mask, uint token) {
+float logit_at(Floats logits, bool masked, uint token) {
   float logit = logits.v[token];
-  if (kAdjusted == 0u || mask == 0ul || (Words(mask).v[token / 32u] >> (token % 32u) & 1u) != 0u) return logit;
+  if (kAdjusted == 0u || !masked) return logit;
+  if ((mask_words[token / 32u - gl_WorkGroupID.y * kMaskWords] >> (token % 32u) & 1u) != 0u) return logit;
   bool finite = (floatBitsToUint(logit) & 0x7f800000u) != 0x7f800000u;
   return finite ? kExcluded : logit;
 }
 
-void choose(uint output_index, uint64_t mask) {
+void choose(uint output_index, bool masked) {
   uint lane = gl_LocalInvocationID.x;
 
   float maximum = -3.4e38;
@@ -78,15 +83,15 @@ void choose(uint output_index, uint64_t mask) {
     uint start = gl_WorkGroupID.y * kChunk + lane;
     FloatsOut changed = FloatsOut(push.logits + uint64_t(output_index) * push.stride * 4u);
     for (uint token = start; token < end; token += kInvocations) {
-      float logit = logit_at(logits, mask, token);
-      if (kAdjusted != 0u && mask != 0ul) changed.v[token] = logit;
+      float logit = logit_at(logits, masked, token);
+      if (kAdjusted != 0u && masked) changed.v[token] = logit;
       if (logit > maximum || id == kNoToken) {
         maximum = logit;
         id = token;
       }
     }
     for (uint token = start; token < end; token += kInvocations) {
-      precise float total = sum + exp2((logit_at(logits, mask, token) - maximum) * kLog2E);
+      precise float total = sum + exp2((logit_at(logits, masked, token) - maximum) * kLog2E);
       sum = total;
     }
   } else {
@@ -122,13 +127,28 @@ void choose(uint output_index, uint64_t mask) {
   }
 }
 
-// The workgroups of this pass share the rows; few outputs have one.
+// Loads the part of an output's mask that belongs to the workgroup's chunk. Returns whether it has a mask. Masks are in
+// the host's memory, so nothing is loaded twice, and no load waits for another one.
+bool load_mask(uint output_index) {
+  if (push.adjustments == 0ul) return false;
+  uint place = Quads(push.choices).v[output_index * 2u].x >> kAdjustedShift;
+  if (place == 0u) return false;
+  Words mask = Words(push.adjustments + push.mask_rows + uint64_t(place - 1u) * push.mask_words * 4u);
+  uint masked = adjusted_row(push.adjustments, place - 1u).masked;
+  for (uint i = gl_LocalInvocationID.x; i < kMaskWords; i += kInvocations) {
+    mask_words[i] = mask.v[min(gl_WorkGroupID.y * kMaskWords + i, push.mask_words - 1u)];
+  }
+  return masked != 0u;
+}
+
+// The workgroups of this pass share the outputs.
 void choose_adjusted() {
-  uint count = adjusted_rows(push.adjustments);
-  for (uint index = gl_WorkGroupID.x; index < count; index += gl_NumWorkGroups.x) {
-    AdjustedRowRef row = adjusted_row(push.adjustments, index);
-    uint64_t masks = push.adjustments + push.mask_rows;
-    choose(row.output_index, row.mask == 0u ? 0ul : masks + uint64_t(row.mask - 1u) * push.mask_words * 4u);
+  uint outputs = Words(push.parameters).v[1];
+  for (uint output_index = gl_WorkGroupID.x; output_index < outputs; output_index += gl_NumWorkGroups.x) {
+    bool masked = load_mask(output_index);
+    barrier();
+    choose(output_index, masked);
+    barrier();
   }
 }
 
@@ -138,6 +158,6 @@ void main() {
     return;
   }
   uint output_index = gl_WorkGroupID.x;
-  if (output_index < Words(push.parameters).v[1] && chain_wait()) choose(output_index, 0ul);
+  if (output_index < Words(push.parameters).v[1] && chain_wait()) choose(output_index, false);
   chain_arrive();
 }

@@ -254,11 +254,11 @@ static_assert(sizeof(StreamInPush) == 80);
 KernelSpec stream_in(const Mapping& mapping);
 
 constexpr std::uint32_t kGreedyChunk = 2048;
-static_assert(sizeof(GreedyPush) == 64);
+static_assert(sizeof(GreedyPush) == 72);
 enum class GreedyPass {
   kChunks,
   kAll,
-  kAdjustedChunks,  // kChunks of the adjusted outputs, without the tokens that masks exclude
+  kAdjustedChunks,  // kChunks without the tokens that masks exclude, by fewer workgroups
 };
 KernelSpec greedy(const Mapping& mapping, GreedyPass pass);
 
@@ -276,7 +276,7 @@ KernelSpec edit_logits(const Mapping& mapping, EditPass pass);
 
 // What one output asks of the sampling kernel (sample.comp). All zeros ask for nothing.
 struct SampleChoice {
-  std::uint32_t mode;      // 1: samples from all tokens, 2: with top-p or min-p
+  std::uint32_t mode;  // 1: samples from all tokens, 2: with top-p or min-p; above: kAdjustedShift
   std::uint32_t top_k;     // 0: all tokens; at most kSampleTopK
   float scale;             // 1 / temperature
   float least;             // (logit - best) * scale of the least likely token that min-p keeps

@@ -17,20 +17,6 @@ CONSTANTS_END
 
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer LongsOut { uint64_t v[]; };
 
-float best_of(uint64_t partials) {
-  if (lane == 0u) answer_key = 0u;
-  barrier();
-  uint mine = 0u;
-  for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) {
-    mine = max(mine, key_of(uintBitsToFloat(Quads(partials).v[chunk].x)));
-  }
-  atomicMax(answer_key, mine);
-  barrier();
-  float value = value_of(answer_key);
-  barrier();
-  return value;
-}
-
 void handle(uint output_index) {
   uint asked = Quads(push.choices).v[output_index * 2u + 1u].w;
   if (asked == 0u) return;

@@ -1,6 +1,7 @@
 // One draw for each output that asks for it, as worker/engine/sampler.hpp defines temperature, top-k, top-p and
 // min-p. The token replaces the greedy choice in the results. It runs after greedy.comp, in passes
-// (values/sample_pass.glsl), so that the whole device reads a row of logits.
+// (values/sample_pass.glsl), so that the whole device reads a row of logits. All but the last one read no results of
+// greedy.comp's second pass, so they may run beside it.
 //
 // Weights are exp((logit - best) / temperature), by the CPU sampler's own polynomial and so with the same bits, and
 // then integers in units of 2^-40. Integers give the same sum in any order, so nothing here depends on how the work
@@ -14,6 +15,7 @@
 #version 460
 #include "common.glsl"
 #include "sampling.glsl"
+#include "values/adjusted_row.glsl"
 
 CONSTANTS(SampleConstants, 2)
 CONSTANT(2, kPass, pass, 4u)  // SamplePass
@@ -182,6 +184,7 @@ uint draw_from_all(uint64_t from, uint key, uint id, uvec4 fractions, uint fallb
 
 void handle(uint output_index) {
   uvec4 choice = Quads(push.choices).v[output_index * 2u];
+  choice.x &= (1u << kAdjustedShift) - 1u;
   uvec4 fractions = Quads(push.choices).v[output_index * 2u + 1u];
   bool ranks = choice.y != 0u, cuts = !ranks && choice.x == 2u && fractions.x != kNoToken;
   if (choice.x == 0u || (kPass < kPassSums && !cuts) || (kPass == kPassSums && ranks)) return;
@@ -194,8 +197,7 @@ void handle(uint output_index) {
   uint64_t partials = push.partials + uint64_t(output_index) * push.chunks * 16u;
   uint64_t sums_base = push.chunk_sums + uint64_t(output_index) * push.chunks * 8u;
   WordsOut result = WordsOut(push.results + uint64_t(output_index) * 8u);
-  uint best_token = min(result.v[0], push.vocabulary - 1u);
-  best = logit_of(best_token);
+  best = best_of(partials);
   scale = uintBitsToFloat(choice.z);
   least = uintBitsToFloat(choice.w);
   if (kPass == kPassHistogram) {
@@ -211,7 +213,7 @@ void handle(uint output_index) {
       sum_chunk(partials, sums_base, gl_WorkGroupID.y, key, id);
     } else {
       uint token = ranks ? draw_from_best(partials, choice.y, fractions)
-                         : draw_from_all(sums_base, key, id, fractions, best_token);
+                         : draw_from_all(sums_base, key, id, fractions, token_of(partials, best));
       if (lane == 0u) result.v[0] = min(token, push.vocabulary - 1u);
     }
   }

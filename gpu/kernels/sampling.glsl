@@ -105,6 +105,35 @@ bool skips(uint64_t partials, uint chunk, uint key) {
   return key_of(uintBitsToFloat(Quads(partials).v[chunk].x)) < key;
 }
 
+// Returns the best logit of the row, from those of the chunks.
+float best_of(uint64_t partials) {
+  if (lane == 0u) answer_key = 0u;
+  barrier();
+  uint mine = 0u;
+  for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) {
+    mine = max(mine, key_of(uintBitsToFloat(Quads(partials).v[chunk].x)));
+  }
+  atomicMax(answer_key, mine);
+  barrier();
+  float value = value_of(answer_key);
+  barrier();
+  return value;
+}
+
+// Returns the token with that logit; of equal ones the one with the lowest id.
+uint token_of(uint64_t partials, float value) {
+  if (lane == 0u) answer_id = kNoToken;
+  barrier();
+  for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) {
+    uvec4 part = Quads(partials).v[chunk];
+    if (key_of(uintBitsToFloat(part.x)) == key_of(value)) atomicMin(answer_id, part.y);
+  }
+  barrier();
+  uint token = min(answer_id, push.vocabulary - 1u);
+  barrier();
+  return token;
+}
+
 // The same for all invocations.
 uint64_t sum_of_all(uint64_t mine) {
   sums[lane] = mine;

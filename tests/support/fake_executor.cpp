@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <set>
@@ -183,7 +184,11 @@ Status FakeExecutor::choose(std::span<const engine::Adjustment> adjustments) {
     return broken("too many or too few adjustments");
   std::set<const engine::LogitEdit*> lists;
   std::uint64_t edits = 0;
+  auto column = step.columns.begin();
   for (const engine::Adjustment& each : adjustments) {
+    column = std::find_if(column, step.columns.end(), std::mem_fn(&engine::Column::adjusted));
+    if (!each.edits.empty() && !column->edited) return broken("edits that were not announced");
+    ++column;
     if (!each.mask.empty() &&
         std::ranges::all_of(each.mask, [](std::uint32_t word) { return word == 0; }))
       return broken("a mask that allows no token");

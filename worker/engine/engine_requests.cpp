@@ -272,6 +272,7 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
   request.choice = {sampling.temperature, sampling.top_k, sampling.top_p,
                     sampling.min_p,       sampling.seed,  request.prompt_tokens};
   request.adjusted = device_adjusts(request);
+  request.edited = request.adjusted && request.edits_logits();
   request.may_ask_otherwise = request.constraint != nullptr && !request.adjusted;
   request.logprobs = request.prompt_only ? -1 : request.wanted_logprobs;
   request.history = TokenHistory(request.sampling, request.bias, vocabulary, most_edits);

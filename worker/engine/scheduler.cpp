@@ -458,6 +458,7 @@ void Scheduler::add_columns(Sequence& sequence, std::uint32_t count) {
       if (column.output != Output::kLogits) {
         column.logprobs = sequence.logprobs;
         column.adjusted = sequence.adjusted;
+        column.edited = sequence.edited;
       }
       sequence.row = record.outputs++;
       ++outputs;

@@ -100,6 +100,7 @@ struct Sequence {
   Choice choice;                    // for kSampled
   std::int32_t logprobs = -1;       // for kGreedy and kSampled: Column::logprobs
   bool adjusted = false;            // the same: Column::adjusted
+  bool edited = false;              // the same: Column::edited
   std::uint32_t most_tokens = 0;    // tokens it may grow to (for reserving host memory)
   bool may_ask_otherwise = false;   // Scheduler::ask() may change `output` while it generates
   // What each of its first tokens but the last of so many asks for, besides `output`: kNone, kLogits or kHidden. Such a

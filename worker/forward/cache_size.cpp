@@ -179,8 +179,9 @@ Result<CacheSize> plan_cache(const CacheRoom& room, const model::ModelGraph& gra
   const std::string sizes =
       "the weights need " + mib(need.weights) + ", one step's activations up to " +
       mib(need.transient) + (need.states > 0 ? ", sequences' states " + mib(need.states) : "") +
-      (logits > 0 ? ", the host's rows of logits " + mib(logits) : "") + ", the KV cache " +
-      mib(wanted.full_bytes) + " for each " + std::to_string(k::kPageTokens) + " tokens" +
+      (logits > 0 ? ", the host's rows of logits and masks " + mib(logits) : "") +
+      ", the KV cache " + mib(wanted.full_bytes) + " for each " + std::to_string(k::kPageTokens) +
+      " tokens" +
       (need.kv.window > 0
            ? " and " + mib(wanted.least_windows * wanted.window_bytes) + " for a sequence's windows"
            : "") +

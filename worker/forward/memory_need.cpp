@@ -182,10 +182,11 @@ MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
   for (const std::uint64_t bytes : weight_sizes(graph, plan, options.context))
     need.weights += bytes;
   need.kv = kv_need(graph, kv);
-  need.transient = plan_scratch(graph, plan, mapping, shapes, options).device_bytes() +
-                   options.slots * adjustment_bytes(graph.vocabulary, shapes.back().outputs);
-  need.host_logits = options.slots * host_logits_blocks(shapes.back().outputs) * kHostLogitsRows *
-                     graph.vocabulary * sizeof(float);
+  need.transient = plan_scratch(graph, plan, mapping, shapes, options).device_bytes();
+  const std::uint32_t outputs = shapes.back().outputs;
+  need.host_logits = options.slots * (host_logits_blocks(outputs) * kHostLogitsRows *
+                                          graph.vocabulary * sizeof(float) +
+                                      adjustment_bytes(graph.vocabulary, outputs));
   return need;
 }
 

@@ -68,7 +68,7 @@ struct MemoryNeed {
   std::uint64_t transient = 0;  // activations of the largest step, and logits
   std::uint64_t states = 0;     // the states of layers, in all slots
   // Host memory, in addition to the device memory above: the rows of logits if the host chooses the tokens of all
-  // sequences that a step may have.
+  // sequences that a step may have, and the masks of all sequences.
   std::uint64_t host_logits = 0;
 };
 // Returns the number of slots for states: one for each sequence that may run, and those of engine.state_cache_mb. 0

@@ -37,8 +37,9 @@ Status StepAdjustments::make() {
   layout.mask_words = mask_words(limits_.vocabulary);
   layout.stride = aligned(adjustment_bytes(limits_.vocabulary, limits_.max_outputs));
   BULKHEAD_TRY(context_.adjustments,
-               context_.device->allocate(context_.slots * layout.stride, gpu::Memory::kDeviceLocal,
+               context_.device->allocate(context_.slots * layout.stride, gpu::Memory::kUpload,
                                          "masks of tokens"));
+  std::memset(context_.adjustments.mapped().data(), 0, context_.adjustments.mapped().size());
   return {};
 }
 
@@ -53,16 +54,12 @@ StepAdjustments::EditLayout StepAdjustments::layout_for(std::uint64_t edits) con
 }
 
 Status StepAdjustments::reserve(std::uint64_t edits) {
-  gpu::Device& device = *context_.device;
-  if (host_.bytes() == 0) {
-    BULKHEAD_TRY(host_, device.allocate(context_.slots * context_.adjustment_layout.stride,
-                                        gpu::Memory::kUpload, "masks of tokens of the host"));
-  }
   if (edits <= edits_reserved_) return {};
   edits = std::bit_ceil(std::max(edits, kLeastEdits));
   const EditLayout layout = layout_for(edits);
-  BULKHEAD_TRY(gpu::Buffer block, device.allocate(context_.slots * layout.stride,
-                                                  gpu::Memory::kUpload, "edits of logits"));
+  BULKHEAD_TRY(gpu::Buffer block,
+               context_.device->allocate(context_.slots * layout.stride, gpu::Memory::kUpload,
+                                         "edits of logits"));
   edits_.push_back(std::move(block));
   edits_reserved_ = edits;
   edit_layout_ = layout;
@@ -99,9 +96,8 @@ Status StepAdjustments::write_edits(std::uint32_t slot, const engine::LogitEdits
   return {};
 }
 
-Result<StepAdjustments::Written> StepAdjustments::write(
-    std::uint32_t slot, std::span<const Output> outputs,
-    std::span<const engine::Adjustment> adjustments) {
+Status StepAdjustments::write(std::uint32_t slot, std::span<const Output> outputs,
+                              std::span<const engine::Adjustment> adjustments) {
   std::uint64_t edits = 0, ahead = 0;
   std::span<const LogitEdit> last;
   for (const engine::Adjustment& each : adjustments) {
@@ -114,38 +110,36 @@ Result<StepAdjustments::Written> StepAdjustments::write(
 
   const AdjustmentLayout& layout = context_.adjustment_layout;
   const std::uint64_t mask_bytes = std::uint64_t{layout.mask_words} * 4;
-  std::byte* const base = host_.mapped().data() + slot * layout.stride;
-  Written written;
-  std::uint32_t masks = 0;
-  bool tells = false;
+  const auto rows = static_cast<std::uint32_t>(outputs.size());
+  std::memcpy(base_of(slot), &rows, sizeof rows);
   Taken taken;
   for (std::size_t i = 0; i < adjustments.size(); ++i) {
     const engine::Adjustment& each = adjustments[i];
-    tells = tells || outputs[i].tells_logprobs;
-    if (each.mask.empty() && each.edits.empty()) continue;
+    if (!each.edits.empty() && !outputs[i].edits)
+      return Error(ErrorCode::kInternal, "edits for an output that was to have none");
     k::AdjustedRow row{};
     row.output_index = outputs[i].row;
     if (!each.mask.empty()) {
-      std::byte* const to = base + layout.masks + masks * mask_bytes;
+      std::byte* const to = base_of(slot) + layout.masks + i * mask_bytes;
       const std::uint64_t bytes = std::min<std::uint64_t>(each.mask.size_bytes(), mask_bytes);
       std::memcpy(to, each.mask.data(), bytes);
       std::memset(to + bytes, 0, mask_bytes - bytes);
-      row.mask = ++masks;
+      row.masked = 1;
     }
     if (!each.edits.empty())
       BULKHEAD_RETURN_IF_ERROR(
           write_edits(slot, each.edits, outputs[i].tells_logprobs, row, taken));
-    std::memcpy(base + k::kAdjustedRowsOffset + written.rows * sizeof row, &row, sizeof row);
-    ++written.rows;
+    put_row(slot, i, row);
   }
-  std::memcpy(base, &written.rows, sizeof written.rows);
-  if (written.rows == 0 && !tells) return written;
-  // Rounds up to a power of two, so that the same few copies are used again and again.
-  const std::uint64_t copied = masks == 0 ? 0 : std::min(std::bit_ceil(masks), limits_.max_outputs);
-  const std::uint64_t bytes = layout.masks + copied * mask_bytes;
-  written.upload = {gpu::slice(host_, slot * layout.stride, bytes),
-                    gpu::slice(context_.adjustments, slot * layout.stride, bytes)};
-  return written;
+  return {};
+}
+
+std::byte* StepAdjustments::base_of(std::uint32_t slot) const {
+  return context_.adjustments.mapped().data() + slot * context_.adjustment_layout.stride;
+}
+
+void StepAdjustments::put_row(std::uint32_t slot, std::size_t index, const k::AdjustedRow& row) {
+  std::memcpy(base_of(slot) + k::kAdjustedRowsOffset + index * sizeof row, &row, sizeof row);
 }
 
 }  // namespace bulkhead::forward

@@ -1,7 +1,7 @@
 // What changes in the logits of a step's outputs before their draws (engine::Adjustment), as kernels read it.
 //
-// Masks are copied to the device, because a kernel reads each of them as often as the vocabulary has chunks. Edits are
-// read once, so they stay in the host's memory, and the list of adjusted outputs has their addresses.
+// All of it stays in memory that the host maps, because kernels read it once. The list of adjusted outputs has the
+// addresses of the edits.
 //
 // This class knows the layout of gpu/kernels/adjusted_rows.glsl, but not when a step gets its adjustments.
 #pragma once
@@ -17,35 +17,26 @@
 
 namespace bulkhead::forward {
 
-// A copy from the host to the device; empty: nothing is to be copied.
-struct Upload {
-  gpu::BufferSlice from, to;
-};
-
 class StepAdjustments {
  public:
   // Both must outlive it and must not move.
   StepAdjustments(StepContext& context, const engine::ExecutorLimits& limits)
       : context_(context), limits_(limits) {}
-  // Allocates the device's part in the context.
+  // Allocates what is in the context.
   Status make();
 
-  // See Executor::reserve_adjustments().
+  // See Executor::reserve_adjustments(); the memory for masks is there already.
   Status reserve(std::uint64_t edits);
 
-  // An output of a step, and whether it asks for log-probabilities.
   struct Output {
     std::uint32_t row = 0;
     bool tells_logprobs = false;
-  };
-  struct Written {
-    std::uint32_t rows = 0;  // how many outputs change
-    Upload upload;
+    bool edits = false;  // whether it may have edits
   };
   // Writes the adjustments of these outputs to a slot whose last step has ended. May allocate memory for more edits
   // than were reserved.
-  Result<Written> write(std::uint32_t slot, std::span<const Output> outputs,
-                        std::span<const engine::Adjustment> adjustments);
+  Status write(std::uint32_t slot, std::span<const Output> outputs,
+               std::span<const engine::Adjustment> adjustments);
 
  private:
   // Where a slot's edits lie; offsets in bytes.
@@ -62,9 +53,11 @@ class StepAdjustments {
   Status write_edits(std::uint32_t slot, const engine::LogitEdits& edits, bool tells,
                      gpu::kernels::AdjustedRow& row, Taken& taken);
 
+  std::byte* base_of(std::uint32_t slot) const;
+  void put_row(std::uint32_t slot, std::size_t index, const gpu::kernels::AdjustedRow& row);
+
   StepContext& context_;
   const engine::ExecutorLimits& limits_;
-  gpu::Buffer host_;  // [slot]: rows and masks
   std::vector<gpu::Buffer>
       edits_;  // [slot]; the last one is in use, steps in flight may read the others
   std::uint64_t edits_reserved_ = 0;

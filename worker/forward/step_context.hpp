@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -89,7 +90,7 @@ struct StepContext {
   gpu::Buffer stream_rows;
   std::uint64_t stream_stride = 0;  // bytes between slots
   gpu::Buffer logprobs;             // [slot][output] of LogprobRow
-  gpu::Buffer adjustments;          // [slot]; not there if there are no logits
+  gpu::Buffer adjustments;          // [slot], in host memory; not there if there are no logits
   AdjustmentLayout adjustment_layout;
   Tuning* tuning = nullptr;         // chooses the variant of a product's kernel; null: the default variant
   // While loading: called before each kernel is made and before each operation is recorded, because a driver may take

@@ -3,7 +3,7 @@
 #include "worker/forward/step_outputs.hpp"
 
 #include <algorithm>
-#include <array>
+#include <initializer_list>
 #include <utility>
 
 #include "gpu/kernels/checksum.hpp"
@@ -74,93 +74,123 @@ k::GreedyPush greedy_push(const StepContext& context, const Activations& activat
   return push_of_logits<k::GreedyPush>(context, activations, slot);
 }
 
-// Changes logits, and chooses once more for the outputs that have changes or a mask. The others get the same results
-// again.
-Result<StepProgram> build_adjusting(const StepContext& context, const Activations& activations,
-                                    std::uint32_t slot) {
-  StepProgram program;
-  DispatchedSteps emit(context, program);
-  const std::uint32_t workgroups = std::min(most_rows(context), kOutputsAtOnce);
-  BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::edit_logits(context.mapping, k::EditPass::kChanges),
-                                         gpu::push_bytes(edit_push(context, activations, slot)),
-                                         {workgroups, kPartsOfEdits}));
-  emit.barrier();
-  k::GreedyPush push = greedy_push(context, activations, slot);
-  push.adjustments = context.adjustments_of(slot);
-  push.mask_rows = static_cast<std::uint32_t>(context.adjustment_layout.masks);
-  push.mask_words = context.adjustment_layout.mask_words;
-  BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::greedy(context.mapping, k::GreedyPass::kAdjustedChunks),
-                                         gpu::push_bytes(push), {workgroups, push.chunks}));
-  emit.barrier();
-  BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::greedy(context.mapping, k::GreedyPass::kAll),
-                                         gpu::push_bytes(push), {most_rows(context)}));
-  return program;
-}
+namespace {
 
-// Appends one pass after another, with barriers between them.
-Result<StepProgram> build_passes(const StepContext& context, const Activations& activations,
-                                 std::uint32_t slot, std::span<const k::SamplePass> passes) {
-  StepProgram program;
-  DispatchedSteps emit(context, program);
-  const k::SamplePush push = sample_push(context, activations, slot);
-  for (const k::SamplePass pass : passes) {
-    const bool of_chunks = pass == k::SamplePass::kHistogram || pass == k::SamplePass::kSums;
-    const Extent extent = of_chunks
-                              ? Extent{std::min(most_rows(context), kOutputsAtOnce), push.chunks}
-                              : Extent{most_rows(context)};
-    BULKHEAD_RETURN_IF_ERROR(
-        emit.dispatch(k::sample(context.mapping, pass), gpu::push_bytes(push), extent));
-    if (pass != passes.back()) emit.barrier();
+// Appends what follows a slot's step, one part after another.
+class Followers {
+ public:
+  Followers(const StepContext& context, const Activations& activations, std::uint32_t slot,
+            StepProgram& program)
+      : context_(context), activations_(activations), slot_(slot), emit_(context, program) {}
+
+  Status add(const OutputWishes& wishes) {
+    // Log-probabilities are those of the logits as they were.
+    if (wishes.adjusts && wishes.logprobs) {
+      BULKHEAD_RETURN_IF_ERROR(add_chunks(false));
+      BULKHEAD_RETURN_IF_ERROR(add_logprobs());
+    }
+    if (wishes.adjusts) BULKHEAD_RETURN_IF_ERROR(add_adjusting(wishes));
+    if (wishes.cuts) {
+      BULKHEAD_RETURN_IF_ERROR(
+          add_passes({k::SamplePass::kClear, k::SamplePass::kHistogram, k::SamplePass::kLast}));
+    }
+    if (wishes.draws)
+      BULKHEAD_RETURN_IF_ERROR(add_passes({k::SamplePass::kSums, k::SamplePass::kDraw}));
+    if (wishes.logprobs) {
+      BULKHEAD_RETURN_IF_ERROR(wishes.adjusts ? add_telling() : add_logprobs());
+    }
+    return wishes.hidden ? add_hidden() : Status();
   }
-  return program;
-}
 
-// Finds where top-p ends, for the outputs that have a top-p and no top-k.
-Result<StepProgram> build_cutting(const StepContext& context, const Activations& activations,
-                                  std::uint32_t slot) {
-  return build_passes(
-      context, activations, slot,
-      std::array{k::SamplePass::kClear, k::SamplePass::kHistogram, k::SamplePass::kLast});
-}
+ private:
+  Status dispatch(const gpu::KernelSpec& spec, std::span<const std::byte> push,
+                  const Extent& extent) {
+    if (std::exchange(depends_, true)) emit_.barrier();
+    return emit_.dispatch(spec, push, extent);
+  }
 
-Result<StepProgram> build_sampling(const StepContext& context, const Activations& activations,
-                                   std::uint32_t slot) {
-  return build_passes(context, activations, slot,
-                      std::array{k::SamplePass::kSums, k::SamplePass::kDraw});
-}
+  // Finds the best tokens of chunks, for all outputs. `adjusted`: under masks; else of the logits as they are.
+  Status add_chunks(bool adjusted) {
+    const AdjustmentLayout& layout = context_.adjustment_layout;
+    k::GreedyPush push = greedy_push(context_, activations_, slot_);
+    if (adjusted) {
+      push.choices = push.parameters + context_.parameter_layout.choices;
+      push.adjustments = context_.adjustments_of(slot_);
+      push.mask_rows = static_cast<std::uint32_t>(layout.masks);
+      push.mask_words = layout.mask_words;
+    }
+    return dispatch(k::greedy(context_.mapping, k::GreedyPass::kAdjustedChunks),
+                    gpu::push_bytes(push),
+                    {std::min(most_rows(context_), kOutputsAtOnce), push.chunks});
+  }
 
-Result<StepProgram> build_logprobs(const StepContext& context, const Activations& activations,
-                                   std::uint32_t slot) {
+  // Changes logits, and makes the greedy choice of all outputs.
+  Status add_adjusting(const OutputWishes& wishes) {
+    if (wishes.edits) {
+      BULKHEAD_RETURN_IF_ERROR(
+          dispatch(k::edit_logits(context_.mapping, k::EditPass::kChanges),
+                   gpu::push_bytes(edit_push(context_, activations_, slot_)),
+                   {std::min(most_rows(context_), kOutputsAtOnce), kPartsOfEdits}));
+    }
+    BULKHEAD_RETURN_IF_ERROR(add_chunks(true));
+    BULKHEAD_RETURN_IF_ERROR(dispatch(k::greedy(context_.mapping, k::GreedyPass::kAll),
+                                      gpu::push_bytes(greedy_push(context_, activations_, slot_)),
+                                      {most_rows(context_)}));
+    // The first passes of draws read the chunks' results alone.
+    depends_ = !wishes.cuts && !wishes.draws;
+    return {};
+  }
+
+  Status add_passes(std::initializer_list<k::SamplePass> passes) {
+    const k::SamplePush push = sample_push(context_, activations_, slot_);
+    for (const k::SamplePass pass : passes) {
+      const bool of_chunks = pass == k::SamplePass::kHistogram || pass == k::SamplePass::kSums;
+      const Extent extent = of_chunks
+                                ? Extent{std::min(most_rows(context_), kOutputsAtOnce), push.chunks}
+                                : Extent{most_rows(context_)};
+      BULKHEAD_RETURN_IF_ERROR(
+          dispatch(k::sample(context_.mapping, pass), gpu::push_bytes(push), extent));
+    }
+    return {};
+  }
+
+  // In a step with adjusted outputs this knows another token than the chosen one; add_telling() corrects that.
+  Status add_logprobs() {
+    const k::SamplePush push = sample_push(context_, activations_, slot_);
+    BULKHEAD_RETURN_IF_ERROR(
+        dispatch(k::logprobs(context_.mapping, k::LogprobPass::kSums), gpu::push_bytes(push),
+                 {std::min(most_rows(context_), kOutputsAtOnce), push.chunks}));
+    return dispatch(k::logprobs(context_.mapping, k::LogprobPass::kTokens), gpu::push_bytes(push),
+                    {most_rows(context_)});
+  }
+
+  Status add_telling() {
+    return dispatch(k::edit_logits(context_.mapping, k::EditPass::kTells),
+                    gpu::push_bytes(edit_push(context_, activations_, slot_)),
+                    {most_rows(context_)});
+  }
+
+  // The step's own norm leaves the form that the product of logits reads: on GPUs it has another order, and for matrix
+  // units it is rounded to halves. So this norms the columns again and writes them to the same place.
+  Status add_hidden() {
+    if (std::exchange(depends_, true)) emit_.barrier();
+    return add_output_norm(context_, activations_, OutputRows::kHidden,
+                           {slot_, most_rows(context_)}, emit_);
+  }
+
+  const StepContext& context_;
+  const Activations& activations_;
+  const std::uint32_t slot_;
+  DispatchedSteps emit_;
+  bool depends_ = false;  // whether the next kernel depends on those that were appended
+};
+
+}  // namespace
+
+Result<StepProgram> build_followers(const StepContext& context, const Activations& activations,
+                                    const OutputWishes& wishes, std::uint32_t slot) {
   StepProgram program;
-  DispatchedSteps emit(context, program);
-  const k::SamplePush push = sample_push(context, activations, slot);
-  BULKHEAD_RETURN_IF_ERROR(
-      emit.dispatch(k::logprobs(context.mapping, k::LogprobPass::kSums), gpu::push_bytes(push),
-                    {std::min(most_rows(context), kOutputsAtOnce), push.chunks}));
-  emit.barrier();
-  BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::logprobs(context.mapping, k::LogprobPass::kTokens),
-                                         gpu::push_bytes(push), {most_rows(context)}));
-  return program;
-}
-
-Result<StepProgram> build_telling(const StepContext& context, const Activations& activations,
-                                  std::uint32_t slot) {
-  StepProgram program;
-  DispatchedSteps emit(context, program);
-  BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::edit_logits(context.mapping, k::EditPass::kTells),
-                                         gpu::push_bytes(edit_push(context, activations, slot)),
-                                         {most_rows(context)}));
-  return program;
-}
-
-// The step's own norm leaves the form that the product of logits reads: on GPUs it has another order, and for matrix
-// units it is rounded to halves. So this norms the columns again and writes them to the same place.
-Result<StepProgram> build_hidden(const StepContext& context, const Activations& activations,
-                                 std::uint32_t slot) {
-  StepProgram program;
-  DispatchedSteps emit(context, program);
-  BULKHEAD_RETURN_IF_ERROR(
-      add_output_norm(context, activations, OutputRows::kHidden, {slot, most_rows(context)}, emit));
+  BULKHEAD_RETURN_IF_ERROR(Followers(context, activations, slot, program).add(wishes));
   return program;
 }
 
@@ -196,10 +226,10 @@ Result<std::vector<gpu::KernelSpec>> kernels_needed(StepContext& context,
   specs.push_back(k::checksum_kernel());
   specs.push_back(k::piece_checksum_kernel());
   const Activations none;
-  for (const auto build : {build_adjusting, build_cutting, build_sampling, build_logprobs,
-                           build_telling, build_hidden}) {
-    if (!context.graph.makes_logits) break;
-    BULKHEAD_RETURN_IF_ERROR(list_kernels(context, specs, [&] { return build(context, none, 0); }));
+  if (context.graph.makes_logits) {
+    const OutputWishes all{true, true, true, true, true, true};
+    BULKHEAD_RETURN_IF_ERROR(
+        list_kernels(context, specs, [&] { return build_followers(context, none, all); }));
   }
   for (std::size_t i = shapes.size(); i-- > 0;) {
     BULKHEAD_RETURN_IF_ERROR(

@@ -359,6 +359,7 @@ class Builder {
       BULKHEAD_RETURN_IF_ERROR(cap_logits(logits.out));
       emit_->barrier();
     }
+    if (shape_.chooses_later) return {};
     const k::GreedyPush push = greedy_push(context_, activations_, slot_);
     BULKHEAD_RETURN_IF_ERROR(dispatch(k::greedy(context_.mapping, k::GreedyPass::kChunks), push,
                                       {shape_.outputs, push.chunks}));

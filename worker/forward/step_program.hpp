@@ -19,25 +19,19 @@ namespace bulkhead::forward {
 
 Result<StepProgram> build_step(const StepContext& context, const Activations& activations,
                                StepShape shape, std::uint32_t slot = 0);
-// Builds what follows a step of any shape if outputs are adjusted.
-Result<StepProgram> build_adjusting(const StepContext& context, const Activations& activations,
-                                    std::uint32_t slot = 0);
-// Builds what follows that if an output asks for a draw with top-p and without top-k.
-Result<StepProgram> build_cutting(const StepContext& context, const Activations& activations,
-                                  std::uint32_t slot = 0);
-// Builds what follows that if an output asks for a draw.
-Result<StepProgram> build_sampling(const StepContext& context, const Activations& activations,
-                                   std::uint32_t slot = 0);
-// Builds what follows that if an output asks for log-probabilities. In a step with adjusted outputs it comes before
-// these changes, with another token than the chosen one; then build_telling() corrects that behind the draws.
-Result<StepProgram> build_logprobs(const StepContext& context, const Activations& activations,
-                                   std::uint32_t slot = 0);
-Result<StepProgram> build_telling(const StepContext& context, const Activations& activations,
-                                  std::uint32_t slot = 0);
-// Builds what follows a step if an output asks for its hidden state. It fills Scratch::kOutputNormed with
-// [output][embedding] floats.
-Result<StepProgram> build_hidden(const StepContext& context, const Activations& activations,
-                                 std::uint32_t slot = 0);
+// What a step's outputs ask for besides the best token. All of it follows the step in one recording.
+struct OutputWishes {
+  bool adjusts = false;  // some outputs are adjusted: the step was one that chooses later
+  bool edits = false;    // some of these may have edits
+  bool cuts = false;     // there are draws with top-p and without top-k
+  bool draws = false;
+  bool logprobs = false;
+  bool hidden = false;  // Scratch::kOutputNormed gets [output][embedding] floats
+  auto operator<=>(const OutputWishes&) const = default;
+};
+// Builds what follows a step of any shape. If outputs are adjusted, it begins with the choice of all outputs' tokens.
+Result<StepProgram> build_followers(const StepContext& context, const Activations& activations,
+                                    const OutputWishes& wishes, std::uint32_t slot = 0);
 // Appends the kernels that `build`, a call of one of the functions above, would make to `specs`.
 template <typename Build>
 Status list_kernels(StepContext& context, std::vector<gpu::KernelSpec>& specs, Build build) {

@@ -49,7 +49,9 @@ Result<const StepRecording*> StepRecordings::get(StepShape shape) {
   } else {
     BULKHEAD_TRY(activations, make_activations(shape));
   }
-  BULKHEAD_TRY(auto made, record(std::move(activations), CommandRing::Keep::kInRing,
+  // The ring has room for one recording of each shape.
+  const auto keep = shape.chooses_later ? CommandRing::Keep::kAlways : CommandRing::Keep::kInRing;
+  BULKHEAD_TRY(auto made, record(std::move(activations), keep,
                                  [&](const Activations& buffers, std::uint32_t slot) {
                                    return build_step(context_, buffers, shape, slot);
                                  }));
@@ -60,37 +62,12 @@ Result<const StepRecording*> StepRecordings::get(StepShape shape) {
   return result;
 }
 
-Result<StepRecordings::Followers> StepRecordings::followers(const StepRecording& step,
-                                                            const OutputWishes& wishes) {
-  Followers followers;
-  auto& [cuts, draws, logprobs, hidden] = followers.others;
-  if (wishes.adjusts) {
-    BULKHEAD_TRY(followers.adjusting, behind(adjusting_, build_adjusting, step));
-  }
-  if (wishes.cuts) {
-    BULKHEAD_TRY(cuts, behind(cutting_, build_cutting, step));
-  }
-  if (wishes.draws) {
-    BULKHEAD_TRY(draws, behind(sampling_, build_sampling, step));
-  }
-  if (wishes.logprobs) {
-    BULKHEAD_TRY(logprobs, behind(logprobs_, build_logprobs, step));
-  }
-  if (wishes.adjusts && wishes.logprobs) {
-    followers.early_logprobs = logprobs;
-    BULKHEAD_TRY(logprobs, behind(telling_, build_telling, step));
-  }
-  if (wishes.hidden) {
-    BULKHEAD_TRY(hidden, behind(hidden_, build_hidden, step));
-  }
-  return followers;
-}
-
 // The program uses the buffers of the step that precedes it.
-template <typename Build>
-Result<const StepRecording*> StepRecordings::behind(std::unique_ptr<StepRecording>& kept,
-                                                    const Build& build, const StepRecording& step) {
+Result<const StepRecording*> StepRecordings::follower(const StepRecording& step,
+                                                      const OutputWishes& wishes) {
+  if (wishes == OutputWishes{}) return nullptr;
   CommandRing& ring = *parts_.command_ring;
+  std::unique_ptr<StepRecording>& kept = followers_[wishes];
   if (kept != nullptr && ring.known(kept->id) && kept->activations == step.activations &&
       kept->block_address == step.block_address) {
     return kept.get();
@@ -99,7 +76,7 @@ Result<const StepRecording*> StepRecordings::behind(std::unique_ptr<StepRecordin
   kept.reset();
   BULKHEAD_TRY(kept, record(step.activations, CommandRing::Keep::kAlways,
                             [&](const Activations& buffers, std::uint32_t slot) {
-                              return build(context_, buffers, slot);
+                              return build_followers(context_, buffers, wishes, slot);
                             }));
   return kept.get();
 }

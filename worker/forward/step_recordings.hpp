@@ -5,7 +5,6 @@
 // stays valid as long as its memory gets the same address again.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -25,11 +24,6 @@ struct StepRecording {
   gpu::CommandRing::RecordingId id = 0;
 };
 
-// What a step's outputs ask for besides the best token. For each there is a recording that follows the step's.
-struct OutputWishes {
-  bool adjusts = false, cuts = false, draws = false, logprobs = false, hidden = false;
-};
-
 class StepRecordings {
  public:
   // Both must outlive it and must not move; `parts` must have its parts from the first call on.
@@ -42,16 +36,8 @@ class StepRecordings {
 
   // Returns the recording, which is made now if necessary. Valid until the next get() or forget.
   Result<const StepRecording*> get(StepShape shape);
-  // The recordings that are submitted after a step's; null: none. If the step's outputs are adjusted, their
-  // log-probabilities come before everything else, because they are those of the logits as they were.
-  struct Followers {
-    const StepRecording* early_logprobs = nullptr;
-    const StepRecording* adjusting = nullptr;
-    // Those behind it, in order: where top-p ends, draws, log-probabilities or what corrects the early ones, hidden
-    // states.
-    std::array<const StepRecording*, 4> others{};
-  };
-  Result<Followers> followers(const StepRecording& step, const OutputWishes& wishes);
+  // Returns the recording of what follows the step; null: nothing does. Valid as long as the step's.
+  Result<const StepRecording*> follower(const StepRecording& step, const OutputWishes& wishes);
 
   void forget(StepShape shape);
   void forget_all();  // for all shapes
@@ -66,17 +52,13 @@ class StepRecordings {
   template <typename Build>
   Result<std::unique_ptr<StepRecording>> record(std::shared_ptr<Activations> activations,
                                                 gpu::CommandRing::Keep keep, const Build& build);
-  template <typename Build>
-  Result<const StepRecording*> behind(std::unique_ptr<StepRecording>& kept, const Build& build,
-                                      const StepRecording& step);
 
   const StepContext& context_;
   gpu::Optimizations& parts_;
   std::vector<StepShape> shapes_;
   std::shared_ptr<Activations> shared_;
   std::map<StepShape, std::unique_ptr<StepRecording>> recorded_;
-  // These follow a step of any shape.
-  std::unique_ptr<StepRecording> adjusting_, cutting_, sampling_, logprobs_, telling_, hidden_;
+  std::map<OutputWishes, std::unique_ptr<StepRecording>> followers_;  // of steps of any shape
   std::uint64_t plan_ns_ = 0;  // the time for making programs; steady steps make none
 };
 

@@ -36,6 +36,7 @@ Status StepRunner::start(const engine::Step& step, StepShape shape) {
   const std::uint32_t index = slots_.next();
   if (slots_.in_flight() > 0) BULKHEAD_RETURN_IF_ERROR(read_hidden(slots_.last()));
   BULKHEAD_RETURN_IF_ERROR(slots_.write_parameters(step));
+  shape.chooses_later = slots_[index].waits;
   last_shape_ = slots_[index].shape = shape;
   BULKHEAD_TRY(last_recorded_, recordings_of(index));
   const Status launched = launch(last_recorded_, index);
@@ -52,13 +53,8 @@ Status StepRunner::choose(std::span<const engine::Adjustment> adjustments) {
   if (!waits || adjustments.size() != slots_[index].adjusted.size())
     return Error(ErrorCode::kInternal, "adjustments for a step that does not wait for so many");
   const auto follow = [&]() -> Status {
-    BULKHEAD_TRY(const Upload written, slots_.write_adjustments(index, adjustments));
-    if (written.from.bytes == 0) return send(last_recorded_, index, Parts::kFollowers, {});
-    BULKHEAD_RETURN_IF_ERROR(blit().upload_from(written.from, written.to));
-    const gpu::CommandRing::After uploaded = blit().uploads_done();
-    const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
-    return send(last_recorded_, index, Parts::kFollowers,
-                std::span(&uploaded, wait_for_upload ? 1 : 0));
+    BULKHEAD_RETURN_IF_ERROR(slots_.write_adjustments(index, adjustments));
+    return send(last_recorded_, index, Parts::kFollower, {});
   };
   const Status sent = follow();
   return sent.ok() ? sent : fail(index, sent);
@@ -66,7 +62,7 @@ Status StepRunner::choose(std::span<const engine::Adjustment> adjustments) {
 
 Status StepRunner::record(StepShape shape, const OutputWishes& wishes) {
   BULKHEAD_TRY(const StepRecording* const made, recordings_.get(shape));
-  BULKHEAD_TRY([[maybe_unused]] const auto followers, recordings_.followers(*made, wishes));
+  BULKHEAD_TRY([[maybe_unused]] const auto* const follower, recordings_.follower(*made, wishes));
   recordings_.give_memory_back(shape);
   return {};
 }
@@ -75,9 +71,10 @@ Result<StepRunner::Recordings> StepRunner::recordings_of(std::uint32_t index) {
   const StepSlot& slot = slots_[index];
   Recordings made;
   BULKHEAD_TRY(made.step, recordings_.get(slot.shape));
-  BULKHEAD_TRY(made.followers,
-               recordings_.followers(*made.step, {!slot.adjusted.empty(), slot.cuts, slot.samples,
-                                                  slot.tells_logprobs, slot.tells_hidden}));
+  BULKHEAD_TRY(
+      made.follower,
+      recordings_.follower(*made.step, {!slot.adjusted.empty(), slot.edits, slot.cuts, slot.samples,
+                                        slot.tells_logprobs, slot.tells_hidden}));
   return made;
 }
 
@@ -95,29 +92,17 @@ Status StepRunner::launch(const Recordings& recorded, std::uint32_t index) {
   return send(recorded, index, slot.waits ? Parts::kStep : Parts::kAll, after);
 }
 
-// Submits the step, or what follows it, or both; with followers it starts the downloads. `after`: what the device waits
-// for.
+// Submits the step, or what follows it, or both; with what follows it, starts the downloads. `after`: what the device
+// waits for.
 Status StepRunner::send(const Recordings& recorded, std::uint32_t index, Parts parts,
                         std::span<const gpu::CommandRing::After> after) {
   StepSlot& slot = slots_[index];
-  const StepRecordings::Followers& followers = recorded.followers;
-  std::array<gpu::CommandRing::RecordingId, gpu::CommandRing::kMostTogether> ids{};
-  static_assert(std::tuple_size_v<decltype(followers.others)> + 3 <= ids.size());
+  std::array<gpu::CommandRing::RecordingId, 2> ids{};
+  static_assert(std::tuple_size_v<decltype(ids)> <= gpu::CommandRing::kMostTogether);
   std::size_t count = 0;
-  const auto add = [&](const StepRecording* next) {
-    if (next != nullptr) ids[count++] = next->id;
-  };
-  if (parts != Parts::kFollowers) {
-    add(recorded.step);
-    add(followers.early_logprobs);
-  }
-  if (parts != Parts::kStep) {
-    if (slot.adjusted_rows > 0) add(followers.adjusting);
-    std::ranges::for_each(followers.others, add);
-  }
-  if (count > 0) {
-    BULKHEAD_TRY(slot.ticket, ring().submit_together(std::span(ids).first(count), after, index));
-  }
+  if (parts != Parts::kFollower) ids[count++] = recorded.step->id;
+  if (parts != Parts::kStep && recorded.follower != nullptr) ids[count++] = recorded.follower->id;
+  BULKHEAD_TRY(slot.ticket, ring().submit_together(std::span(ids).first(count), after, index));
   if (parts == Parts::kStep) return {};
   return slots_.start_downloads(index, *recorded.step->activations, blit(), ring());
 }
@@ -148,7 +133,7 @@ const Status& StepRunner::fail(std::uint32_t index, const Status& failure) {
   std::string words =
       fmt::format("recorded for {} columns and {} outputs, {}", slot.shape.columns,
                   slot.shape.outputs, slot.may_give_up ? "chained" : "with barriers");
-  if (slot.adjusted_rows > 0) words += ", then adjustments";
+  if (!slot.adjusted.empty()) words += ", then adjustments";
   if (slot.samples) words += ", then draws";
   if (slot.tells_logprobs) words += ", then log-probabilities";
   if (slot.tells_hidden) words += ", then hidden states";

@@ -74,11 +74,11 @@ class StepRunner {
   gpu::BlitQueue& blit() { return *parts_.blit_queue; }
   struct Recordings {
     const StepRecording* step = nullptr;
-    StepRecordings::Followers followers{};
+    const StepRecording* follower = nullptr;  // null: nothing follows the step
   };
   Result<Recordings> recordings_of(std::uint32_t index);
   Status launch(const Recordings& recorded, std::uint32_t index);
-  enum class Parts : std::uint8_t { kStep, kFollowers, kAll };
+  enum class Parts : std::uint8_t { kStep, kFollower, kAll };
   Status send(const Recordings& recorded, std::uint32_t index, Parts parts,
               std::span<const gpu::CommandRing::After> after);
   // Keeps a failure, with what was recorded for the slot's step in front.

@@ -11,6 +11,8 @@ namespace bulkhead::forward {
 struct StepShape {
   std::uint32_t columns = 1;
   std::uint32_t outputs = 0;
+  // Whether the step leaves the choice of tokens to what follows it, because outputs are adjusted.
+  bool chooses_later = false;
   auto operator<=>(const StepShape&) const = default;
 };
 // Returns every shape for which steps are made, from narrow to wide. The last shape takes any step. A shape has as

@@ -44,6 +44,14 @@ k::SampleChoice device_choice(const engine::Choice& choice, std::uint32_t positi
   return made;
 }
 
+// Tells the kernels where the output's adjustment will be.
+void note_adjusted(StepSlot& slot, const engine::Column& column, std::uint32_t row,
+                   k::SampleChoice& choice) {
+  slot.adjusted.push_back({row, column.logprobs >= 0, column.edited});
+  slot.edits = slot.edits || column.edited;
+  choice.mode |= static_cast<std::uint32_t>(slot.adjusted.size()) << k::kAdjustedShift;
+}
+
 void take_logprobs(StepSlot& slot, std::size_t index) {
   engine::ColumnOutput& output = slot.outputs[index];
   k::LogprobRow row;
@@ -174,14 +182,12 @@ Status StepSlots::reserve_logits(std::uint32_t outputs) {
   return {};
 }
 
-Result<Upload> StepSlots::write_adjustments(std::uint32_t index,
-                                            std::span<const engine::Adjustment> adjustments) {
+Status StepSlots::write_adjustments(std::uint32_t index,
+                                    std::span<const engine::Adjustment> adjustments) {
   StepSlot& slot = slots_[index];
-  BULKHEAD_TRY(const StepAdjustments::Written written,
-               adjustments_.write(index, slot.adjusted, adjustments));
-  slot.adjusted_rows = written.rows;
+  BULKHEAD_RETURN_IF_ERROR(adjustments_.write(index, slot.adjusted, adjustments));
   slot.waits = false;
-  return written.upload;
+  return {};
 }
 
 void StepSlots::submitted() {
@@ -202,8 +208,6 @@ Status StepSlots::write_parameters(const engine::Step& step) {
   const auto by_host =
       std::ranges::count(step.columns, engine::Output::kLogits, &engine::Column::output);
   BULKHEAD_RETURN_IF_ERROR(make_room_for_logits(slot, static_cast<std::uint64_t>(by_host)));
-  if (std::ranges::any_of(step.columns, &engine::Column::adjusted))
-    BULKHEAD_RETURN_IF_ERROR(reserve_adjustments(0));
   std::uint64_t logits_rows = 0;
   const ParameterLayout& layout = context_.parameter_layout;
   std::byte* const base = slot.parameters.mapped;
@@ -225,7 +229,7 @@ Status StepSlots::write_parameters(const engine::Step& step) {
   slot.samples = slot.cuts = slot.tells_logprobs = slot.tells_hidden = false;
   slot.wanted.clear();
   slot.adjusted.clear();
-  slot.adjusted_rows = 0;
+  slot.edits = false;
   for (std::uint32_t i = 0; i < step.columns.size(); ++i) {
     const engine::Column& column = step.columns[i];
     const bool told = column.chosen_by == engine::kByHost;
@@ -244,7 +248,7 @@ Status StepSlots::write_parameters(const engine::Step& step) {
       slot.cuts = slot.cuts || k::cuts(choice);
     }
     slot.wanted.push_back(column.logprobs);
-    if (column.adjusted) slot.adjusted.push_back({row, column.logprobs >= 0});
+    if (column.adjusted) note_adjusted(slot, column, row, choice);
     if (column.logprobs >= 0) {
       choice.logprobs = static_cast<std::uint32_t>(column.logprobs) + 1;
       slot.tells_logprobs = true;

@@ -21,6 +21,11 @@
 
 namespace bulkhead::forward {
 
+// A copy from the host to the device; empty: nothing is to be copied.
+struct Upload {
+  gpu::BufferSlice from, to;
+};
+
 struct StepSlot {
   gpu::BufferSlice parameters, results, logprobs, hidden;  // in host memory
   // The same for a stage of a split model: rows of the residual stream, from the stage before it and for the stage
@@ -41,8 +46,8 @@ struct StepSlot {
   bool samples = false;
   bool cuts = false;                              // whether an output has a top-p and no top-k
   std::vector<StepAdjustments::Output> adjusted;  // the outputs with Column::adjusted
-  bool waits = false;  // what follows the step is not submitted before these have their adjustments
-  std::uint32_t adjusted_rows = 0;        // how many of them change
+  bool waits = false;                             // these do not have their adjustments yet
+  bool edits = false;                             // some of them may have edits
   std::vector<std::int32_t> wanted;       // for each output: Column::logprobs
   bool tells_logprobs = false;            // some outputs ask for log-probabilities
   bool tells_hidden = false;              // some outputs are kHidden
@@ -87,9 +92,8 @@ class StepSlots {
   // Fills the next slot's parameters and outputs. Returns an error if the step wants more rows of logits than were
   // reserved and the host has no memory for them.
   Status write_parameters(const engine::Step& step);
-  // Writes what the slot's adjusted outputs get. Returns what the device needs of it; it is empty if nothing changes.
-  Result<Upload> write_adjustments(std::uint32_t index,
-                                   std::span<const engine::Adjustment> adjustments);
+  // Writes what the slot's adjusted outputs get, for what follows its step.
+  Status write_adjustments(std::uint32_t index, std::span<const engine::Adjustment> adjustments);
   // Starts to download the slot's results, log-probabilities, logits and hidden states, as far as they are wanted.
   // They are downloaded once its ticket's work is over.
   Status start_downloads(std::uint32_t index, const Activations& activations, gpu::BlitQueue& blit,

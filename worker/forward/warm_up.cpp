@@ -88,10 +88,15 @@ Status WarmUp::run_every_shape(engine::ExecutorLimits& limits, LoadTimes& times)
   // recordings are made here.
   if (status.ok() && context_.graph.makes_logits) {
     const bool adjusts = limits.adjusts;
-    status = steps_.record(shapes.front(), {.adjusts = adjusts,
-                                            .cuts = limits.sampled_top_k > 0,
-                                            .logprobs = adjusts,
-                                            .hidden = true});
+    const bool draws = limits.sampled_top_k > 0;
+    const OutputWishes likely[] = {{.draws = draws},
+                                   {.adjusts = adjusts, .draws = draws},
+                                   {.adjusts = adjusts, .edits = adjusts, .draws = draws},
+                                   {.cuts = draws, .draws = draws},
+                                   {.hidden = true}};
+    for (const OutputWishes& wishes : likely) {
+      if (status.ok()) status = steps_.record(shapes.front(), wishes);
+    }
   }
   // The narrow shape runs once more, with everything compiled, and shows how fast this device is with this model.
   const auto narrow = Clock::now();

@@ -162,9 +162,10 @@ class SampleTest : public KernelTest {
   void adjust(const k::Mapping& mapping, Chosen& chosen, const std::vector<Case>& cases,
               bool keeps) {
     std::vector<k::AdjustedRow> adjusted;
+    auto choices = read<k::SampleChoice>(chosen.asked, chosen.outputs);
     std::vector<std::uint32_t> words;
     std::vector<engine::LogitEdit> edits;
-    std::uint32_t masks = 0, kept = 0;
+    std::uint32_t kept = 0;
     for (const Case& one : cases) {
       edits.insert(edits.end(), one.list.begin(), one.list.end());
       edits.insert(edits.end(), one.ahead.begin(), one.ahead.end());
@@ -175,10 +176,12 @@ class SampleTest : public KernelTest {
     for (std::uint32_t i = 0; i < cases.size(); ++i) {
       const Case& one = cases[i];
       if (one.mask.empty() && one.list.empty() && one.ahead.empty()) continue;
+      choices[i].mode |= static_cast<std::uint32_t>(adjusted.size() + 1) << k::kAdjustedShift;
       k::AdjustedRow row{};
       row.output_index = i;
-      if (!one.mask.empty()) row.mask = ++masks;
+      if (!one.mask.empty()) row.masked = 1;
       words.insert(words.end(), one.mask.begin(), one.mask.end());
+      words.resize((adjusted.size() + 1) * ((chosen.vocabulary + 31) / 32));
       row.list = at;
       row.edits = static_cast<std::uint32_t>(one.list.size());
       row.ahead = at += one.list.size() * sizeof(engine::LogitEdit);
@@ -201,6 +204,7 @@ class SampleTest : public KernelTest {
     const std::size_t masks_at = bytes.size();
     append(std::span(words));
     chosen.adjustments = buffer(std::span<const std::byte>(bytes));
+    chosen.asked = buffer(std::span<const k::SampleChoice>(choices));
     // Fewer workgroups than rows.
     const std::uint32_t workgroups = (chosen.outputs + 2) / 3;
     run(k::edit_logits(mapping, k::EditPass::kChanges), edit_push(chosen), workgroups, 2);
@@ -208,6 +212,7 @@ class SampleTest : public KernelTest {
     greedy.mask_words = (chosen.vocabulary + 31) / 32;
     greedy.mask_rows = static_cast<std::uint32_t>(masks_at);
     greedy.adjustments = chosen.adjustments.address();
+    greedy.choices = chosen.asked.address();
     run(k::greedy(mapping, k::GreedyPass::kAdjustedChunks), greedy, workgroups, chosen.chunks);
     run(k::greedy(mapping, k::GreedyPass::kAll), greedy, chosen.outputs);
   }

@@ -267,6 +267,7 @@ TEST_F(StepsInFlight, AdjustmentsComeWhileTheirStepIsComputed) {
             columns.assign(1, {got.back(), 8 + n, 0, output});
           }
           columns.back().adjusted = true;
+          columns.back().edited = edits;
           columns.back().choice = drawn ? &choice : nullptr;
           columns.back().logprobs = edits ? 3 : -1;
           if (company) columns.push_back({n, n, 1, Output::kGreedy});
@@ -304,6 +305,20 @@ TEST_F(StepsInFlight, AdjustmentsComeWhileTheirStepIsComputed) {
     bad.adjusted = true;
     EXPECT_FALSE(executor.submit({std::span<const Column>(&bad, 1), sequences}).ok());
   }
+}
+
+// Only columns that say so may have edits, because steps of others leave out the kernel for them.
+TEST_F(StepsInFlight, EditsThatWereNotAnnouncedAreRefused) {
+  const Loaded model = load(any_model());
+  ASSERT_NE(model.executor, nullptr);
+  std::vector<Column> columns = columns_of(some_prompt(9), 0, Output::kGreedy);
+  columns.back().adjusted = true;
+  const std::vector<PageIndex> table = pages_for(*model.executor, 32);
+  const std::vector<std::span<const PageIndex>> sequences{table};
+  ASSERT_TRUE(model.executor->submit({columns, sequences}).ok());
+  const engine::LogitEdit edit{1, 2, 0, 0};
+  const engine::Adjustment adjustment{{}, {std::span(&edit, 1), {}, 1}};
+  EXPECT_FALSE(model.executor->choose(std::span(&adjustment, 1)).ok());
 }
 
 // A link of a model's chain that waits in vain, with two steps in flight, of which the second works
