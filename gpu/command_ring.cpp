@@ -220,7 +220,9 @@ class RecordedRing final : public RingBase {
       const auto found = recordings_.find(id);
       if (found == recordings_.end() || variant >= found->second.variants.size())
         return unknown_recording(id);
-      commands_.push_back(found->second.variants[variant].commands);
+      const Variant& chosen = found->second.variants[variant];
+      if (!stamps_.may_run(chosen.commands)) BULKHEAD_RETURN_IF_ERROR(wait(chosen.last_ticket));
+      commands_.push_back(chosen.commands);
     }
     Submission submission;
     submission.commands = commands_;

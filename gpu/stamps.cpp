@@ -16,6 +16,7 @@ Status Stamps::init(Device& device, bool wanted) {
   runs_.reserve(kBuffers);
   by_host_ = bits == 0 || !device.tells_timestamps_at_once();
   if (by_host_) return {};
+  host_resets_ = device.has_host_query_reset();
   VkQueryPoolCreateInfo info{VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
   info.queryType = VK_QUERY_TYPE_TIMESTAMP;
   info.queryCount = kBuffers * 2;
@@ -36,7 +37,12 @@ void Stamps::begin(VkCommandBuffer commands) {
     free_.pop_back();
   }
   const std::uint32_t query = found->second * 2;
-  vkCmdResetQueryPool(commands, pool_, query, 2);
+  if (host_resets_) {
+    forget_runs(found->second);
+    vkResetQueryPool(device_->handle(), pool_, query, 2);
+  } else {
+    vkCmdResetQueryPool(commands, pool_, query, 2);
+  }
   // At the end of all earlier work, so that intervals of one queue do not overlap.
   vkCmdWriteTimestamp2(commands, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, pool_, query);
 }
@@ -51,9 +57,21 @@ void Stamps::end(VkCommandBuffer commands) {
 void Stamps::forget(VkCommandBuffer commands) {
   const auto found = pairs_.find(commands);
   if (found == pairs_.end()) return;
-  std::erase_if(runs_, [&](const Run& run) { return run.pair == found->second; });
+  forget_runs(found->second);
   free_.push_back(found->second);
   pairs_.erase(found);
+}
+
+void Stamps::forget_runs(std::uint32_t pair) {
+  std::erase_if(runs_, [&](const Run& run) { return run.pair == pair; });
+}
+
+bool Stamps::may_run(VkCommandBuffer commands) const {
+  if (!host_resets_) return true;
+  const auto found = pairs_.find(commands);
+  return found == pairs_.end() || std::none_of(runs_.begin(), runs_.end(), [&](const Run& run) {
+           return run.pair == found->second;
+         });
 }
 
 void Stamps::submitted(VkCommandBuffer commands, std::uint64_t ticket) {
@@ -65,7 +83,7 @@ void Stamps::submitted(VkCommandBuffer commands, std::uint64_t ticket) {
   const auto found = pairs_.find(commands);
   if (found == pairs_.end()) return;
   // The next run overwrites the last run's timestamps, so that run is not timed.
-  std::erase_if(runs_, [&](const Run& run) { return run.pair == found->second; });
+  forget_runs(found->second);
   runs_.push_back({ticket, found->second, {}});
 }
 
@@ -74,9 +92,11 @@ void Stamps::collect(std::uint64_t finished) {
   std::size_t over = 0;
   for (; over < runs_.size() && runs_[over].ticket <= finished; ++over) {
     std::uint64_t ticks[2] = {};
-    if (vkGetQueryPoolResults(device_->handle(), pool_, runs_[over].pair * 2, 2, sizeof ticks,
-                              ticks, sizeof ticks[0], VK_QUERY_RESULT_64_BIT) != VK_SUCCESS)
+    const std::uint32_t query = runs_[over].pair * 2;
+    if (vkGetQueryPoolResults(device_->handle(), pool_, query, 2, sizeof ticks, ticks,
+                              sizeof ticks[0], VK_QUERY_RESULT_64_BIT) != VK_SUCCESS)
       break;
+    if (host_resets_) vkResetQueryPool(device_->handle(), pool_, query, 2);
     const double period = device_->info().timestamp_period_ns;
     const auto begin = static_cast<std::uint64_t>(static_cast<double>(ticks[0] & mask_) * period);
     const auto took =

@@ -31,6 +31,9 @@ class Stamps {
   void end(VkCommandBuffer commands);
   void forget(VkCommandBuffer commands);  // call before the command buffer is freed
 
+  // Whether a command buffer may be submitted. If not, its timestamps hold an earlier run that must be over and
+  // collected before.
+  bool may_run(VkCommandBuffer commands) const;
   void submitted(VkCommandBuffer commands, std::uint64_t ticket);
   // Reports the submissions up to `finished`, which are known to be over, to the device's Activity. Does not wait.
   void collect(std::uint64_t finished);
@@ -43,9 +46,13 @@ class Stamps {
     Clock::time_point submitted;
   };
   void collect_by_host(std::uint64_t finished);
+  void forget_runs(std::uint32_t pair);
 
   Device* device_ = nullptr;
   bool by_host_ = false;
+  // The host resets queries between runs, if the driver lets it: the reset in a command buffer makes the device wait
+  // (NVIDIA: 10 us).
+  bool host_resets_ = false;
   VkQueryPool pool_ = VK_NULL_HANDLE;
   std::uint64_t mask_ = 0;
   std::unordered_map<VkCommandBuffer, std::uint32_t> pairs_;
