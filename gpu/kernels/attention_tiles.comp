@@ -29,7 +29,7 @@
 #include "constants/attention_range.glsl"
 // The constants of attention in tiles. Their ids follow those of AttentionRangeConstants.
 CONSTANTS(AttentionTilesConstants, 22)
-CONSTANT(22, kPortion, portion, 4u)  // a workgroup computes the tiles that begin within this many columns
+CONSTANT(22, kPortion, portion, 4u)  // workgroups share the tiles that begin within this many columns
 CONSTANTS_END
 #include "attention_blocks.glsl"
 
@@ -395,11 +395,15 @@ void main() {
   // The last columns see most positions, so they come first.
   uint first = (gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x) * kPortion;
   if (first >= count) return;
-  uint group = gl_WorkGroupID.y, begins = 0u;
+  uint group = gl_WorkGroupID.y, begins = 0u, turn = gl_WorkGroupID.z;
   [[unroll]] for (uint i = 0; i < kPortion; i++) begins |= begins_tile(first + i, count) ? 1u << i : 0u;
   [[dont_unroll]] while (begins != 0u) {
     uint column = first + findLSB(begins);
     begins &= begins - 1u;
+    // Where a sequence's columns begin, a second tile often begins soon behind its short first one.
+    bool mine = turn == 0u;
+    turn = mine ? gl_NumWorkGroups.z - 1u : turn - 1u;
+    if (!mine) continue;
     uvec4 info = column_entry(column);
     uint taken = min(kGroupColumns - info.y % kGroupColumns, count - column);
     while (column_entry(column + taken - 1u).z != info.z) taken--;

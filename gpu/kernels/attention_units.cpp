@@ -37,6 +37,14 @@ bool through_shared_memory(const Mapping& mapping, const AttentionShape& shape) 
   return shape.head_padded() <= 128 && keys + values <= mapping.shared_bytes;
 }
 
+// Returns within how many columns two workgroups share the tiles that begin there: half of what a workgroup takes, so
+// that most have one tile or none.
+std::uint32_t tiles_portion(const UnitAttention& sharing) {
+  const std::uint32_t columns =
+      sharing.query_tiles * kTileQueries / sharing.heads * sharing.subgroups;
+  return std::clamp(columns / 2, 1U, 8U);
+}
+
 KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape, const AttentionRange& range,
                    const UnitAttention& sharing, bool near_first) {
   AttentionConstants constants;
@@ -48,12 +56,13 @@ KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape, const At
   constants.spread_from =
       sharing.mode == AttentionMode::kTogether ? together_positions(mapping) : 0;
   if (sharing.through_shared) {
-    KernelSpec spec{
-        "attention", spirv::attention_tiles, sizeof(AttentionPush),
-        constants_of(lanes_constants(mapping), head_constants(shape),
-                     split_constants(mapping, shape, 1), constants, rules_constants(shape),
-                     range_constants(range), AttentionTilesConstants{}),
-        mapping.required_subgroup};
+    AttentionTilesConstants tiles;
+    tiles.portion = tiles_portion(sharing);
+    KernelSpec spec{"attention", spirv::attention_tiles, sizeof(AttentionPush),
+                    constants_of(lanes_constants(mapping), head_constants(shape),
+                                 split_constants(mapping, shape, 1), constants,
+                                 rules_constants(shape), range_constants(range), tiles),
+                    mapping.required_subgroup};
     spec.slow_to_compile = true;
     return spec;
   }
@@ -101,7 +110,7 @@ UnitAttention unit_attention(const Mapping& mapping, const AttentionShape& shape
       sharing.mode = AttentionMode::kWhole;
       break;
     case AttentionMode::kTogether: {
-      sharing.subgroups = 12;                                  // with more, each has too few registers
+      sharing.subgroups = 12;  // with more, each has too few registers
       const std::uint32_t room = mapping.shared_bytes - 1024;  // its other variables are small
       const std::uint32_t most = room / (sharing.subgroups * partial_floats(shape) * 4);
       sharing.heads_together =
@@ -144,8 +153,9 @@ AttentionVariant units_attention(const Mapping& mapping, const AttentionShape& s
   if (sharing.mode == AttentionMode::kWhole) {
     variant.x = (columns + sharing.subgroups - 1) / sharing.subgroups;
   } else if (sharing.through_shared) {
-    constexpr std::uint32_t kPortion = AttentionTilesConstants{}.portion;
-    variant.x = (columns + kPortion - 1) / kPortion;
+    const std::uint32_t portion = tiles_portion(sharing);
+    variant.x = (columns + portion - 1) / portion;
+    variant.z = 2;
   } else if (sharing.mode == AttentionMode::kTogether && context > together_positions(mapping)) {
     // With a few columns there are fewer heads than a large device has processors.
     variant.z = std::clamp(128 / (columns * variant.y), 1U, 16U);
