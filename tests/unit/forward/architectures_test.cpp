@@ -241,6 +241,20 @@ TEST_F(Architectures, ExpertsWithGateAndUpInOneTensor) {
   expect_computes(facts, 10);
 }
 
+TEST_F(Architectures, BiasesOfAttentionsOutput) {
+  for (const char* const name : {"llama", "mistral3"})
+    expect_computes(
+        {.architecture = name, .halves = false, .output_bias = true, .qkv_biases = true}, 20);
+  Facts facts = granite("granite");
+  facts.output_bias = true;
+  expect_computes(facts, 20);
+  facts = granite("granitemoe");
+  facts.output_bias = true;
+  facts.hidden = 32;
+  facts.experts = {.count = 8, .used = 3, .width = 32, .renormalise = true};
+  expect_computes(facts, 20);
+}
+
 // What a file of these facts is refused for.
 std::string refusal_of(const Facts& facts) {
   const std::string bytes = tiny::Model(facts, 1).file();

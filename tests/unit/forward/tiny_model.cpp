@@ -111,7 +111,7 @@ void Model::add_layer(std::uint32_t layer) {
     add(block + "attn_k.bias", {kv}, 0, 0.5);
     add(block + "attn_v.bias", {kv}, 0, 0.5);
   }
-  if (f.product_biases) add(block + "attn_output.bias", {f.width}, 0, 0.5);
+  if (f.product_biases || f.output_bias) add(block + "attn_output.bias", {f.width}, 0, 0.5);
   if (f.norms_rows || f.norms_heads) {
     add(block + "attn_q_norm.weight", {f.norms_rows ? q : f.size}, 1, 0.3);
     add(block + "attn_k_norm.weight", {f.norms_rows ? kv : f.size}, 1, 0.3);

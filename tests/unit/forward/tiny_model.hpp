@@ -58,6 +58,7 @@ struct Facts {
 
   bool layer_norms = false;     // with biases
   bool product_biases = false;  // of attention's output and the feed-forward
+  bool output_bias = false;     // of attention's output alone
   bool qkv_biases = false;
   bool norms_before = true, norms_after = false;
   bool norms_rows = false,

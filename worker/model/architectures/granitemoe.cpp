@@ -43,7 +43,8 @@ void describe_granitemoe(GraphBuilder& model) {
                      .rope = rope,
                      .scale = score_scale},
                     attended);
-    layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream);
+    layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream,
+                        layer.optional_bias("attn_output", width));
 
     layer.norm(kStream, "ffn_norm", normed, epsilon);
     layer.append(layer.experts_beside_shared(experts, "ffn_norm", epsilon, normed));

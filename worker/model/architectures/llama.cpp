@@ -26,7 +26,8 @@ void describe_llama(GraphBuilder& model) {
     layer.product(layer.qkv(heads, width), normed, qkv);
     layer.attention({.qkv = qkv, .heads = heads, .bias = layer.qkv_bias(heads), .rope = rope},
                     attended);
-    layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream);
+    layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream,
+                        layer.optional_bias("attn_output", width));
 
     layer.norm(kStream, "ffn_norm", normed, epsilon);
     if (router) {
