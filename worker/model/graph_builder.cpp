@@ -55,10 +55,29 @@ void GraphBuilder::read_names() {
                                              : file_.name().substr(file_.name().rfind('/') + 1);
 }
 
+// Some converters write the same number for each layer.
+Result<std::optional<std::uint64_t>> GraphBuilder::same_in_all_layers(std::string_view name) const {
+  if (file_.array_length(key(name)).value_or(0) == 0) return file_.get_uint(key(name));
+  const auto found = file_.get_ints(key(name));
+  if (!found.ok()) return found.error();
+  const std::vector<std::int64_t>& each = **found;
+  for (std::size_t i = 0; i < each.size(); ++i) {
+    if (each[i] < 0)
+      return damaged("metadata key " + key(name) + " is " + std::to_string(each[i]) +
+                     " for layer " + std::to_string(i));
+    if (each[i] != each[0])
+      return unsupported("metadata key " + key(name) + " is " + std::to_string(each[0]) +
+                         " for layer 0 and " + std::to_string(each[i]) + " for layer " +
+                         std::to_string(i) + "; for architecture " + prefix_ +
+                         " only models whose layers have the same are supported");
+  }
+  return std::optional(static_cast<std::uint64_t>(each[0]));
+}
+
 std::uint32_t GraphBuilder::count(std::string_view name, std::uint64_t limit,
                                   std::optional<std::uint64_t> fallback) {
   read_keys_.emplace(name);
-  const auto found = file_.get_uint(key(name));
+  const auto found = same_in_all_layers(name);
   if (!found.ok()) {
     fail(found.error());
     return 1;

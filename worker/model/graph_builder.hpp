@@ -69,7 +69,8 @@ class GraphBuilder {
   GraphBuilder(const GgufFile& file, const Architecture& architecture, Has has = nullptr);
 
   // Hyperparameters, by their names without the architecture's prefix. count() returns a count within [1, limit]. If
-  // the key is absent it returns `fallback`, or an error if there is none.
+  // the key is absent it returns `fallback`, or an error if there is none. The key may hold an array of one count for
+  // each layer; then all must be equal.
   std::uint32_t count(std::string_view name, std::uint64_t limit,
                       std::optional<std::uint64_t> fallback = std::nullopt);
   double number(std::string_view name, double fallback);
@@ -188,6 +189,7 @@ class GraphBuilder {
   float epsilon(std::string_view name);
   std::string key(std::string_view name) const { return prefix_ + "." + std::string(name); }
   void read_names();
+  Result<std::optional<std::uint64_t>> same_in_all_layers(std::string_view name) const;
   std::vector<double> factors(const std::string& name, std::uint32_t pairs);
   // Returns how many dimensions rotate, and the base of their frequencies, by keys with this ending.
   std::pair<std::uint32_t, double> rope_size(const HeadShape& heads, const std::string& ending = "",

@@ -241,6 +241,23 @@ TEST_F(Architectures, ExpertsWithGateAndUpInOneTensor) {
   expect_computes(facts, 10);
 }
 
+// Some converters write numbers that all layers share as arrays with an entry for each layer.
+TEST_F(Architectures, LlamaWithArraysOfEqualNumbers) {
+  Facts facts{.architecture = "llama", .halves = false};
+  facts.add_keys = [&facts](GgufBuilder& file, const std::string& prefix) {
+    const auto repeat = [&](const char* name, std::uint32_t number) {
+      file.drop(prefix + name);
+      file.numbers<std::int32_t>(
+          prefix + name, model::ValueType::kInt32,
+          std::vector<std::int32_t>(facts.layers, static_cast<std::int32_t>(number)));
+    };
+    repeat("attention.head_count", facts.heads);
+    repeat("attention.head_count_kv", facts.kv_heads);
+    repeat("feed_forward_length", facts.hidden);
+  };
+  expect_computes(facts, 20);
+}
+
 TEST_F(Architectures, BiasesOfAttentionsOutput) {
   for (const char* const name : {"llama", "mistral3"})
     expect_computes(
@@ -262,6 +279,19 @@ std::string refusal_of(const Facts& facts) {
   if (!file.ok()) return file.error().message();
   const auto graph = model::read_model(**file);
   return graph.ok() ? "nothing" : graph.error().message();
+}
+
+TEST(RefusedShapes, AreNamed) {
+  Facts facts{.architecture = "llama"};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.drop(prefix + "attention.head_count_kv");
+    file.numbers<std::int32_t>(prefix + "attention.head_count_kv", model::ValueType::kInt32,
+                               {2, 4});
+  };
+  EXPECT_THAT(refusal_of(facts),
+              ::testing::HasSubstr("llama.attention.head_count_kv is 2 for layer 0 and 4 for layer "
+                                   "1; for architecture llama only models whose layers have the "
+                                   "same are supported"));
 }
 
 TEST(RefusedRotations, AreNamed) {
