@@ -407,6 +407,9 @@ void LayerBuilder::copy(ActivationIndex in, ActivationIndex out) {
 }
 
 std::vector<MatrixPart> LayerBuilder::qkv(const HeadShape& heads, std::uint64_t width) {
+  constexpr const char* kFused = "attn_qkv";
+  if (model_.has_tensor(name(std::string(kFused) + ".weight")))
+    return fused_qkv(kFused, heads, width);
   return {rotating_rows("attn_q", width, heads.query_width()),
           rotating_rows("attn_k", width, heads.kv_width()),
           rows("attn_v", width, heads.kv_width())};

@@ -272,6 +272,10 @@ TEST_F(Architectures, BiasesOfAttentionsOutput) {
   expect_computes(facts, 20);
 }
 
+TEST_F(Architectures, QueriesKeysAndValuesInOneTensor) {
+  expect_computes({.architecture = "qwen3", .norms_heads = true, .fused_qkv = true}, 20);
+}
+
 // What a file of these facts is refused for.
 std::string refusal_of(const Facts& facts) {
   const std::string bytes = tiny::Model(facts, 1).file();
