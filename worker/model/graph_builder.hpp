@@ -95,8 +95,11 @@ class GraphBuilder {
   // Reads the same counts for an architecture that must have experts: a model without them is corrupt. The counts are
   // at least 1.
   Router required_router();
-  // The same for routers that may weigh by sigmoids (expert_gating_func) and choose within groups. `sigmoid` is the
-  // default if the file doesn't say.
+  // Returns the width of an expert's hidden layer. Files that don't say it have the width of all experts of a token
+  // together in feed_forward_length.
+  std::uint32_t expert_feed_forward(const Router& router);
+  // The same as router() for routers that may weigh by sigmoids (expert_gating_func) and choose within groups.
+  // `sigmoid` is the default if the file doesn't say.
   std::optional<Router> scored_router(bool sigmoid);
   // Feed-forwards like DeepSeek's: leading dense ones, then experts beside one that all columns use.
   FeedForwards feed_forwards(bool sigmoid);

@@ -67,7 +67,7 @@ void GraphBuilder::delta_mixers_with_experts(const DeltaMixers& mixers) {
   FeedForwards experts;
   experts.router = required_router();
   experts.router->renormalise = true;
-  experts.expert_width = count("expert_feed_forward_length", kMaxWidth);
+  experts.expert_width = expert_feed_forward(*experts.router);
   add_shared_expert(experts,
                     count("expert_shared_feed_forward_length", kMaxWidth, experts.expert_width),
                     "ffn_gate_inp_shexp");

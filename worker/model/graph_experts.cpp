@@ -33,6 +33,12 @@ Router GraphBuilder::required_router() {
   return made;
 }
 
+std::uint32_t GraphBuilder::expert_feed_forward(const Router& router) {
+  constexpr const char* kWidth = "expert_feed_forward_length";
+  if (has_key(kWidth) || !has_key("feed_forward_length")) return count(kWidth, kMaxWidth);
+  return std::max(feed_forward() / router.used, 1U);
+}
+
 std::optional<Router> GraphBuilder::scored_router(bool sigmoid) {
   std::optional<Router> made = any_router();
   if (!made) return made;

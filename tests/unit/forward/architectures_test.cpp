@@ -276,6 +276,13 @@ TEST_F(Architectures, QueriesKeysAndValuesInOneTensor) {
   expect_computes({.architecture = "qwen3", .norms_heads = true, .fused_qkv = true}, 20);
 }
 
+// Without a width of its own, an expert has its share of feed_forward_length.
+TEST_F(Architectures, ExpertsWithoutAWidth) {
+  Facts facts{.architecture = "qwen3moe", .hidden = 3 * 32, .norms_heads = true};
+  facts.experts = {.count = 8, .used = 3, .width = 32, .renormalise = true};
+  expect_computes(facts, 10);
+}
+
 // What a file of these facts is refused for.
 std::string refusal_of(const Facts& facts) {
   const std::string bytes = tiny::Model(facts, 1).file();

@@ -16,8 +16,7 @@ void describe_qwen2moe(GraphBuilder& model) {
   const ActivationIndex attended = model.input("attention result", heads.query_width());
   FeedForwards experts;
   experts.router = model.required_router();
-  experts.expert_width = model.count("expert_feed_forward_length", kMaxWidth,
-                                     model.feed_forward() / experts.router->used);
+  experts.expert_width = model.expert_feed_forward(*experts.router);
   model.add_shared_expert(
       experts, model.count("expert_shared_feed_forward_length", kMaxWidth, model.feed_forward()),
       "ffn_gate_inp_shexp");

@@ -13,8 +13,8 @@ void describe_qwen3moe(GraphBuilder& model) {
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
-  const std::uint32_t hidden = model.count("expert_feed_forward_length", kMaxWidth);
   Router router = model.required_router();
+  const std::uint32_t hidden = model.expert_feed_forward(router);
   router.renormalise = true;
 
   model.embed();
