@@ -283,6 +283,17 @@ TEST_F(Architectures, ExpertsWithoutAWidth) {
   expect_computes(facts, 10);
 }
 
+// Queries grow behind the context that the model was trained for; without an original one that is the file's context.
+TEST_F(Architectures, Mistral3WithoutAnOriginalContext) {
+  Facts facts{.architecture = "mistral3", .context = 32, .halves = false};
+  facts.temperature = 0.3;
+  facts.temperature_span = 32;
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.f32(prefix + "attention.temperature_scale", 0.3F);
+  };
+  expect_computes(facts, 20);
+}
+
 // What a file of these facts is refused for.
 std::string refusal_of(const Facts& facts) {
   const std::string bytes = tiny::Model(facts, 1).file();

@@ -13,8 +13,9 @@ void describe_mistral3(GraphBuilder& model) {
   const double temperature = model.number("attention.temperature_scale", 0);
   if (!(temperature >= 0 && temperature < 1e3))
     model.corrupt("attention.temperature_scale is not a number from 0 to 1000");
-  const std::uint32_t span =
-      temperature != 0 ? model.count("rope.scaling.original_context_length", kMaxContext) : 1;
+  const std::uint32_t span = temperature != 0 ? model.count("rope.scaling.original_context_length",
+                                                            kMaxContext, model.context())
+                                              : 1;
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
