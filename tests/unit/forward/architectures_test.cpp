@@ -316,6 +316,20 @@ TEST(RefusedShapes, AreNamed) {
                                    "same are supported"));
 }
 
+TEST(RefusedWindows, AreNamed) {
+  using ::testing::HasSubstr;
+  Facts facts{.architecture = "gemma4"};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "attention.sliding_window", 16);
+  };
+  EXPECT_THAT(refusal_of(facts), HasSubstr("gemma4.attention.sliding_window_pattern, which says"));
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.numbers<std::uint8_t>(prefix + "attention.sliding_window_pattern", model::ValueType::kBool,
+                               {1, 0});
+  };
+  EXPECT_THAT(refusal_of(facts), HasSubstr("gemma4.attention.sliding_window is missing or 0"));
+}
+
 TEST(RefusedRotations, AreNamed) {
   using ::testing::HasSubstr;
   Facts facts{.architecture = "phi3"};

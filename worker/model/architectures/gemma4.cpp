@@ -28,6 +28,15 @@ class Gemma4 {
     const std::uint32_t layers = model.layer_count();
     window_ = model.window(0);
     slides_ = model.counts("attention.sliding_window_pattern", 1, 0);
+    const bool some_slide = std::find(slides_.begin(), slides_.end(), 1U) != slides_.end();
+    if (window_ != 0 && !model.has_key("attention.sliding_window_pattern"))
+      model.corrupt(
+          "metadata key gemma4.attention.sliding_window_pattern, which says what layers have the "
+          "sliding window, is missing");
+    if (window_ == 0 && some_slide)
+      model.corrupt(
+          "metadata key gemma4.attention.sliding_window is missing or 0, but "
+          "gemma4.attention.sliding_window_pattern names layers with a window");
     kv_heads_ = model.counts("attention.head_count_kv", kMaxHeads);
     feed_forward_ = model.counts("feed_forward_length", kMaxWidth);
     const std::uint32_t sharing = model.count("attention.shared_kv_layers", kMaxLayers, 0);
