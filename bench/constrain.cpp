@@ -1,5 +1,6 @@
-// Measures the cost of masks. For each schema of a folder, the program writes its valid instances token by token, and
-// times each step's mask and advance: CPU time, one core, no model.
+// Measures the cost of masks. The program writes texts token by token, and times each step's mask and advance: CPU
+// time, one core, no model. The texts are the valid instances of each schema of a folder, or (`--calls`) answers that
+// call tools, in the notation of a family with tags.
 //
 // Figures: time from a schema's text to its first mask; p50, p99 and the largest of all masks after it.
 #include <time.h>
@@ -11,10 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "bench/constrain_calls.hpp"
 #include "bench/program.hpp"
 #include "bench/report.hpp"
 #include "worker/constrain/constraint.hpp"
 #include "worker/constrain/token_masks.hpp"
+#include "worker/engine/call_grammar.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/tokenizer.hpp"
 
@@ -26,6 +29,8 @@ using Json = nlohmann::ordered_json;
 struct Plan {
   std::string model = "builtin";
   std::string schemas;
+  std::string calls;
+  int tools = 24;
   std::string json_path;
 };
 
@@ -69,20 +74,14 @@ Result<Vocabulary> vocabulary(const std::string& path) {
   return out;
 }
 
-void write_instances(const Json& fixture, const Vocabulary& words, Figures& figures) {
-  const std::string schema = fixture["schema"].dump();
-  const double begin = cpu_us();
-  const auto compiled = constrain::compile_schema(schema, constrain::Strictness::kStrict);
-  if (!compiled.ok()) {
-    ++figures.refused;
-    return;
-  }
-  constrain::TokenMasks masks(compiled->grammar, words.trie, words.ends);
+// Writes the texts with masks of the grammar, which was begun at `begin`.
+void write_texts(const std::shared_ptr<const constrain::Grammar>& grammar, double begin,
+                 const std::vector<std::string>& texts, const Vocabulary& words, Figures& figures) {
+  constrain::TokenMasks masks(grammar, words.trie, words.ends);
   masks.mask(masks.start());
   figures.most_work = std::max(figures.most_work, masks.last_work());
   figures.first_us.push_back(cpu_us() - begin);
-  for (const Json& value : fixture["valid"]) {
-    const std::string text = value.dump(1);
+  for (const std::string& text : texts) {
     constrain::ConfigId at = masks.start();
     for (const std::uint32_t token : words.tokenizer->encode(text, false, false)) {
       const double step = cpu_us();
@@ -100,8 +99,35 @@ void write_instances(const Json& fixture, const Vocabulary& words, Figures& figu
   }
 }
 
-Status run(const Plan& plan) {
-  BULKHEAD_TRY(const Vocabulary words, vocabulary(plan.model));
+void write_instances(const Json& fixture, const Vocabulary& words, Figures& figures) {
+  const std::string schema = fixture["schema"].dump();
+  std::vector<std::string> texts;
+  for (const Json& value : fixture["valid"])
+    texts.push_back(value.dump(1));
+  const double begin = cpu_us();
+  const auto compiled = constrain::compile_schema(schema, constrain::Strictness::kStrict);
+  if (!compiled.ok()) {
+    ++figures.refused;
+    return;
+  }
+  write_texts(compiled->grammar, begin, texts, words, figures);
+}
+
+Status write_calls(const Plan& plan, const Vocabulary& words, Figures& figures) {
+  const model::answer::Family* family = model::answer::family_named(plan.calls);
+  if (family == nullptr || !has_tagged_answers(family->calls))
+    return Error(ErrorCode::kNotFound, "no family \"" + plan.calls + "\" with calls in plain tags");
+  const std::string tools = tagged_tools(plan.tools);
+  const auto texts = tagged_answers(family->calls);
+  const double begin = cpu_us();
+  BULKHEAD_TRY(const engine::CallGrammar made,
+               engine::make_call_grammar(*family, {.tools = tools},
+                                         [](std::string_view mark) { return std::string(mark); }));
+  write_texts(made.grammar, begin, texts, words, figures);
+  return {};
+}
+
+Status write_schemas(const Plan& plan, const Vocabulary& words, Figures& figures) {
   std::vector<std::filesystem::path> files;
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator(plan.schemas, code)) {
@@ -112,13 +138,20 @@ Status run(const Plan& plan) {
                  "no schemas in \"" + plan.schemas + "\"; name a folder with --schemas");
   }
   std::sort(files.begin(), files.end());
-  Figures figures;
   for (const auto& path : files) {
     std::ifstream file(path);
     const Json fixture = Json::parse(file, nullptr, false);
     if (!fixture.is_object() || !fixture.contains("schema") || !fixture.contains("valid")) continue;
     write_instances(fixture, words, figures);
   }
+  return {};
+}
+
+Status run(const Plan& plan) {
+  BULKHEAD_TRY(const Vocabulary words, vocabulary(plan.model));
+  Figures figures;
+  BULKHEAD_RETURN_IF_ERROR(plan.calls.empty() ? write_schemas(plan, words, figures)
+                                              : write_calls(plan, words, figures));
   const nlohmann::json result = {
       {"name", "masks"},
       {"vocabulary", words.tokenizer->size()},
@@ -147,6 +180,9 @@ int main(int argc, char** argv) {
   options.add("--model", plan.model, "GGUF file (one with only a vocabulary will do)")
       .show_default();
   options.add("--schemas", plan.schemas, "folder of schemas with valid instances");
+  options.add("--calls", plan.calls,
+              "time calls in this family's notation instead (qwen3-coder, glm, ...)");
+  options.add("--tools", plan.tools, "tools that the calls may be of").show_default();
   bench::add_json_option(options, plan);
   if (const auto code = options.parse(argc, argv)) return *code;
   return bench::run_program("bench-constrain", [&] { return bench::run(plan); });
