@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "worker/constrain/shared_automata.hpp"
+
 namespace bulkhead::constrain {
 
 NodeId Grammar::add(Node node) {
@@ -33,11 +35,7 @@ NodeId Grammar::leaf(NodeKind kind, const DfaPtr& dfa, NodeId next) {
 }
 
 NodeId Grammar::bytes(std::string_view text, NodeId next) {
-  std::u32string codes;
-  for (const char c : text)
-    codes.push_back(static_cast<unsigned char>(c));
-  const std::u32string all[] = {codes};
-  return leaf(NodeKind::kBytes, literals(all, true), next);
+  return leaf(NodeKind::kBytes, shared_of(*this).bytes(std::string(text)), next);
 }
 
 bool ObjectShape::can_close(std::uint32_t index, std::uint32_t count) const {
@@ -276,6 +274,7 @@ Status Grammar::finish() {
     return Error(ErrorCode::kInvalidArgument, "it admits no text at all");
   }
   drop(node_ends);
+  shared.reset();
   for (StringShape& shape : strings) {
     if (shape.safe.empty()) shape.safe = safe_states(*shape.contents);
   }

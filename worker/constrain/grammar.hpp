@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -117,6 +118,8 @@ struct ArrayShape {
   std::uint32_t counted(std::uint32_t count) const;
 };
 
+class SharedAutomata;
+
 struct Grammar {
   std::vector<Node> nodes;
   std::vector<NodeId> rules;  // the first node of each
@@ -125,6 +128,7 @@ struct Grammar {
   std::vector<ObjectShape> objects;
   std::vector<ArrayShape> arrays;
   RuleId root = 0;
+  std::shared_ptr<SharedAutomata> shared;  // only until finish()
   NodeId add(Node node);
   NodeId add(NodeKind kind, std::uint32_t index, NodeId next);  // `index`: Node::index
   RuleId add_rule();                                            // the caller sets its start later

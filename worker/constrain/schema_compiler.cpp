@@ -13,8 +13,6 @@ namespace {
 constexpr std::size_t kMostRules = 20'000;
 // Comparing longer lists costs as much as compiling them again.
 constexpr std::size_t kMostSimpleValues = 64;
-// Automata of numbers that are kept. They are looked up one by one.
-constexpr std::size_t kMostNumbers = 64;
 
 bool speaks_of_objects(const SchemaSet& schemas) {
   static constexpr const char* kKeywords[] = {"properties",           "required",
@@ -49,16 +47,6 @@ std::string simple_form(const Json& schema) {
   return form;
 }
 
-// Readers round numbers to doubles. 0.99999999999999999999 becomes 1, so it is not below an exclusive maximum of 1.
-// Fractions within bounds have at most 15 digits therefore, which no reader changes, unless a bound itself needs more.
-bool rounding_matters(const NumberRange& range) {
-  const auto is_long = [](const std::optional<NumberRange::Bound>& bound) {
-    return bound && bound->value.fraction.size() > 10;
-  };
-  if (range.integer || is_long(range.low) || is_long(range.high)) return false;
-  return range.low || range.high || range.fraction;
-}
-
 }  // namespace
 
 const Json* SchemaCompiler::first_like(const Json* schema) {
@@ -83,7 +71,7 @@ RuleId SchemaCompiler::rule(SchemaSet set) {
 
 Result<RuleId> SchemaCompiler::compile() {
   if (notation_.form == Notation::Form::kMarked) {
-    BULKHEAD_TRY(never_, texts_without(notation_.mark_text));
+    BULKHEAD_TRY(never_, shared_.without(notation_.mark_text));
   }
   RuleId root = 0;
   if (notation_.form == Notation::Form::kPython) {
@@ -164,20 +152,6 @@ Status SchemaCompiler::make_alternative(const Alternative& one, const SchemaSet&
   return {};
 }
 
-Result<DfaPtr> SchemaCompiler::numbers(const NumberRange& range) {
-  for (const auto& [known, automaton] : numbers_) {
-    if (known == range) return automaton;
-  }
-  BULKHEAD_TRY(DfaPtr made, number_automaton(range));
-  if (rounding_matters(range)) {
-    static const Result<DfaPtr> exact = regex_automaton("-?[0-9]+|-?[0-9.]{1,16}", Match::kWhole);
-    BULKHEAD_TRY(const DfaPtr few_digits, exact);
-    BULKHEAD_TRY(made, intersect(made, few_digits));
-  }
-  if (numbers_.size() < kMostNumbers) numbers_.emplace_back(range, made);
-  return made;
-}
-
 Status SchemaCompiler::number(const Alternative& one, NodeId end, std::vector<NodeId>& ways) {
   BULKHEAD_TRY(const NumberRange range, number_range(one.schemas, one.types.integer,
                                                      one.types.fraction, document_, complaints_));
@@ -185,10 +159,10 @@ Status SchemaCompiler::number(const Alternative& one, NodeId end, std::vector<No
     const char* keyword = range.multiples.empty() ? "minimum" : "multipleOf";
     return complaints_.unsupported(keyword, document_.path(one.schemas[0]), error.message());
   };
-  Result<DfaPtr> automaton = numbers(range);
+  Result<DfaPtr> automaton = shared_.numbers(range);
   if (!automaton.ok()) {
     BULKHEAD_RETURN_IF_ERROR(complain(automaton.error()));
-    BULKHEAD_TRY(automaton, numbers({}));
+    BULKHEAD_TRY(automaton, shared_.numbers({}));
   }
   for (const Json* schema : one.schemas) {
     const auto found = schema->find(kNotEnum);
@@ -218,7 +192,7 @@ NodeId SchemaCompiler::string_node(StringShape shape, NodeId next) {
   }
   if (notation_.form == Notation::Form::kPython) shape.quoting = Quoting::kPython;
   if (never_ != nullptr) {
-    const Result<DfaPtr> contents = intersect(shape.contents, never_);
+    const Result<DfaPtr> contents = shared_.both(shape.contents, never_);
     Result<StringShape> without = contents.ok() ? with_lengths(*contents, shape.min, shape.max)
                                                 : Result<StringShape>(contents.error());
     if (without.ok()) {
@@ -233,15 +207,11 @@ NodeId SchemaCompiler::string_node(StringShape shape, NodeId next) {
 }
 
 NodeId SchemaCompiler::with_blanks(const char* kind, NodeId next) {
-  DfaPtr& automaton = blank_automata_[kind];
-  if (automaton == nullptr) {
-    const std::string blank = "(?: |\\n {0,64}|\\n\\t{0,64})?";
-    std::string expression = kind;
-    const std::size_t place = expression.find('_');
-    expression.replace(place, 1, blank);
-    automaton = *regex_automaton(expression, Match::kWhole);
-  }
-  return grammar_.leaf(NodeKind::kBytes, automaton, next);
+  const std::string blank = "(?: |\\n {0,64}|\\n\\t{0,64})?";
+  std::string expression = kind;
+  const std::size_t place = expression.find('_');
+  expression.replace(place, 1, blank);
+  return grammar_.leaf(NodeKind::kBytes, shared_.expression(expression), next);
 }
 
 Result<RuleId> add_schema(Grammar& grammar, std::string_view schema, Strictness strictness,

@@ -11,6 +11,7 @@
 #include "worker/constrain/number.hpp"
 #include "worker/constrain/schema_alternatives.hpp"
 #include "worker/constrain/schema_members.hpp"
+#include "worker/constrain/shared_automata.hpp"
 
 namespace bulkhead::constrain {
 
@@ -21,6 +22,7 @@ class SchemaCompiler {
       : document_(document),
         complaints_(complaints),
         grammar_(grammar),
+        shared_(shared_of(grammar)),
         notation_(std::move(notation)),
         alternatives_(document, complaints) {}
 
@@ -54,7 +56,6 @@ class SchemaCompiler {
   NodeId literal_string(const std::vector<std::u32string>& texts, NodeId next);
 
   // As number_automaton(), which takes longer than any other scalar.
-  Result<DfaPtr> numbers(const NumberRange& range);
   Status number(const Alternative& one, NodeId end, std::vector<NodeId>& ways);
 
   // schema_objects.cpp
@@ -95,17 +96,15 @@ class SchemaCompiler {
   SchemaDocument& document_;
   Complaints& complaints_;
   Grammar& grammar_;
+  SharedAutomata& shared_;
   const Notation notation_;
   bool arguments_ = false;  // the object in work is the arguments of a Python call
   Alternatives alternatives_;
   MemberLookup lookup_;
   std::map<SchemaSet, RuleId> rules_;
   std::map<std::string, const Json*> simple_;
-  std::vector<std::pair<NumberRange, DfaPtr>> numbers_;
   std::vector<std::pair<RuleId, SchemaSet>> waiting_;
   std::map<std::pair<RuleId, bool>, RuleId> members_;  // with true: members of arguments
-  std::map<std::string, DfaPtr> blank_automata_;
-  DfaPtr bare_key_;  // made when first needed
   DfaPtr never_;     // the texts that strings may be; null: all texts
   Status strings_;   // an error if some string could not be made so
 };

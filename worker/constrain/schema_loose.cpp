@@ -86,6 +86,10 @@ Result<SchemaCompiler::PlainText> SchemaCompiler::plain_text(const SchemaSet& va
         }
       }
     }
+    if (found.texts->empty()) {
+      found.texts = contents;
+      continue;
+    }
     BULKHEAD_TRY(const DfaPtr neither, intersect(complement(*found.texts), complement(*contents)));
     found.texts = complement(*neither);
   }
@@ -94,7 +98,7 @@ Result<SchemaCompiler::PlainText> SchemaCompiler::plain_text(const SchemaSet& va
 
 Result<std::vector<LooseMember>> SchemaCompiler::loose_members(std::string_view never,
                                                                TextsAre texts_are) {
-  BULKHEAD_TRY(never_, texts_without(never));
+  BULKHEAD_TRY(never_, shared_.without(std::string(never)));
   const Json* const root = document_.root();
   BULKHEAD_TRY(const std::vector<Alternative> forms, alternatives_.of({root}));
   if (forms.empty()) return Error(ErrorCode::kInvalidArgument, "the schema allows no value");
@@ -111,7 +115,7 @@ Result<std::vector<LooseMember>> SchemaCompiler::loose_members(std::string_view 
   if (texts_are == TextsAre::kGuessed) {
     static const Result<DfaPtr> no_json = texts_that_are_no_json();
     BULKHEAD_TRY(const DfaPtr texts, no_json);
-    BULKHEAD_TRY(some, intersect(some, texts));
+    BULKHEAD_TRY(some, shared_.both(some, texts));
   }
   std::uint32_t required = 0;
   std::vector<LooseMember> members;
@@ -122,7 +126,7 @@ Result<std::vector<LooseMember>> SchemaCompiler::loose_members(std::string_view 
     required += each.required ? 1 : 0;
     BULKHEAD_TRY(const PlainText plain, plain_text(each.value));
     const auto add_texts = [&](const DfaPtr& among, std::optional<RuleId>& to) -> Status {
-      BULKHEAD_TRY(const DfaPtr texts, intersect(plain.texts, among));
+      BULKHEAD_TRY(const DfaPtr texts, shared_.both(plain.texts, among));
       if (texts->empty()) return {};
       to = grammar_.add_rule();
       grammar_.rules[*to] = grammar_.leaf(NodeKind::kText, texts, grammar_.add(Node{}));

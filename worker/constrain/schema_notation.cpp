@@ -20,15 +20,12 @@ bool SchemaCompiler::is_bare_key(std::string_view name) const {
 
 // Returns the automaton of keys that the schema does not name.
 Result<DfaPtr> SchemaCompiler::bare_key_automaton() {
-  if (bare_key_ == nullptr) {
-    BULKHEAD_TRY(bare_key_, regex_automaton("[A-Za-z_][A-Za-z0-9_]{0,63}", Match::kWhole));
-  }
-  return bare_key_;
+  return shared_.expression("[A-Za-z_][A-Za-z0-9_]{0,63}");
 }
 
 NodeId SchemaCompiler::text_node(const StringShape& shape, NodeId next) {
   Result<DfaPtr> contents = shape.contents;
-  if (never_ != nullptr) contents = intersect(shape.contents, never_);
+  if (never_ != nullptr) contents = shared_.both(shape.contents, never_);
   if (contents.ok() && (shape.min > 0 || shape.max != kUnbounded)) {
     const Result<DfaPtr> bounded = texts_of_length(shape.min, shape.max);
     contents = bounded.ok() ? intersect(*contents, *bounded) : bounded;

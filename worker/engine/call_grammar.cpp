@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "worker/constrain/regex.hpp"
+#include "worker/constrain/shared_automata.hpp"
 #include "worker/engine/call_tools.hpp"
 #include "worker/model/answer/json_text.hpp"
 
@@ -70,8 +70,8 @@ class Builder {
     return text.empty() ? next : grammar_->bytes(spell_(text), next);
   }
   NodeId matching(const char* expression, NodeId next) {
-    return grammar_->leaf(NodeKind::kBytes,
-                          *constrain::regex_automaton(expression, constrain::Match::kWhole), next);
+    return grammar_->leaf(NodeKind::kBytes, constrain::shared_of(*grammar_).expression(expression),
+                          next);
   }
   NodeId blanks(NodeId next) { return matching("[ \\n]{0,2}", next); }
   // Command R writes each call of a list on a line of its own.
@@ -286,8 +286,9 @@ class Builder {
   // Makes the rule for any text that does not contain `mark`.
   RuleId matching_text(std::string_view without) {
     const RuleId rule = grammar_->add_rule();
-    grammar_->rules[rule] =
-        grammar_->leaf(NodeKind::kText, *constrain::texts_without(without), grammar_->add(Node{}));
+    grammar_->rules[rule] = grammar_->leaf(
+        NodeKind::kText, *constrain::shared_of(*grammar_).without(std::string(without)),
+        grammar_->add(Node{}));
     return rule;
   }
 

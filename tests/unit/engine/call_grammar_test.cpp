@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -235,6 +236,32 @@ TEST(CallGrammar, TagsHoldWhatTextsMayBe) {
   const auto warned = grammar_of("glm", {.tools = with("false")});
   ASSERT_TRUE(warned.ok());
   EXPECT_EQ(warned->warnings.size(), 1U);
+}
+
+// The masks of texts between tags are large. Tools whose arguments are the same kind of text share them, because they
+// share the automaton.
+TEST(CallGrammar, ToolsShareTheAutomataOfTheirTexts) {
+  std::string tools;
+  for (int i = 0; i < 12; ++i) {
+    tools +=
+        (i == 0 ? "[" : ", ") + R"({"function": {"name": "tool_)"s + std::to_string(i) +
+        R"(", "parameters": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"},
+             "c": {"type": ["string", "null"]}, "d": {"type": "array", "items": {"type": "string"}}}}}})";
+  }
+  const auto made = grammar_of("qwen3-coder", {.tools = tools + "]"});
+  ASSERT_TRUE(made.ok()) << made.error().message();
+  std::set<const constrain::Dfa*> texts, strings;
+  std::size_t places = 0;
+  for (const constrain::Node& node : made->grammar->nodes) {
+    if (node.kind != constrain::NodeKind::kText) continue;
+    texts.insert(made->grammar->automata[node.index].get());
+    ++places;
+  }
+  for (const constrain::StringShape& shape : made->grammar->strings)
+    strings.insert(shape.contents.get());
+  EXPECT_GE(places, 36U);
+  EXPECT_EQ(texts.size(), 2U);  // any text, and texts that are no JSON
+  EXPECT_EQ(strings.size(), 1U);
 }
 
 // Returns how much more often `byte` is taken than others; otherwise texts would almost never end.
