@@ -245,6 +245,7 @@ void Automaton::begin_walk() {
   if (++walk_ != 0) return;
   walk_ = 1;
   for (Config& config : configs_) {
+    config.runs_walk = 0;
     if (config.next == nullptr) continue;
     for (Edge& edge : *config.next)
       edge.walk = 0;

@@ -10,11 +10,13 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
 #include <vector>
 
+#include "worker/constrain/char_classes.hpp"
 #include "worker/constrain/grammar.hpp"
 
 namespace bulkhead::constrain {
@@ -64,6 +66,12 @@ class Automaton {
   // Returns the configuration at the node's beginning, with these parents to return to.
   ConfigId entered(NodeId node, ConfigId parents);
 
+  // Returns whether every text of characters of these classes leads back to this configuration. Where it can't tell
+  // with little work, it returns false. Like a step, the answer costs the same whatever is remembered.
+  bool runs_on(ConfigId config, CharClasses classes);
+  // Returns the bytes that may lead on from here, and perhaps more bytes.
+  std::bitset<256> takes(ConfigId config) const;
+
   const Grammar& grammar() const { return *grammar_; }
   // Returns roughly how much memory the automaton has used for what it remembers.
   std::size_t bytes() const { return bytes_; }
@@ -87,9 +95,16 @@ class Automaton {
     ConfigId returned = kUnknown;
     std::uint32_t returned_cost = 0;
     std::uint32_t depth = 0;
+    // Which classes lead back here, as far as the walk `runs_walk` has asked.
+    CharClasses runs = 0, runs_asked = 0;
+    std::uint16_t runs_walk = 0;
     bool accepting = false, only_end = false, hole = false;
   };
   struct Pending;
+
+  // Returns whether the item takes all characters of the class alike, or none.
+  bool takes_alike(const Item& item, const CharClass& all) const;
+  bool leads_back(ConfigId config, const CharClass& all);
 
   ConfigId intern(std::vector<Item> items);
   ConfigId unite(ConfigId a, ConfigId b);

@@ -37,28 +37,59 @@ void Automaton::advance(const Item& item, unsigned char byte, Pending& out) {
 
 namespace {
 
-// `part` is the beginning of a character's bytes. If all characters with this beginning lead to the same state, one
-// beginning stands for all beginnings that do so. Otherwise a text would have one configuration for each beginning. A
-// vocabulary with characters of many scripts has so many beginnings that a mask would exceed its limit of work.
-Spelling alike(Spelling part, const Dfa::State& state) {
-  constexpr char32_t kFirstSurrogate = 0xD800, kLastSurrogate = 0xDFFF;
-  const std::uint32_t left = part >> 4 & 0xF, length = part >> 8 & 7;
-  const char32_t size = 1U << (6 * left);
-  const char32_t low = (part >> 11) * size;
-  const char32_t least = length == 2 ? 0x80 : length == 3 ? 0x800 : 0x10000;
-  const char32_t most = length == 2 ? 0x7FF : length == 3 ? 0xFFFF : kLastCodePoint;
-  const auto whole = [&](char32_t from) {
+constexpr char32_t kFirstSurrogate = 0xD800, kLastSurrogate = 0xDFFF;
+
+// The characters that may still come of the beginning of a character's bytes.
+struct Rest {
+  std::uint32_t left = 0, length = 0;  // bytes still to come, and of the whole character
+  char32_t size = 0, low = 0;          // [low, low + size) have this beginning
+  char32_t least = 0, most = 0;        // of all characters of this length
+
+  explicit Rest(Spelling part)
+      : left(part >> 4 & 0xF),
+        length(part >> 8 & 7),
+        size(1U << (6 * left)),
+        low((part >> 11) * size),
+        least(length == 2   ? 0x80
+              : length == 3 ? 0x800
+                            : 0x10000),
+        most(length == 2   ? 0x7FF
+             : length == 3 ? 0xFFFF
+                           : kLastCodePoint) {}
+  // Returns whether all of [from, from + size) are characters of this length.
+  bool whole(char32_t from) const {
     return from >= least && from + size - 1 <= most &&
            (from + size <= kFirstSurrogate || from > kLastSurrogate);
-  };
-  if (!whole(low)) return part;
-  for (const Dfa::Range& range : state.ranges) {
-    if (range.low > low || range.high < low + size - 1) continue;
-    char32_t first = (std::max(range.low, least) + size - 1) / size * size;
-    if (!whole(first)) first = (kLastSurrogate + size) / size * size;
-    return spelling(Spelled::kUtf8, left, first / size << 3 | length);
   }
-  return part;
+};
+
+// Returns the range of the state that has all characters of this beginning, or null.
+const Dfa::Range* range_of(const Dfa::State& state, const Rest& rest) {
+  const char32_t low = std::max(rest.low, rest.least);
+  char32_t high = std::min<char32_t>(rest.low + rest.size - 1, rest.most);
+  if (low < kFirstSurrogate && high >= kFirstSurrogate) high = kFirstSurrogate - 1;
+  const auto range = std::ranges::lower_bound(state.ranges, low, {}, &Dfa::Range::high);
+  return range == state.ranges.end() || range->low > low || range->high < high ? nullptr : &*range;
+}
+
+// The frame has read the beginning of a character. If all characters with this beginning lead to the same state, one
+// beginning stands for all beginnings that do so. Otherwise a text would have one configuration for each beginning. A
+// vocabulary with characters of many scripts has so many beginnings that a mask would exceed its limit of work. If
+// they lead from that state back to it, the frame may as well be there already: so there is one configuration for many
+// states, too.
+void merge_beginnings(Frame& frame, const Dfa& dfa) {
+  const Rest rest(frame.spelling);
+  const Dfa::Range* range = range_of(dfa.states[frame.state], rest);
+  if (range == nullptr) return;
+  const Dfa::Range* back = range_of(dfa.states[range->to], rest);
+  if (back != nullptr && back->to == range->to) {
+    frame.state = range->to;
+    range = back;
+  }
+  if (!rest.whole(rest.low)) return;
+  char32_t first = (std::max(range->low, rest.least) + rest.size - 1) / rest.size * rest.size;
+  if (!rest.whole(first)) first = (kLastSurrogate + rest.size) / rest.size * rest.size;
+  frame.spelling = spelling(Spelled::kUtf8, rest.left, first / rest.size << 3 | rest.length);
 }
 
 }  // namespace
@@ -75,7 +106,8 @@ void Automaton::advance_text(const Item& item, const Node& node, unsigned char b
     case Spell::What::kClosed:
       return;
     case Spell::What::kPartial:
-      frame.spelling = alike(read.next, dfa.states[frame.state]);
+      frame.spelling = read.next;
+      merge_beginnings(frame, dfa);
       break;
     case Spell::What::kCharacter:
       frame.state = dfa.step(frame.state, read.code);

@@ -1,12 +1,15 @@
 #include "worker/constrain/string_tokens.hpp"
 
 #include <algorithm>
+#include <bit>
 
 namespace bulkhead::constrain {
 namespace {
 
 // For so many ids, a mask is as fast as a list.
 constexpr std::size_t kFewIds = 768;
+// Smaller subtrees of the trie are walked byte by byte.
+constexpr std::uint32_t kLeastRun = 4;
 
 std::uint32_t left_of(std::uint32_t bound, std::uint32_t taken) {
   return bound == kUnbounded ? kUnbounded : bound > taken ? bound - taken : 0;
@@ -24,6 +27,18 @@ bool live(const StringShape& shape, std::uint32_t state, std::uint32_t taken) {
 }
 
 }  // namespace
+
+TokenSet::TokenSet(const TokenMask& mask) {
+  for (std::uint32_t word = 0; word < mask.size(); ++word) {
+    for (std::uint32_t bits = mask[word]; bits != 0; bits &= bits - 1)
+      ids_.push_back(word * 32 + static_cast<std::uint32_t>(std::countr_zero(bits)));
+    if (ids_.size() <= kFewIds) continue;
+    ids_ = {};
+    mask_ = mask;
+    return;
+  }
+  ids_.shrink_to_fit();
+}
 
 void TokenSet::add(std::uint32_t token, std::size_t words) {
   if (mask_.empty() && ids_.size() < kFewIds) return ids_.push_back(token);
@@ -58,6 +73,8 @@ struct StringTokens::Walk {
   const StringShape& shape;
   Inside& out;
   const bool bounded = is_bounded(shape);
+  // All tokens that end between two characters share a group, so a subtree can be taken as a whole.
+  const bool one_group = !bounded && !shape.lengths;
   std::unordered_map<std::uint64_t, std::size_t> groups = {};
   std::unordered_map<std::uint32_t, std::size_t> exits = {};
 
@@ -129,6 +146,21 @@ struct StringTokens::Walk {
     return out.groups[known->second].tokens;
   }
 
+  void add(TokenSet& to, std::uint32_t id) const {
+    if (!out.plain || !allows(owner.trie_->plain(), id)) to.add(id, owner.trie_->words());
+  }
+
+  // Adds the tokens of the node's subtree and returns true if all its characters are plain and change nothing.
+  bool run_on(const Place& place, std::uint32_t node) {
+    const TokenTrie& trie = *owner.trie_;
+    if (trie.nodes()[node].subtree < kLeastRun) return false;
+    if ((trie.below(node) & ~owner.plain_loops(*shape.contents, place.state)) != 0) return false;
+    TokenSet& all = group_of(place);
+    for (const std::uint32_t id : trie.tokens_of(node))
+      add(all, id);
+    return true;
+  }
+
   void run(std::uint32_t state, Spelling spelling) {
     const TokenTrie& trie = *owner.trie_;
     const std::vector<TokenTrie::Node>& nodes = trie.nodes();
@@ -151,14 +183,17 @@ struct StringTokens::Walk {
       Place next = open.back();
       next.end = node + at.subtree;
       const bool skipped = out.plain && !trie.has_special(node);
+      const std::uint32_t from = open.back().state;
       if (skipped || !step(next, node, at.byte)) {
         node = next.end;
         continue;
       }
-      for (std::uint32_t i = 0; i < at.tokens; ++i) {
-        const std::uint32_t id = trie.ids()[at.first_token + i];
-        if (!out.plain || !allows(trie.plain(), id)) group_of(next).add(id, trie.words());
+      if (one_group && next.state == from && next.spelling == kInside && run_on(next, node)) {
+        node = next.end;
+        continue;
       }
+      for (std::uint32_t i = 0; i < at.tokens; ++i)
+        add(group_of(next), trie.ids()[at.first_token + i]);
       if (at.subtree > 1) open.push_back(next);
       ++node;
     }
@@ -176,6 +211,24 @@ const StringTokens::AsciiSteps& StringTokens::ascii_steps(const Dfa& dfa, std::u
     bytes_ += sizeof(AsciiSteps);
   }
   return *made;
+}
+
+CharClasses StringTokens::plain_loops(const Dfa& dfa, std::uint32_t state) {
+  static const CharClasses plain = [] {
+    CharClasses out = ~CharClasses{0};
+    for (unsigned char byte = 0; byte < 0x20; ++byte)
+      out &= ~(CharClasses{1} << class_of(byte));
+    for (const unsigned char sign : {'"', '\\'})
+      out &= ~(CharClasses{1} << class_of(sign));
+    return out;
+  }();
+  auto& known = loops_[&dfa];
+  if (known.empty()) {
+    known.resize(dfa.states.size());
+    bytes_ += known.size() * sizeof(known[0]);
+  }
+  if (!known[state]) known[state] = loops(dfa, state) & plain;
+  return *known[state];
 }
 
 const StringTokens::Inside& StringTokens::from(const StringShape& shape, std::uint32_t state,
@@ -220,6 +273,7 @@ bool StringTokens::may_close(const StringShape& shape, const Exit& exit, std::ui
 void StringTokens::clear() {
   insides_.clear();
   ascii_.clear();
+  loops_.clear();
   bytes_ = 0;
 }
 

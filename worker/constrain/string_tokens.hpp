@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "worker/constrain/char_classes.hpp"
 #include "worker/constrain/grammar.hpp"
 #include "worker/constrain/spelling.hpp"
 #include "worker/constrain/token_trie.hpp"
@@ -24,6 +26,8 @@ namespace bulkhead::constrain {
 // A set of tokens: their ids while they are few, otherwise a mask.
 class TokenSet {
  public:
+  TokenSet() = default;
+  explicit TokenSet(const TokenMask& mask);
   void add(std::uint32_t token, std::size_t words);
   void add_to(TokenMask& mask) const;
   std::size_t bytes() const { return (ids_.capacity() + mask_.size()) * sizeof(std::uint32_t); }
@@ -72,6 +76,8 @@ class StringTokens {
   struct Walk;
   using AsciiSteps = std::array<std::uint32_t, 128>;
   const AsciiSteps& ascii_steps(const Dfa& dfa, std::uint32_t state);
+  // The classes of plain characters that lead from the state back to it.
+  CharClasses plain_loops(const Dfa& dfa, std::uint32_t state);
 
   std::shared_ptr<const TokenTrie> trie_;
   // The key: the contents (and the shape, if it has lengths), the quoting, whether the string is bounded, the state
@@ -79,6 +85,7 @@ class StringTokens {
   using Key = std::tuple<const Dfa*, const StringShape*, Quoting, bool, std::uint32_t, Spelling>;
   std::map<Key, Inside> insides_;
   std::unordered_map<const Dfa*, std::vector<std::unique_ptr<AsciiSteps>>> ascii_;
+  std::unordered_map<const Dfa*, std::vector<std::optional<CharClasses>>> loops_;
   std::size_t bytes_ = 0;
 };
 

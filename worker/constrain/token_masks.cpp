@@ -1,7 +1,7 @@
-// The parts and walks of token_masks.hpp.
+// How masks are put together out of parts (token_parts.cpp) and strings.
 #include "worker/constrain/token_masks.hpp"
 
-#include <bit>
+#include <algorithm>
 #include <utility>
 
 namespace bulkhead::constrain {
@@ -9,9 +9,17 @@ namespace {
 
 // The number of masks that are kept. Each takes 19 kB for a vocabulary of 150,000 tokens.
 constexpr std::size_t kMostMasks = 512;
-constexpr std::size_t kMostParts = 2'048;
 constexpr std::size_t kMostPartBytes = std::size_t{16} << 20;
 constexpr std::size_t kMostStringBytes = std::size_t{32} << 20;
+
+// Returns the classes of the characters that begin with one of the bytes.
+CharClasses first_classes(const std::bitset<256>& bytes) {
+  CharClasses out = 0;
+  for (std::size_t byte = 0; byte < bytes.size(); ++byte) {
+    if (bytes[byte]) out |= CharClasses{1} << class_of(static_cast<unsigned char>(byte));
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -43,97 +51,72 @@ void TokenMasks::add_tokens(std::uint32_t node, TokenMask& mask) const {
   }
 }
 
-void TokenMasks::walk(std::uint32_t top, ConfigId at, TokenMask& mask,
-                      std::vector<std::uint32_t>* exits) {
-  const std::vector<TokenTrie::Node>& nodes = trie_->nodes();
-  // The ends of the open subtrees, and the configurations at their nodes.
-  std::vector<std::pair<std::uint32_t, ConfigId>> open = {{top + nodes[top].subtree, at}};
-  for (std::uint32_t node = top + 1; node < top + nodes[top].subtree;) {
-    while (open.back().first <= node)
-      open.pop_back();
+std::span<const std::uint32_t> TokenMasks::below(const Part& part, unsigned char byte) const {
+  const auto [begin, end] = std::ranges::equal_range(
+      part.below, byte, {}, [&](std::uint32_t node) { return trie_->nodes()[node].byte; });
+  return {begin, end};
+}
+
+bool TokenMasks::leaves_by(const Part& part, unsigned char byte) const {
+  if (!below(part, byte).empty() || (!part.runs.empty() && !trie_->nodes_of(byte).empty()))
+    return true;
+  return part.base != nullptr && leaves_by(*part.base, byte);
+}
+
+bool TokenMasks::add_through(const Part& part, unsigned char byte, ConfigId next, TokenMask& mask) {
+  const CharClasses first = first_classes(automaton_.takes(next));
+  const auto add = [&](std::uint32_t node) {
     const std::uint64_t before = done();
     ++nodes_walked_;
-    const ConfigId next = automaton_.step(open.back().second, nodes[node].byte);
-    if (!count(before)) return;
-    if (next == kNowhere) {
-      node += nodes[node].subtree;
-      continue;
+    if (!count(before)) return false;
+    add_tokens(node, mask);
+    if ((trie_->below(node) & first) != 0) walk_below(node, next, mask);
+    return tally_ <= most_;
+  };
+  // Adds the nodes of a part, but for those in `without`.
+  const auto add_all = [&](const Part& from, const std::vector<Run>& without) {
+    auto gap = without.begin();
+    const auto counts = [&](std::uint32_t node) {
+      while (gap != without.end() && gap->second <= node)
+        ++gap;
+      return gap == without.end() || node < gap->first;
+    };
+    for (const std::uint32_t node : below(from, byte)) {
+      if (counts(node) && !add(node)) return false;
     }
-    if (exits != nullptr && automaton_.at_hole(next)) {
-      exits->push_back(node);
-      // If only the hole is left, the frame is never entered again.
-      if (automaton_.items(next).size() == 1) {
-        node += nodes[node].subtree;
-        continue;
-      }
+    if (byte >= 0x80 && byte < 0xC0) return true;  // such a node begins no character
+    gap = without.begin();
+    auto run = from.runs.begin();
+    for (const std::uint32_t node : trie_->nodes_of(byte)) {
+      while (run != from.runs.end() && run->second <= node)
+        ++run;
+      if (run == from.runs.end()) break;
+      if (node >= run->first && counts(node) && !add(node)) return false;
     }
-    if (nodes[node].tokens > 0) {
-      const bool only_hole = automaton_.at_hole(next) && automaton_.items(next).size() == 1;
-      if (!only_hole) add_tokens(node, mask);
-    }
-    open.emplace_back(node + nodes[node].subtree, next);
-    ++node;
-  }
-}
-
-const TokenMasks::Part& TokenMasks::part(const Frame& frame) {
-  const auto known = parts_.find(frame);
-  if (known != parts_.end()) {
-    tally_ += known->second.cost;
-    return known->second;
-  }
-  if (parts_.size() >= kMostParts || part_bytes_ > kMostPartBytes) forget_parts();
-  Part& made = parts_[frame];
-  made.mask.assign(trie_->words(), 0);
-  const std::uint64_t before = tally_;
-  automaton_.begin_walk();
-  std::vector<std::uint32_t> exits;
-  walk(0, automaton_.isolated(frame), made.mask, &exits);
-  made.leaves = !exits.empty();
-  made.at_exits.assign(made.leaves ? trie_->words() : 0, 0);
-  const std::vector<TokenTrie::Node>& nodes = trie_->nodes();
-  for (const std::uint32_t exit : exits) {
-    add_tokens(exit, made.at_exits);
-    for (std::uint32_t node = exit + 1; node < exit + nodes[exit].subtree;
-         node += nodes[node].subtree) {
-      made.below[nodes[node].byte].push_back(node);
-      ++tally_;
-    }
-  }
-  for (const auto& list : made.below)
-    part_bytes_ += list.capacity() * sizeof(std::uint32_t);
-  made.cost = tally_ - before;
-  return made;
-}
-
-void TokenMasks::forget_parts() {
-  parts_.clear();
-  part_bytes_ = 0;
+    return true;
+  };
+  return add_all(part, {}) && (part.base == nullptr || add_all(*part.base, part.without));
 }
 
 void TokenMasks::add_part(const Automaton::Item& item, TokenMask& mask) {
+  if (part_bytes_ > kMostPartBytes) forget_parts();
   const Part& alone = part(item.frame);
-  for (std::size_t word = 0; word < mask.size(); ++word)
-    mask[word] |= alone.mask[word];
-  if (!alone.leaves) return;
-  for (std::size_t word = 0; word < mask.size(); ++word)
-    mask[word] |= alone.at_exits[word];
-  automaton_.begin_walk();
+  if (tally_ > most_) return;
+  alone.tokens.add_to(mask);
+  if (!alone.leaves()) return;
+  begin_walk();
   std::uint64_t before = done();
   const ConfigId back = automaton_.returned(item.parents);
-  for (std::size_t byte = 0; byte < alone.below.size(); ++byte) {
-    if (alone.below[byte].empty()) continue;
+  if (!count(before)) return;
+  const std::bitset<256> takes = automaton_.takes(back);
+  for (std::size_t byte = 0; byte < takes.size(); ++byte) {
+    if (!takes[byte] || !leaves_by(alone, static_cast<unsigned char>(byte))) continue;
+    before = done();
     const ConfigId next = automaton_.step(back, static_cast<unsigned char>(byte));
-    for (const std::uint32_t node : alone.below[byte]) {
-      if (next == kNowhere) break;
-      ++nodes_walked_;
-      if (!count(before)) return;
-      add_tokens(node, mask);
-      if (trie_->nodes()[node].subtree > 1) walk(node, next, mask, nullptr);
-      before = done();
-    }
+    if (!count(before)) return;
+    if (next != kNowhere && !add_through(alone, static_cast<unsigned char>(byte), next, mask))
+      return;
   }
-  count(before);
 }
 
 const std::vector<TokenSet>& TokenMasks::beyond(const StringTokens::Inside& inside, ConfigId back) {
@@ -144,19 +127,16 @@ const std::vector<TokenSet>& TokenMasks::beyond(const StringTokens::Inside& insi
     return made.tokens;
   }
   const std::uint64_t before = tally_;
-  automaton_.begin_walk();
+  begin_walk();
+  const CharClasses first = first_classes(automaton_.takes(back));
   for (const StringTokens::Exit& exit : inside.exits) {
     scratch_.assign(trie_->words(), 0);
     for (const std::uint32_t node : exit.nodes) {
       add_tokens(node, scratch_);
-      if (trie_->nodes()[node].subtree > 1) walk(node, back, scratch_, nullptr);
+      if ((trie_->below(node) & first) != 0) walk_below(node, back, scratch_);
     }
-    TokenSet& tokens = made.tokens.emplace_back();
-    for (std::uint32_t word = 0; word < scratch_.size(); ++word) {
-      for (std::uint32_t bits = scratch_[word]; bits != 0; bits &= bits - 1)
-        tokens.add(word * 32 + static_cast<std::uint32_t>(std::countr_zero(bits)), trie_->words());
-    }
-    beyond_bytes_ += sizeof(TokenSet) + tokens.bytes();
+    made.tokens.emplace_back(scratch_);
+    beyond_bytes_ += sizeof(TokenSet) + made.tokens.back().bytes();
   }
   made.cost = tally_ - before;
   return made.tokens;
@@ -218,8 +198,8 @@ const TokenMask* TokenMasks::mask(ConfigId at) {
 }
 
 std::size_t TokenMasks::bytes() const {
-  return automaton_.bytes() + strings_.bytes() + beyond_bytes_ +
-         (parts_.size() + masks_.size()) * trie_->words() * sizeof(std::uint32_t);
+  return automaton_.bytes() + strings_.bytes() + beyond_bytes_ + part_bytes_ +
+         masks_.size() * trie_->words() * sizeof(std::uint32_t);
 }
 
 std::string TokenMasks::forced(ConfigId at, std::size_t most) {

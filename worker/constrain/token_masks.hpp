@@ -6,15 +6,20 @@
 // Inside strings the parts come from string_tokens.hpp; they do not depend on what surrounds the string or on its
 // length so far.
 //
+// Three things keep the walks short (token_parts.cpp): a subtree whose characters all lead a configuration back to
+// itself is taken as a whole; a part says only how it differs from the part of the frame that most characters lead to;
+// and leaves with the same automaton share their parts.
+//
 // The work for a mask is counted as if nothing were remembered, so the limit is exceeded either always or never.
 //
 // One object serves a request's grammar and its copies. One thread.
 #pragma once
 
-#include <array>
+#include <bitset>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -52,13 +57,22 @@ class TokenMasks {
   std::string forced(ConfigId at, std::size_t most);
 
  private:
+  using Run = std::pair<std::uint32_t, std::uint32_t>;  // nodes [first, second) of the trie
   struct Part {
-    TokenMask mask;
-    bool leaves = false;  // a token can leave the frame
-    TokenMask at_exits;   // the tokens that end where they leave it
-    // The nodes of the trie below those places, by their bytes: few bytes lead on from there.
-    std::array<std::vector<std::uint32_t>, 256> below;
+    TokenSet tokens;  // those that stay in the frame, and those that end where they leave it
+    // The nodes of the trie below the places where tokens leave the frame, by byte and then by number: few bytes lead
+    // on from there.
+    std::vector<std::uint32_t> below;
+    // In these runs, the same holds for all nodes that begin a character. In a free text, they are almost all nodes of
+    // the vocabulary. Rising.
+    std::vector<Run> runs;
+    // If not null: the nodes of that part's `below` and `runs` count, too, unless they are in `without` (rising).
+    const Part* base = nullptr;
+    std::vector<Run> without;
     std::uint64_t cost = 0;
+
+    bool leaves() const { return !below.empty() || !runs.empty() || base != nullptr; }
+    std::size_t bytes() const;
   };
   struct Beyond {
     std::vector<TokenSet> tokens;
@@ -67,22 +81,45 @@ class TokenMasks {
   // Adds the work since `before` (as done() returned it) to the tally; returns false beyond the limit.
   bool count(std::uint64_t before);
   std::uint64_t done() const { return automaton_.spent() * kNodesOfFrame + nodes_walked_; }
-  const Part& part(const Frame& frame);
-  void forget_parts();
+  void add_tokens(std::uint32_t node, TokenMask& mask) const;
   void add_part(const Automaton::Item& item, TokenMask& mask);
+  // The nodes with this byte of the part's own `below`.
+  std::span<const std::uint32_t> below(const Part& part, unsigned char byte) const;
+  // Returns whether there may be a node with this byte below the part's exits.
+  bool leaves_by(const Part& part, unsigned char byte) const;
+  // Adds the tokens that go on from the part's exits through nodes with this byte. Returns false beyond the limit.
+  bool add_through(const Part& part, unsigned char byte, ConfigId next, TokenMask& mask);
   void add_string(const Automaton::Item& item, const StringShape& shape, TokenMask& mask);
   // Returns the tokens through each of the exits if the text around the string goes on at `back`.
   const std::vector<TokenSet>& beyond(const StringTokens::Inside& inside, ConfigId back);
-  // Walks the trie below `node` from configuration `at`. If `exits` is not null, it gets the nodes where the walk
-  // returns to the hole. Gives up beyond the limit.
-  void walk(std::uint32_t node, ConfigId at, TokenMask& mask, std::vector<std::uint32_t>* exits);
-  void add_tokens(std::uint32_t node, TokenMask& mask) const;
+
+  // token_parts.cpp
+  void begin_walk();
+  // Walks the trie below `node` from configuration `at`. If `exits` is not null, it gets what is below the nodes where
+  // the walk returns to the hole. Gives up beyond the limit.
+  void walk(std::uint32_t node, ConfigId at, TokenMask& mask, Part* exits);
+  void walk_below(std::uint32_t node, ConfigId at, TokenMask& mask);
+  // Adds the tokens of the subtree and returns true if all of them lead from configuration `at` back to it.
+  bool add_run(std::uint32_t node, ConfigId at, TokenMask& mask);
+  void add_exits_below(std::uint32_t node, Part& part);
+  const Part& part(Frame frame);
+  // Returns the frame that most characters lead to from `frame` and then back to itself. False: there is none.
+  bool base_of(const Frame& frame, Frame& base);
+  // Makes a part out of its base: walks the trie only where the two differ.
+  void derive(const Frame& frame, const Frame& base, Part& made);
+  // Returns whether the subtree's characters lead both configurations, which differ, back to themselves.
+  bool run_alike(std::uint32_t node, ConfigId mine, ConfigId its);
+  void derive_below(std::uint32_t node, ConfigId mine, Part& made);
+  NodeId shared_leaf(NodeId leaf);
+  void forget_parts();
 
   Automaton automaton_;
   std::shared_ptr<const TokenTrie> trie_;
   std::vector<std::uint32_t> end_tokens_;
   std::map<Frame, Part> parts_;
-  std::size_t part_bytes_ = 0;  // of their lists of nodes
+  std::size_t part_bytes_ = 0;
+  // Leaves that end their rule, by kind and automaton.
+  std::map<std::pair<NodeKind, const Dfa*>, NodeId> leaves_;
   StringTokens strings_;
   std::map<std::pair<const StringTokens::Inside*, ConfigId>, Beyond> beyond_;
   std::size_t beyond_bytes_ = 0;
@@ -91,6 +128,9 @@ class TokenMasks {
   std::uint64_t most_;       // limit of tally_
   std::uint64_t tally_ = 0;  // work for the present mask, in nodes of the trie
   std::uint64_t nodes_walked_ = 0;
+  // The configuration that a character was last seen to lead back to itself, in this walk. Then it pays to ask which
+  // characters do.
+  ConfigId repeats_ = kNowhere;
 };
 
 }  // namespace bulkhead::constrain

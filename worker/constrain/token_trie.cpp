@@ -29,7 +29,6 @@ bool is_plain(std::string_view piece) {
 
 TokenTrie::TokenTrie(const std::vector<std::string_view>& pieces)
     : vocabulary_(static_cast<std::uint32_t>(pieces.size())) {
-  plain_.assign(words(), 0);
   ids_.resize(pieces.size());
   std::iota(ids_.begin(), ids_.end(), 0U);
   std::erase_if(ids_, [&](std::uint32_t id) { return pieces[id].empty(); });
@@ -37,10 +36,17 @@ TokenTrie::TokenTrie(const std::vector<std::string_view>& pieces)
   std::sort(ids_.begin(), ids_.end(), [&](std::uint32_t a, std::uint32_t b) {
     return pieces[a] != pieces[b] ? pieces[a] < pieces[b] : a < b;
   });
+  add_nodes(pieces);
+  find_plain(pieces);
+  find_special();
+  find_below();
+  sort_by_byte();
+}
+
+void TokenTrie::add_nodes(const std::vector<std::string_view>& pieces) {
   nodes_.emplace_back();
-  std::vector<std::uint32_t> path = {0};  // nodes of the text before, one for each length
+  std::vector<std::uint32_t> path = {0};  // the nodes of the piece before, one for each length
   std::string_view before;
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> by_length;
   const auto close = [&](std::size_t length) {
     while (path.size() > length) {
       const std::uint32_t node = path.back();
@@ -57,18 +63,24 @@ TokenTrie::TokenTrie(const std::vector<std::string_view>& pieces)
     close(shared + 1);
     for (std::size_t i = shared; i < piece.size(); ++i) {
       path.push_back(static_cast<std::uint32_t>(nodes_.size()));
-      nodes_.emplace_back().byte = static_cast<unsigned char>(piece[i]);
+      Node& made = nodes_.emplace_back();
+      made.byte = static_cast<unsigned char>(piece[i]);
+      made.first_token = place;
     }
-    Node& end = nodes_[path.back()];
-    if (end.tokens == 0) end.first_token = place;
-    ++end.tokens;
+    ++nodes_[path.back()].tokens;
     before = piece;
-    if (is_plain(piece)) {
-      plain_[ids_[place] / 32] |= 1U << (ids_[place] % 32);
-      by_length.emplace_back(characters_of(piece), ids_[place]);
-    }
   }
   close(0);
+}
+
+void TokenTrie::find_plain(const std::vector<std::string_view>& pieces) {
+  plain_.assign(words(), 0);
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> by_length;
+  for (const std::uint32_t id : ids_) {
+    if (!is_plain(pieces[id])) continue;
+    plain_[id / 32] |= 1U << (id % 32);
+    by_length.emplace_back(characters_of(pieces[id]), id);
+  }
   std::sort(by_length.begin(), by_length.end());
   TokenMask up_to(words(), 0);
   auto next = by_length.begin();
@@ -78,6 +90,9 @@ TokenTrie::TokenTrie(const std::vector<std::string_view>& pieces)
     plain_up_to_.push_back(up_to);
   }
   plain_longer_.assign(next, by_length.end());
+}
+
+void TokenTrie::find_special() {
   special_.assign(nodes_.size(), false);
   for (std::uint32_t node = static_cast<std::uint32_t>(nodes_.size()); node-- > 0;) {
     for (std::uint32_t i = 0; i < nodes_[node].tokens; ++i) {
@@ -89,6 +104,56 @@ TokenTrie::TokenTrie(const std::vector<std::string_view>& pieces)
       special_[node] = special_[child];
     }
   }
+}
+
+CharClasses TokenTrie::below_part(std::uint32_t node, std::uint32_t left, unsigned char low,
+                                  unsigned char high) const {
+  if (left == 0) return below_[node];
+  constexpr CharClasses kBroken = CharClasses{1} << kNoCharacter;
+  CharClasses out = nodes_[node].tokens > 0 ? kBroken : 0;
+  for (std::uint32_t child = node + 1; child < node + nodes_[node].subtree;
+       child += nodes_[child].subtree) {
+    const unsigned char byte = nodes_[child].byte;
+    out |= byte < low || byte > high ? kBroken : below_part(child, left - 1, 0x80, 0xBF);
+  }
+  return out;
+}
+
+void TokenTrie::find_below() {
+  below_.assign(nodes_.size(), 0);
+  for (std::uint32_t node = static_cast<std::uint32_t>(nodes_.size()); node-- > 0;) {
+    for (std::uint32_t child = node + 1; child < node + nodes_[node].subtree;
+         child += nodes_[child].subtree) {
+      const unsigned char byte = nodes_[child].byte;
+      const std::uint32_t left = byte < 0xC0 ? 0 : byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
+      // These first bytes also begin characters that are too long, surrogates, or beyond the last code point.
+      const unsigned char low = byte == 0xE0 ? 0xA0 : byte == 0xF0 ? 0x90 : 0x80;
+      const unsigned char high = byte == 0xED ? 0x9F : byte == 0xF4 ? 0x8F : 0xBF;
+      below_[node] |= CharClasses{1} << class_of(byte) | below_part(child, left, low, high);
+    }
+  }
+}
+
+void TokenTrie::sort_by_byte() {
+  for (std::size_t node = 1; node < nodes_.size(); ++node)
+    ++byte_begin_[nodes_[node].byte + 1U];
+  for (std::size_t byte = 0; byte < 256; ++byte)
+    byte_begin_[byte + 1] += byte_begin_[byte];
+  by_byte_.resize(nodes_.size() - 1);
+  auto next = byte_begin_;
+  for (std::uint32_t node = 1; node < nodes_.size(); ++node)
+    by_byte_[next[nodes_[node].byte]++] = node;
+}
+
+std::span<const std::uint32_t> TokenTrie::tokens_of(std::uint32_t node) const {
+  const std::uint32_t behind = node + nodes_[node].subtree;
+  const std::size_t begin = nodes_[node].first_token;
+  const std::size_t end = behind < nodes_.size() ? nodes_[behind].first_token : ids_.size();
+  return std::span(ids_).subspan(begin, end - begin);
+}
+
+std::span<const std::uint32_t> TokenTrie::nodes_of(unsigned char byte) const {
+  return std::span(by_byte_).subspan(byte_begin_[byte], byte_begin_[byte + 1U] - byte_begin_[byte]);
 }
 
 void TokenTrie::add_plain(std::uint32_t most, TokenMask& mask) const {

@@ -5,10 +5,14 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "worker/constrain/char_classes.hpp"
 
 namespace bulkhead::constrain {
 
@@ -26,7 +30,8 @@ class TokenTrie {
  public:
   struct Node {
     std::uint32_t subtree = 1;                  // the nodes in its subtree, including itself
-    std::uint32_t first_token = 0, tokens = 0;  // [first_token, first_token + tokens) of ids()
+    // Its tokens are [first_token, first_token + tokens) of ids(); those of its subtree follow them.
+    std::uint32_t first_token = 0, tokens = 0;
     unsigned char byte = 0;
   };
 
@@ -40,6 +45,14 @@ class TokenTrie {
   std::size_t words() const { return (vocabulary_ + 31) / 32; }
   std::uint32_t longest() const { return longest_; }  // bytes of the longest token
 
+  // Returns the classes of the characters in the node's subtree, without its own byte. A token that does not consist
+  // of whole characters from the node on counts as kNoCharacter.
+  CharClasses below(std::uint32_t node) const { return below_[node]; }
+  // Returns the tokens of the node's subtree, including its own.
+  std::span<const std::uint32_t> tokens_of(std::uint32_t node) const;
+  // Returns the nodes with this byte, in rising order.
+  std::span<const std::uint32_t> nodes_of(unsigned char byte) const;
+
   // The plain tokens: they consist of whole characters that need no escape in a JSON string. The next function
   // returns the nodes of the other tokens: apart from the root's children, `special` says which subtrees have any.
   const TokenMask& plain() const { return plain_; }
@@ -48,9 +61,21 @@ class TokenTrie {
   bool has_special(std::uint32_t node) const { return special_[node]; }
 
  private:
+  void add_nodes(const std::vector<std::string_view>& pieces);
+  void find_plain(const std::vector<std::string_view>& pieces);
+  void find_special();
+  void find_below();
+  // The same as below() if `left` more bytes end the node's character, the first of them in [low, high].
+  CharClasses below_part(std::uint32_t node, std::uint32_t left, unsigned char low,
+                         unsigned char high) const;
+  void sort_by_byte();
+
   std::vector<Node> nodes_;
   std::vector<std::uint32_t> ids_;
   std::vector<bool> special_;
+  std::vector<CharClasses> below_;
+  std::vector<std::uint32_t> by_byte_;              // all nodes but the root, by byte
+  std::array<std::uint32_t, 257> byte_begin_ = {};  // where each byte's nodes begin in by_byte_
   TokenMask plain_;
   std::vector<TokenMask> plain_up_to_;  // by number of characters, for small numbers
   // The longer plain tokens with their number of characters, sorted by it.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -62,7 +63,30 @@ std::vector<std::string> vocabulary() {
                            "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
                            "abab",
                            "cccc\"",
-                           "\"a"})
+                           "\"a",
+                           "<",
+                           "</",
+                           "</v",
+                           "</v>",
+                           ">\n",
+                           "</v>\n\n",
+                           "a</v>",
+                           "a <b",
+                           "\n<",
+                           "\n</v>",
+                           "\xE4\xB8\xAD\xE6\x96\x87",
+                           "\xE4\xB8\xAD<",
+                           "<\xE4\xB8\xAD",
+                           " \xE4\xB8",
+                           "\xE4\xB8\xAD</v>",
+                           "\xE2\x80\xA8",
+                           "\xE2\x80\xA9x",
+                           "\xD0\xB6\xD0\xB8",
+                           "\xC0\x80",
+                           "\xED\xA0\x80",
+                           "\xED\x9F\xBF",
+                           "\xF4\x90\x80\x80",
+                           "\xFFmark"})
     pieces.emplace_back(text);
   return pieces;
 }
@@ -134,6 +158,72 @@ TEST(TokenMasks, OfPlainTextsAreLittleWork) {
   EXPECT_LT(masks.last_work(), 5'000U);
 }
 
+// The texts between the tags of a call: until "</v>", and in several ways to write that.
+const char* const kFreeTexts[] = {
+    "root ::= [^<]* \"</v>\"",
+    "root ::= ([^<] | \"<\" [^/])* \"</v>\" \"\\n\"*",
+    "root ::= \"<\" [a-z]+ \">\" text \"\\n</v>\" (\"\\n\" root)?\ntext ::= [^<]* (\"<\" [^/] "
+    "[^<]*)*",
+    "root ::= .* ",
+    "root ::= ([a-z] [^<]* | [0-9]+) \"</v>\"",
+};
+
+// Whatever the vocabulary's size, almost all of it goes on in such a text as it did before.
+TEST(TokenMasks, OfFreeTextsDoNotWalkTheVocabulary) {
+  std::vector<std::string> pieces;
+  const std::string letters = "abcdefghijklmnop";
+  for (const char a : letters) {
+    for (const char b : letters) {
+      for (const char c : letters) {
+        for (const char d : letters)
+          pieces.push_back({a, b, c, d});
+      }
+    }
+  }
+  pieces.insert(pieces.end(), {"<", "</", "</v>", "ab<", "\n"});
+  const Words words(std::move(pieces));
+  for (const char* text : kFreeTexts) {
+    SCOPED_TRACE(text);
+    const auto compiled = compile_gbnf(text);
+    ASSERT_TRUE(compiled.ok()) << compiled.error().message();
+    TokenMasks masks(compiled->grammar, words.trie, {words.end});
+    ConfigId at = masks.start();
+    for (const char* next : {"<", "a", ">", "bc", "\n", "d", "<", "e", "<"}) {
+      const ConfigId behind = masks.advance(at, next);
+      if (behind == kNowhere) continue;
+      at = behind;
+      ASSERT_NE(masks.mask(at), nullptr);
+      EXPECT_LT(masks.last_work(), 1'000U) << next;
+    }
+  }
+}
+
+TEST(TokenMasks, OfFreeTextsAreWhatTheirTokensBytesSay) {
+  const Words words;
+  for (const char* text : kFreeTexts) {
+    SCOPED_TRACE(text);
+    const auto compiled = compile_gbnf(text);
+    ASSERT_TRUE(compiled.ok()) << compiled.error().message();
+    expect_exact(compiled->grammar, words, 6);
+  }
+  for (const char* expression : {"[^\\n]*\\n[^<]*", "(?:[^<]|<[^/])*</v>\\n*", "\\S+( \\S+)*",
+                                 "[^\\u2028]{2,}x", "(a|[^b]*)c?"}) {
+    SCOPED_TRACE(expression);
+    const auto compiled = compile_regex(expression);
+    ASSERT_TRUE(compiled.ok()) << compiled.error().message();
+    expect_exact(compiled->grammar, words, 6);
+  }
+  for (const char* pattern : {"^[^<]*$", "^(?:[^<]|<[^/])*$", "^\\\\S+$", "^[^\\u4e2d]*$", "a.b"}) {
+    SCOPED_TRACE(pattern);
+    const auto compiled =
+        compile_schema(R"({"type": "array", "items": {"type": "string", "pattern": ")" +
+                           std::string(pattern) + "\"}}",
+                       Strictness::kStrict);
+    ASSERT_TRUE(compiled.ok()) << compiled.error().message();
+    expect_exact(compiled->grammar, words, 6);
+  }
+}
+
 TEST(TokenMasks, AreWhatTheirTokensBytesSay) {
   const Words words;
   for (
@@ -159,6 +249,48 @@ TEST(TokenMasks, AreWhatTheirTokensBytesSay) {
     ASSERT_TRUE(compiled.ok()) << compiled.error().message();
     expect_exact(compiled->grammar, words, 4);
   }
+}
+
+// What the trie says of its subtrees, compared with all tokens.
+TEST(TokenTrie, KnowsTheCharactersOfItsSubtrees) {
+  const Words words;
+  const std::vector<TokenTrie::Node>& nodes = words.trie->nodes();
+  std::size_t whole = 0, broken = 0;
+  for (std::uint32_t top = 0; top < nodes.size(); ++top) {
+    // A walk from the node to each token below it.
+    CharClasses expected = 0;
+    std::vector<std::uint32_t> tokens;
+    std::vector<std::pair<std::uint32_t, std::string>> open = {{top + nodes[top].subtree, ""}};
+    for (std::uint32_t node = top; node < top + nodes[top].subtree; ++node) {
+      while (open.back().first <= node)
+        open.pop_back();
+      const std::string text =
+          node == top ? "" : open.back().second + static_cast<char>(nodes[node].byte);
+      for (std::uint32_t i = 0; i < nodes[node].tokens; ++i)
+        tokens.push_back(words.trie->ids()[nodes[node].first_token + i]);
+      open.emplace_back(node + nodes[node].subtree, text);
+      if (nodes[node].tokens == 0) continue;
+      std::u32string characters;
+      if (!decode_utf8(text, characters)) expected |= CharClasses{1} << kNoCharacter;
+      for (std::size_t i = 0; i < text.size(); ++i) {
+        if ((text[i] & 0xC0) != 0x80)
+          expected |= CharClasses{1} << class_of(static_cast<unsigned char>(text[i]));
+      }
+    }
+    EXPECT_TRUE(std::ranges::equal(words.trie->tokens_of(top), tokens));
+    EXPECT_EQ(words.trie->below(top), expected) << top;
+    ++((expected >> kNoCharacter) != 0 ? broken : whole);
+  }
+  EXPECT_GT(whole, 100U);
+  EXPECT_GT(broken, 3U);
+  std::size_t found = 0;
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    for (const std::uint32_t node : words.trie->nodes_of(static_cast<unsigned char>(byte))) {
+      EXPECT_EQ(nodes[node].byte, byte);
+      ++found;
+    }
+  }
+  EXPECT_EQ(found + 1, nodes.size());
 }
 
 TEST(TokenMasks, OfAVocabularyOfBytesAlone) {
@@ -203,16 +335,19 @@ TEST(TokenMasks, FailByTheirWorkAloneWhateverIsRemembered) {
       R"({"type": "object", "properties": {"a": {"type": "string", "maxLength": 30}, "b": {"type": "integer"},
           "c": {"type": "array", "items": {"anyOf": [{"type": "string", "pattern": "^x"}, {"type": "number"}]}}}})",
       Strictness::kStrict);
+  const auto free = compile_gbnf(kFreeTexts[2]);
   const struct {
     std::shared_ptr<const Grammar> grammar;
     std::string text;
   } cases[] = {{grammar->grammar, "abcde fghi jklm nopq"},
+               {free->grammar, "<ab>a \xE4\xB8\xAD <b>\n</v>\n<c>d</v"},
                {schema->grammar, R"({"a": "some text", "b": 17, "c": [1.5, "xyz", 2]})"}};
   int failed = 0, found = 0;
   for (const auto& each : cases) {
     for (const std::uint64_t most : {30, 120, 500, 4'000}) {
       TokenMasks warm(each.grammar, words.trie, {words.end}, most);
       ConfigId at = warm.start();
+      std::set<ConfigId> seen;
       for (std::size_t i = 0; i < each.text.size(); ++i) {
         const TokenMask* mask = warm.mask(at);
         TokenMasks cold(each.grammar, words.trie, {words.end}, most);
@@ -221,6 +356,9 @@ TEST(TokenMasks, FailByTheirWorkAloneWhateverIsRemembered) {
         ASSERT_EQ(mask == nullptr, alone == nullptr) << most << " at " << i;
         if (mask != nullptr) {
           EXPECT_EQ(*mask, *alone);
+          if (seen.insert(at).second) {
+            EXPECT_EQ(warm.last_work(), cold.last_work()) << i;
+          }
         }
         ++(mask == nullptr ? failed : found);
         at = warm.advance(at, each.text.substr(i, 1));
