@@ -30,7 +30,8 @@ constexpr const char* kProse =
     "Die Datei wird hier ganz ersetzt: <b>keine</b> Zeile bleibt, auch nicht die mit \"q\" und 'r' "
     "— "
     "naïve Zählungen (≤ 3 %) eingeschlossen.\n\n1. First, read https://example.org/a?b=c&d=<e>.\n"
-    "2. 然后检查所有的文件，再写结果。\n3. Затем проверьте ещё раз: x < y || y >= z 🙂.\n\n\tThe "
+    "2. 然后检查所有的文件，再写结果。\n3. Затем проверьте ещё раз: x < y || y >= z "
+    "🙂.\n\n\tThe "
     "end...  </div>\n";
 
 constexpr const char* kPage = R"(<!doctype html>
