@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "worker/constrain/char_classes.hpp"
+#include "worker/constrain/dfa_runs.hpp"
 #include "worker/constrain/grammar.hpp"
 
 namespace bulkhead::constrain {
@@ -69,12 +70,17 @@ class Automaton {
   // Returns whether every text of characters of these classes leads back to this configuration. Where it can't tell
   // with little work, it returns false. Like a step, the answer costs the same whatever is remembered.
   bool runs_on(ConfigId config, CharClasses classes);
+  // Returns whether the configuration is a text alone, or the text and the hole.
+  bool in_text(ConfigId config) const { return configs_[config].text; }
+  // Returns whether every text of at most `length` characters of these classes leads to a configuration that is
+  // in_text, too, and is at_hole as this one is. False if it can't tell.
+  bool stays_in_text(ConfigId config, CharClasses classes, std::uint32_t length);
   // Returns the bytes that may lead on from here, and perhaps more bytes.
   std::bitset<256> takes(ConfigId config) const;
 
   const Grammar& grammar() const { return *grammar_; }
   // Returns roughly how much memory the automaton has used for what it remembers.
-  std::size_t bytes() const { return bytes_; }
+  std::size_t bytes() const { return bytes_ + text_runs_.bytes(); }
   std::size_t size() const { return configs_.size(); }
   // Returns the number of frames that all calls so far looked at, counted as if nothing were remembered from before
   // the last begin_walk(). So the cost of a walk, and a limit on it, depends only on the walk.
@@ -98,10 +104,11 @@ class Automaton {
     // Which classes lead back here, as far as the walk `runs_walk` has asked.
     CharClasses runs = 0, runs_asked = 0;
     std::uint16_t runs_walk = 0;
-    bool accepting = false, only_end = false, hole = false;
+    bool accepting = false, only_end = false, hole = false, text = false;
   };
   struct Pending;
 
+  bool is_text(const std::vector<Item>& items) const;
   // Returns whether the item takes all characters of the class alike, or none.
   bool takes_alike(const Item& item, const CharClass& all) const;
   bool leads_back(ConfigId config, const CharClass& all);
@@ -124,6 +131,7 @@ class Automaton {
   std::unordered_multimap<std::uint64_t, ConfigId> by_hash_;
   std::unordered_map<std::uint64_t, ConfigId> unions_;
   ConfigId start_ = kNowhere;
+  DfaRuns text_runs_;
   std::size_t bytes_ = 0;
   std::uint64_t spent_ = 0;
   std::uint16_t walk_ = 1;

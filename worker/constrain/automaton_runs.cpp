@@ -74,6 +74,30 @@ bool Automaton::runs_on(ConfigId config, CharClasses classes) {
   return true;
 }
 
+bool Automaton::is_text(const std::vector<Item>& items) const {
+  if (items.size() > 2) return false;
+  bool text = false;
+  for (const Item& item : items) {
+    if (item.frame.node == kHoleNode) continue;
+    if (text || item.frame.node >= kHoleNode || item.frame.spelling != 0) return false;
+    text = grammar_->nodes[item.frame.node].kind == NodeKind::kText;
+    if (!text) return false;
+  }
+  return text;
+}
+
+bool Automaton::stays_in_text(ConfigId config, CharClasses classes, std::uint32_t length) {
+  if (!in_text(config)) return false;
+  for (const Item& item : configs_[config].items) {
+    if (item.frame.node == kHoleNode) continue;
+    const Dfa& dfa = *grammar_->automata[grammar_->nodes[item.frame.node].index];
+    // What follows the text depends only on whether it may end here, and is the hole or nothing.
+    const DfaRuns::Free& free = text_runs_.from(dfa, item.frame.state);
+    return (classes & ~free.classes) == 0 && length <= free.alike;
+  }
+  return false;
+}
+
 std::bitset<256> Automaton::takes(ConfigId config) const {
   std::bitset<256> out;
   for (const Item& item : configs_[config].items) {

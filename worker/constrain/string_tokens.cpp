@@ -150,11 +150,11 @@ struct StringTokens::Walk {
     if (!out.plain || !allows(owner.trie_->plain(), id)) to.add(id, owner.trie_->words());
   }
 
-  // Adds the tokens of the node's subtree and returns true if all its characters are plain and change nothing.
+  // Adds the tokens of the node's subtree and returns true if all of them are plain and stay inside.
   bool run_on(const Place& place, std::uint32_t node) {
     const TokenTrie& trie = *owner.trie_;
     if (trie.nodes()[node].subtree < kLeastRun) return false;
-    if ((trie.below(node) & ~owner.plain_loops(*shape.contents, place.state)) != 0) return false;
+    if (!owner.takes_all(*shape.contents, place.state, node)) return false;
     TokenSet& all = group_of(place);
     for (const std::uint32_t id : trie.tokens_of(node))
       add(all, id);
@@ -183,12 +183,11 @@ struct StringTokens::Walk {
       Place next = open.back();
       next.end = node + at.subtree;
       const bool skipped = out.plain && !trie.has_special(node);
-      const std::uint32_t from = open.back().state;
       if (skipped || !step(next, node, at.byte)) {
         node = next.end;
         continue;
       }
-      if (one_group && next.state == from && next.spelling == kInside && run_on(next, node)) {
+      if (one_group && next.spelling == kInside && run_on(next, node)) {
         node = next.end;
         continue;
       }
@@ -213,22 +212,26 @@ const StringTokens::AsciiSteps& StringTokens::ascii_steps(const Dfa& dfa, std::u
   return *made;
 }
 
-CharClasses StringTokens::plain_loops(const Dfa& dfa, std::uint32_t state) {
+bool StringTokens::takes_all(const Dfa& dfa, std::uint32_t state, std::uint32_t node) {
   static const CharClasses plain = [] {
-    CharClasses out = ~CharClasses{0};
+    CharClasses out = ~(CharClasses{1} << kNoCharacter);
     for (unsigned char byte = 0; byte < 0x20; ++byte)
       out &= ~(CharClasses{1} << class_of(byte));
     for (const unsigned char sign : {'"', '\\'})
       out &= ~(CharClasses{1} << class_of(sign));
     return out;
   }();
+  const CharClasses below = trie_->below(node);
+  if ((below & ~plain) != 0) return false;
   auto& known = loops_[&dfa];
   if (known.empty()) {
     known.resize(dfa.states.size());
     bytes_ += known.size() * sizeof(known[0]);
   }
-  if (!known[state]) known[state] = loops(dfa, state) & plain;
-  return *known[state];
+  if (!known[state]) known[state] = loops(dfa, state);
+  if ((below & ~*known[state]) == 0) return true;
+  const DfaRuns::Free& free = runs_.from(dfa, state);
+  return (below & ~free.classes) == 0 && trie_->height(node) <= free.length;
 }
 
 const StringTokens::Inside& StringTokens::from(const StringShape& shape, std::uint32_t state,
@@ -274,6 +277,7 @@ void StringTokens::clear() {
   insides_.clear();
   ascii_.clear();
   loops_.clear();
+  runs_.clear();
   bytes_ = 0;
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "worker/constrain/char_classes.hpp"
+#include "worker/constrain/dfa_runs.hpp"
 #include "worker/constrain/grammar.hpp"
 #include "worker/constrain/spelling.hpp"
 #include "worker/constrain/token_trie.hpp"
@@ -69,15 +70,15 @@ class StringTokens {
   static bool may_be(const StringShape& shape, const Group& group, std::uint32_t taken);
   static bool may_close(const StringShape& shape, const Exit& exit, std::uint32_t taken);
 
-  std::size_t bytes() const { return bytes_; }
+  std::size_t bytes() const { return bytes_ + runs_.bytes(); }
   void clear();
 
  private:
   struct Walk;
   using AsciiSteps = std::array<std::uint32_t, 128>;
   const AsciiSteps& ascii_steps(const Dfa& dfa, std::uint32_t state);
-  // The classes of plain characters that lead from the state back to it.
-  CharClasses plain_loops(const Dfa& dfa, std::uint32_t state);
+  // Returns whether the automaton takes everything below the node, and it is all plain characters.
+  bool takes_all(const Dfa& dfa, std::uint32_t state, std::uint32_t node);
 
   std::shared_ptr<const TokenTrie> trie_;
   // The key: the contents (and the shape, if it has lengths), the quoting, whether the string is bounded, the state
@@ -86,6 +87,7 @@ class StringTokens {
   std::map<Key, Inside> insides_;
   std::unordered_map<const Dfa*, std::vector<std::unique_ptr<AsciiSteps>>> ascii_;
   std::unordered_map<const Dfa*, std::vector<std::optional<CharClasses>>> loops_;
+  DfaRuns runs_;
   std::size_t bytes_ = 0;
 };
 

@@ -99,7 +99,8 @@ class TokenMasks {
   // the walk returns to the hole. Gives up beyond the limit.
   void walk(std::uint32_t node, ConfigId at, TokenMask& mask, Part* exits);
   void walk_below(std::uint32_t node, ConfigId at, TokenMask& mask);
-  // Adds the tokens of the subtree and returns true if all of them lead from configuration `at` back to it.
+  // Adds the tokens of the subtree and returns true if all of them lead from configuration `at` back to it, or stay in
+  // its text.
   bool add_run(std::uint32_t node, ConfigId at, TokenMask& mask);
   void add_exits_below(std::uint32_t node, Part& part);
   const Part& part(Frame frame);

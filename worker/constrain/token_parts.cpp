@@ -26,7 +26,10 @@ std::size_t TokenMasks::Part::bytes() const {
 }
 
 bool TokenMasks::add_run(std::uint32_t node, ConfigId at, TokenMask& mask) {
-  if (trie_->nodes()[node].subtree < kLeastRun || !automaton_.runs_on(at, trie_->below(node)))
+  if (trie_->nodes()[node].subtree < kLeastRun) return false;
+  const CharClasses below = trie_->below(node);
+  if ((at != repeats_ || !automaton_.runs_on(at, below)) &&
+      !automaton_.stays_in_text(at, below, trie_->height(node)))
     return false;
   const std::span<const std::uint32_t> tokens = trie_->tokens_of(node);
   for (const std::uint32_t id : tokens)
@@ -51,7 +54,7 @@ void TokenMasks::begin_walk() {
 
 void TokenMasks::walk_below(std::uint32_t node, ConfigId at, TokenMask& mask) {
   const std::uint64_t before = done();
-  const bool run = at == repeats_ && add_run(node, at, mask);
+  const bool run = add_run(node, at, mask);
   if (count(before) && !run) walk(node, at, mask, nullptr);
 }
 
@@ -82,7 +85,7 @@ void TokenMasks::walk(std::uint32_t top, ConfigId at, TokenMask& mask, Part* exi
     const ConfigId from = open.back().at;
     const ConfigId next = automaton_.step(from, nodes[node].byte);
     if (next == from) repeats_ = next;
-    const bool run = next != kNowhere && next == repeats_ && add_run(node, next, mask);
+    const bool run = next != kNowhere && add_run(node, next, mask);
     const bool leaves = exits != nullptr && next != kNowhere && automaton_.at_hole(next);
     if (leaves && run) {
       exits->runs.emplace_back(node + 1, node + nodes[node].subtree);

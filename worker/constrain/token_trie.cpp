@@ -121,6 +121,7 @@ CharClasses TokenTrie::below_part(std::uint32_t node, std::uint32_t left, unsign
 
 void TokenTrie::find_below() {
   below_.assign(nodes_.size(), 0);
+  height_.assign(nodes_.size(), 0);
   for (std::uint32_t node = static_cast<std::uint32_t>(nodes_.size()); node-- > 0;) {
     for (std::uint32_t child = node + 1; child < node + nodes_[node].subtree;
          child += nodes_[child].subtree) {
@@ -129,6 +130,8 @@ void TokenTrie::find_below() {
       // These first bytes also begin characters that are too long, surrogates, or beyond the last code point.
       const unsigned char low = byte == 0xE0 ? 0xA0 : byte == 0xF0 ? 0x90 : 0x80;
       const unsigned char high = byte == 0xED ? 0x9F : byte == 0xF4 ? 0x8F : 0xBF;
+      height_[node] = static_cast<std::uint8_t>(
+          std::max<std::uint32_t>(height_[node], std::min(kHigh, height_[child] + 1U)));
       below_[node] |= CharClasses{1} << class_of(byte) | below_part(child, left, low, high);
     }
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "worker/constrain/char_classes.hpp"
+#include "worker/constrain/dfa_runs.hpp"
 
 namespace bulkhead::constrain {
 
@@ -48,6 +49,9 @@ class TokenTrie {
   // Returns the classes of the characters in the node's subtree, without its own byte. A token that does not consist
   // of whole characters from the node on counts as kNoCharacter.
   CharClasses below(std::uint32_t node) const { return below_[node]; }
+  // Returns how many bytes the longest token has below the node, or kHigh for so many or more.
+  std::uint32_t height(std::uint32_t node) const { return height_[node]; }
+  static constexpr std::uint32_t kHigh = DfaRuns::kMostLength + 1;
   // Returns the tokens of the node's subtree, including its own.
   std::span<const std::uint32_t> tokens_of(std::uint32_t node) const;
   // Returns the nodes with this byte, in rising order.
@@ -74,6 +78,7 @@ class TokenTrie {
   std::vector<std::uint32_t> ids_;
   std::vector<bool> special_;
   std::vector<CharClasses> below_;
+  std::vector<std::uint8_t> height_;
   std::vector<std::uint32_t> by_byte_;              // all nodes but the root, by byte
   std::array<std::uint32_t, 257> byte_begin_ = {};  // where each byte's nodes begin in by_byte_
   TokenMask plain_;

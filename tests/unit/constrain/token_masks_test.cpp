@@ -198,6 +198,35 @@ TEST(TokenMasks, OfFreeTextsDoNotWalkTheVocabulary) {
   }
 }
 
+// A text of bounded length has a state for each length, and none leads back to itself.
+TEST(TokenMasks, OfBoundedTextsDoNotWalkTheVocabulary) {
+  std::vector<std::string> pieces;
+  const std::string letters = "abcdefghijklmnop";
+  for (const char a : letters) {
+    for (const char b : letters) {
+      for (const char c : letters) {
+        for (const char d : letters)
+          pieces.push_back({a, b, c, d});
+      }
+    }
+  }
+  const Words words(std::move(pieces));
+  const auto compiled = compile_regex("[^<]{0,200}");
+  ASSERT_TRUE(compiled.ok()) << compiled.error().message();
+  TokenMasks masks(compiled->grammar, words.trie, {words.end});
+  ConfigId at = masks.start();
+  for (int i = 0; i < 200; ++i) {
+    const TokenMask* mask = masks.mask(at);
+    ASSERT_NE(mask, nullptr);
+    EXPECT_EQ(allows(*mask, 0), i <= 196);
+    // At the very end, the tokens that are too long must be looked at.
+    if (i < 196) {
+      EXPECT_LT(masks.last_work(), 800U) << i;
+    }
+    at = masks.advance(at, "a");
+  }
+}
+
 TEST(TokenMasks, OfFreeTextsAreWhatTheirTokensBytesSay) {
   const Words words;
   for (const char* text : kFreeTexts) {
@@ -206,14 +235,16 @@ TEST(TokenMasks, OfFreeTextsAreWhatTheirTokensBytesSay) {
     ASSERT_TRUE(compiled.ok()) << compiled.error().message();
     expect_exact(compiled->grammar, words, 6);
   }
-  for (const char* expression : {"[^\\n]*\\n[^<]*", "(?:[^<]|<[^/])*</v>\\n*", "\\S+( \\S+)*",
-                                 "[^\\u2028]{2,}x", "(a|[^b]*)c?"}) {
+  for (const char* expression :
+       {".{0,40}x?", "(?:[a-z ]{1,30}|.{2,5})(!|.{9})", "[^\\n]*\\n[^<]*",
+        "(?:[^<]|<[^/])*</v>\\n*", "\\S+( \\S+)*", "[^\\u2028]{2,}x", "(a|[^b]*)c?"}) {
     SCOPED_TRACE(expression);
     const auto compiled = compile_regex(expression);
     ASSERT_TRUE(compiled.ok()) << compiled.error().message();
     expect_exact(compiled->grammar, words, 6);
   }
-  for (const char* pattern : {"^[^<]*$", "^(?:[^<]|<[^/])*$", "^\\\\S+$", "^[^\\u4e2d]*$", "a.b"}) {
+  for (const char* pattern : {"^.{1,30}$", "^(?:.{5}|[a-f]{0,9})$", "^[^<]*$", "^(?:[^<]|<[^/])*$",
+                              "^\\\\S+$", "^[^\\u4e2d]*$", "a.b"}) {
     SCOPED_TRACE(pattern);
     const auto compiled =
         compile_schema(R"({"type": "array", "items": {"type": "string", "pattern": ")" +

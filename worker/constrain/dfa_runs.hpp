@@ -1,0 +1,50 @@
+// How long a text may go on freely from a state of an automaton: whatever characters of some classes come, all of them
+// are taken. A pattern such as `^.{1,200}$` has a state for each length, and none leads back to itself; but most of a
+// vocabulary's tokens are free there, too.
+//
+// Use an object from one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "worker/constrain/char_classes.hpp"
+#include "worker/constrain/dfa.hpp"
+
+namespace bulkhead::constrain {
+
+class DfaRuns {
+ public:
+  // Every text of at most `length` characters of these classes is taken. All states on the way, the first included,
+  // accept or none does for at most `alike` characters.
+  struct Free {
+    CharClasses classes = 0;
+    std::uint32_t length = 0;
+    std::uint32_t alike = 0;
+  };
+  // Nobody asks for more characters.
+  static constexpr std::uint32_t kMostLength = 254;
+
+  const Free& from(const Dfa& dfa, std::uint32_t state);
+  std::size_t bytes() const { return bytes_; }
+  void clear();
+
+ private:
+  struct Row {
+    CharClasses taken = 0;  // classes that all lead to state `to`; none if they lead to several
+    std::uint32_t to = kDead;
+    std::optional<Free> free;
+  };
+  Row& row(const Dfa& dfa, std::uint32_t state);
+  Free find(const Dfa& dfa, std::uint32_t state);
+
+  std::unordered_map<const Dfa*, std::vector<std::unique_ptr<Row>>> rows_;
+  const Dfa* last_ = nullptr;  // the automaton of the last question, and its rows
+  std::vector<std::unique_ptr<Row>>* last_rows_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace bulkhead::constrain
