@@ -8,8 +8,6 @@ namespace {
 
 // For so many ids, a mask is as fast as a list.
 constexpr std::size_t kFewIds = 768;
-// Smaller subtrees of the trie are walked byte by byte.
-constexpr std::uint32_t kLeastRun = 4;
 
 std::uint32_t left_of(std::uint32_t bound, std::uint32_t taken) {
   return bound == kUnbounded ? kUnbounded : bound > taken ? bound - taken : 0;
@@ -153,7 +151,7 @@ struct StringTokens::Walk {
   // Adds the tokens of the node's subtree and returns true if all of them are plain and stay inside.
   bool run_on(const Place& place, std::uint32_t node) {
     const TokenTrie& trie = *owner.trie_;
-    if (trie.nodes()[node].subtree < kLeastRun) return false;
+    if (trie.nodes()[node].subtree < TokenTrie::kLeastRun) return false;
     if (!owner.takes_all(*shape.contents, place.state, node)) return false;
     TokenSet& all = group_of(place);
     for (const std::uint32_t id : trie.tokens_of(node))

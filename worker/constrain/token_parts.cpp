@@ -7,8 +7,6 @@
 namespace bulkhead::constrain {
 namespace {
 
-// Smaller subtrees of the trie are walked byte by byte.
-constexpr std::uint32_t kLeastRun = 4;
 // How many tokens of a subtree that is taken as a whole count as much work as a node that is walked.
 constexpr std::size_t kTokensOfNode = 16;
 // From this size on, a subtree has so many children that it pays to ask first which bytes can lead on at all.
@@ -26,7 +24,7 @@ std::size_t TokenMasks::Part::bytes() const {
 }
 
 bool TokenMasks::add_run(std::uint32_t node, ConfigId at, TokenMask& mask) {
-  if (trie_->nodes()[node].subtree < kLeastRun) return false;
+  if (trie_->nodes()[node].subtree < TokenTrie::kLeastRun) return false;
   const CharClasses below = trie_->below(node);
   if ((at != repeats_ || !automaton_.runs_on(at, below)) &&
       !automaton_.stays_in_text(at, below, trie_->height(node)))
@@ -147,7 +145,7 @@ void TokenMasks::derive_below(std::uint32_t node, ConfigId mine, Part& made) {
 }
 
 bool TokenMasks::run_alike(std::uint32_t node, ConfigId mine, ConfigId its) {
-  return trie_->nodes()[node].subtree >= kLeastRun &&
+  return trie_->nodes()[node].subtree >= TokenTrie::kLeastRun &&
          automaton_.at_hole(mine) == automaton_.at_hole(its) &&
          automaton_.runs_on(mine, trie_->below(node)) &&
          automaton_.runs_on(its, trie_->below(node));

@@ -49,6 +49,8 @@ class TokenTrie {
   // Returns the classes of the characters in the node's subtree, without its own byte. A token that does not consist
   // of whole characters from the node on counts as kNoCharacter.
   CharClasses below(std::uint32_t node) const { return below_[node]; }
+  // Subtrees of fewer nodes than this are walked byte by byte, because below() would cost more than it saves.
+  static constexpr std::uint32_t kLeastRun = 4;
   // Returns how many bytes the longest token has below the node, or kHigh for so many or more.
   std::uint32_t height(std::uint32_t node) const { return height_[node]; }
   static constexpr std::uint32_t kHigh = DfaRuns::kMostLength + 1;
