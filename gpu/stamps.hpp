@@ -26,7 +26,9 @@ class Stamps {
   Status init(Device& device, bool wanted);
 
   // Call these around what is recorded into a command buffer. Command buffers beyond kBuffers at once are not timed.
-  static constexpr std::uint32_t kBuffers = 64;
+  // Each slot of steps has up to 88: for each of twelve shapes, for each of these again with adjusted outputs, and for
+  // each set of wishes.
+  static constexpr std::uint32_t kBuffers = 512;
   void begin(VkCommandBuffer commands);
   void end(VkCommandBuffer commands);
   void forget(VkCommandBuffer commands);  // call before the command buffer is freed

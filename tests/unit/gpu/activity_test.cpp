@@ -125,6 +125,24 @@ TEST_F(DeviceActivity, ASubmissionThatIsNotWaitedForIsToldByALaterOne) {
   EXPECT_LE(device().activity().totals().computed, 10u);
 }
 
+// A worker has as many recordings once its requests have asked for everything: for each shape and each set of wishes.
+TEST_F(DeviceActivity, EachOfManyRecordingsIsTold) {
+  const auto ring = *CommandRing::create(device(), {}, true, kTimeoutMs);
+  const Buffer y = *device().allocate(4096, Memory::kDeviceLocal, "y");
+  const auto fill = [&](Recorder& recorder) { recorder.fill(slice(y), 0); };
+  constexpr std::uint32_t kRecordings = 88;
+  device().activity().reset_totals();
+  CommandRing::Ticket last = 0;
+  for (std::uint32_t i = 0; i < kRecordings; ++i) {
+    const auto id = ring->record_variants({fill, fill}, CommandRing::Keep::kAlways);
+    ASSERT_TRUE(id.ok());
+    for (const std::uint32_t variant : {0U, 1U})
+      last = *ring->submit(*id, {}, variant);
+  }
+  ASSERT_TRUE(ring->wait(last).ok());
+  EXPECT_EQ(device().activity().totals().computed, 2 * kRecordings);
+}
+
 // As in decoding: the next submission is queued before the one before it has ended.
 TEST_F(DeviceActivity, EachOfSubmissionsThatRunAheadIsTold) {
   const auto ring = *CommandRing::create(device(), {}, true, kTimeoutMs);
