@@ -307,6 +307,93 @@ TEST_F(StepsInFlight, AdjustmentsComeWhileTheirStepIsComputed) {
   }
 }
 
+// More outputs than the kernels take at once: some without adjustments, some with empty ones, some with a mask or
+// edits. What nothing changes keeps the bits that it has in a step without adjustments.
+TEST_F(StepsInFlight, AdjustmentsOfOthersChangeNoBit) {
+  Options options;
+  options.max_batch = 24;
+  const Loaded model = load(or_builtin("tiny-qwen3-Q4_K_M"), options);
+  ASSERT_NE(model.executor, nullptr);
+  Executor& executor = *model.executor;
+  const std::uint32_t vocabulary = executor.limits().vocabulary;
+  const std::uint32_t count = std::min(executor.limits().max_outputs, 24U);
+  ASSERT_GT(count, 16U);
+  std::vector<std::vector<PageIndex>> tables;
+  for (std::uint32_t s = 0; s < count; ++s)
+    tables.push_back(pages_for(executor, 8, s));
+  const std::vector<std::span<const PageIndex>> sequences(tables.begin(), tables.end());
+  const engine::Choice plain{.temperature = 1, .seed = 3},
+      cut{.temperature = 1, .top_p = 0.8F, .seed = 4},
+      ranked{.temperature = 1, .top_k = 9, .seed = 5};
+  const engine::Choice* const choices[] = {nullptr, &plain, &cut, &ranked};
+  std::vector<std::uint32_t> words((vocabulary + 31) / 32, 0x11111111);
+  std::vector<engine::LogitEdit> list;
+  for (TokenId id = 0; id < vocabulary; id += 3)
+    list.push_back({id, 2, 0, 0});
+  ASSERT_TRUE(executor.reserve_adjustments(list.size() * count).ok());
+  for (const bool logprobs : {false, true}) {
+    std::vector<Column> columns;
+    for (std::uint32_t s = 0; s < count; ++s) {
+      const engine::Choice* const choice = choices[s % 4];
+      Column column{s * 5 + 1, 0, s, choice == nullptr ? Output::kGreedy : Output::kSampled};
+      column.choice = choice;
+      column.logprobs = logprobs && s % 3 != 0 ? 4 : -1;
+      columns.push_back(column);
+    }
+    struct Told {
+      TokenId best;
+      float best_logprob, logprob;
+      std::vector<float> top;
+      bool operator==(const Told&) const = default;
+    };
+    const auto take = [&] {
+      std::vector<Told> told;
+      const auto outputs = executor.wait();
+      EXPECT_TRUE(outputs.ok());
+      if (!outputs.ok()) return told;
+      for (const ColumnOutput& output : *outputs) {
+        Told& one = told.emplace_back(output.best, output.best_logprob, output.logprob);
+        for (const auto& each : output.top) {
+          one.top.push_back(static_cast<float>(each.token));
+          one.top.push_back(each.value);
+        }
+      }
+      return told;
+    };
+    ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+    const std::vector<Told> want = take();
+    // From the third round on all adjustments are empty, where masks of an earlier step still lie.
+    for (int round = 0; round < 4; ++round) {
+      std::vector<engine::Adjustment> adjustments;
+      std::vector<bool> changes(count);
+      for (std::uint32_t s = 0; s < count; ++s) {
+        columns[s].adjusted = s % 5 != 1;
+        columns[s].edited = s % 5 >= 3;
+        if (!columns[s].adjusted) continue;
+        const bool masked = round < 2 && s % 5 == 2, edited = round < 2 && s % 5 == 3;
+        changes[s] = masked || edited;
+        adjustments.emplace_back();
+        if (masked) adjustments.back().mask = words;
+        if (edited) adjustments.back().edits = {list, {}, 1};
+      }
+      ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+      ASSERT_TRUE(executor.choose(adjustments).ok());
+      const std::vector<Told> got = take();
+      ASSERT_EQ(got.size(), want.size());
+      for (std::uint32_t s = 0; s < count; ++s) {
+        if (changes[s] && s % 5 == 2) {
+          EXPECT_EQ(got[s].best % 4, 0U) << "a token that the mask excludes";
+        }
+        if (changes[s]) {
+          EXPECT_EQ(got[s].top, want[s].top) << "log-probabilities are those before the changes";
+          continue;
+        }
+        EXPECT_EQ(got[s], want[s]) << round << ", output " << s;
+      }
+    }
+  }
+}
+
 // Only columns that say so may have edits, because steps of others leave out the kernel for them.
 TEST_F(StepsInFlight, EditsThatWereNotAnnouncedAreRefused) {
   const Loaded model = load(any_model());
