@@ -88,11 +88,12 @@ class CommandRing {
   virtual void drop(RecordingId id) = 0;  // after its last submission has finished
   virtual void drop_all() = 0;
 
-  // Submits recordings on the compute queue, at least one and at most kMostTogether. If `after` is given, the device
-  // first waits until its semaphore reaches its value (see BlitQueue). Recordings run in order, each sees what those
-  // before it wrote, and a recording may be submitted again before it has finished. Recordings that are submitted
-  // together follow each other sooner. Once the host has waited for the ticket, it sees what they wrote to mapped
-  // memory. Error kNotFound: the ring has no recording for one of the ids, and has submitted nothing.
+  // Submits different recordings on the compute queue, at least one and at most kMostTogether. If `after` is given, the
+  // device first waits until its semaphore reaches its value (see BlitQueue). Recordings run in order, and each sees
+  // what those before it wrote. A recording may be submitted again before it has finished, but a ring that times its
+  // submissions (track_statistics) may wait until it has. Recordings that are submitted together follow each other
+  // sooner. Once the host has waited for the ticket, it sees what they wrote to mapped memory. Error kNotFound: the
+  // ring has no recording for one of the ids, and has submitted nothing.
   using Ticket = std::uint64_t;
   struct After {
     VkSemaphore semaphore = VK_NULL_HANDLE;  // timeline

@@ -67,7 +67,7 @@ Result<std::string> memory_text(const model::GgufFile& file, const model::ModelG
   if (need.states > 0)
     out += "  states           " + in_mib(need.states) + " for running sequences and saved ones\n";
   out += "  working memory   " + in_mib(need.transient) + ", and up to " +
-         in_mib(need.host_logits) + " of the host's where it chooses tokens\n";
+         in_mib(need.host_logits) + " of the host's for masks and where it chooses tokens\n";
   if (batch.most == batch.least) return out;
   const std::string least_batch = std::to_string(batch.least);
   out += "engine.max_batch: 0 becomes " + std::to_string(batch.most) + " on a GPU of " +
