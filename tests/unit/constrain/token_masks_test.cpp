@@ -86,6 +86,10 @@ std::vector<std::string> vocabulary() {
                            "\xED\xA0\x80",
                            "\xED\x9F\xBF",
                            "\xF4\x90\x80\x80",
+                           "\x01\xE0\x9F\xBF",
+                           "\x02\xED\xA0\x80",
+                           "\x03\xF0\x8F\x80\x80",
+                           "\x04\xF4\x90\x80\x80",
                            "\xFFmark"})
     pieces.emplace_back(text);
   return pieces;
