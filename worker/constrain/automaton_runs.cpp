@@ -118,6 +118,7 @@ std::bitset<256> Automaton::takes(ConfigId config) const {
       if (range.high <= most) continue;
       for (std::size_t byte = 0xC2; byte <= 0xF4; ++byte)
         out.set(byte);
+      break;  // the other ranges are still higher
     }
   }
   return out;
