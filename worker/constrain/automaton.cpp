@@ -56,7 +56,6 @@ ConfigId Automaton::intern(std::vector<Item> items) {
     others = others || item.frame.node != kAcceptNode;
   }
   made.only_end = made.accepting && !others;
-  made.text = is_text(items);
   made.items = std::move(items);
   bytes_ += sizeof(Config) + made.items.size() * sizeof(Item) + 64;
   by_hash_.emplace(hash, id);

@@ -70,11 +70,8 @@ class Automaton {
   // Returns whether every text of characters of these classes leads back to this configuration. Where it can't tell
   // with little work, it returns false. Like a step, the answer costs the same whatever is remembered.
   bool runs_on(ConfigId config, CharClasses classes);
-  // Returns whether the configuration is a text alone, or the text and the hole.
-  bool in_text(ConfigId config) const { return configs_[config].text; }
-  // Returns whether every text of at most `length` characters of these classes leads to a configuration that is
-  // in_text, too, and is at_hole as this one is. False if it can't tell.
-  bool stays_in_text(ConfigId config, CharClasses classes, std::uint32_t length);
+  // Returns whether one of the configuration's texts takes every text of at most `length` characters of these classes.
+  bool takes_freely(ConfigId config, CharClasses classes, std::uint32_t length);
   // Returns the bytes that may lead on from here, and perhaps more bytes.
   std::bitset<256> takes(ConfigId config) const;
 
@@ -104,11 +101,10 @@ class Automaton {
     // Which classes lead back here, as far as the walk `runs_walk` has asked.
     CharClasses runs = 0, runs_asked = 0;
     std::uint16_t runs_walk = 0;
-    bool accepting = false, only_end = false, hole = false, text = false;
+    bool accepting = false, only_end = false, hole = false;
   };
   struct Pending;
 
-  bool is_text(const std::vector<Item>& items) const;
   // Returns whether the item takes all characters of the class alike, or none.
   bool takes_alike(const Item& item, const CharClass& all) const;
   bool leads_back(ConfigId config, const CharClass& all);

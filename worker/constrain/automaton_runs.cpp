@@ -74,26 +74,13 @@ bool Automaton::runs_on(ConfigId config, CharClasses classes) {
   return true;
 }
 
-bool Automaton::is_text(const std::vector<Item>& items) const {
-  if (items.size() > 2) return false;
-  bool text = false;
-  for (const Item& item : items) {
-    if (item.frame.node == kHoleNode) continue;
-    if (text || item.frame.node >= kHoleNode || item.frame.spelling != 0) return false;
-    text = grammar_->nodes[item.frame.node].kind == NodeKind::kText;
-    if (!text) return false;
-  }
-  return text;
-}
-
-bool Automaton::stays_in_text(ConfigId config, CharClasses classes, std::uint32_t length) {
-  if (!in_text(config)) return false;
+bool Automaton::takes_freely(ConfigId config, CharClasses classes, std::uint32_t length) {
   for (const Item& item : configs_[config].items) {
-    if (item.frame.node == kHoleNode) continue;
-    const Dfa& dfa = *grammar_->automata[grammar_->nodes[item.frame.node].index];
-    // What follows the text depends only on whether it may end here, and is the hole or nothing.
-    const DfaRuns::Free& free = text_runs_.from(dfa, item.frame.state);
-    return (classes & ~free.classes) == 0 && length <= free.alike;
+    if (item.frame.node >= kHoleNode || item.frame.spelling != 0) continue;
+    const Node& node = grammar_->nodes[item.frame.node];
+    if (node.kind != NodeKind::kText) continue;
+    const DfaRuns::Free& free = text_runs_.from(*grammar_->automata[node.index], item.frame.state);
+    if ((classes & ~free.classes) == 0 && length <= free.length) return true;
   }
   return false;
 }

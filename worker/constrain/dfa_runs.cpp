@@ -1,5 +1,9 @@
 #include "worker/constrain/dfa_runs.hpp"
 
+#include <algorithm>
+#include <bit>
+#include <utility>
+
 namespace bulkhead::constrain {
 
 DfaRuns::Row& DfaRuns::row(const Dfa& dfa, std::uint32_t state) {
@@ -12,15 +16,19 @@ DfaRuns::Row& DfaRuns::row(const Dfa& dfa, std::uint32_t state) {
   if (known != nullptr) return *known;
   known = std::make_unique<Row>();
   bytes_ += sizeof(Row);
-  bool one = true;
+  std::vector<std::pair<std::uint32_t, CharClasses>> ways;
   for (std::uint32_t number = 0; number < kNoCharacter; ++number) {
     const std::uint32_t to = reached_alike(dfa.states[state], char_class(number)).value_or(kDead);
     if (to == kDead) continue;
-    one = one && (known->taken == 0 || known->to == to);
-    known->taken |= CharClasses{1} << number;
-    known->to = to;
+    auto way = std::ranges::find(ways, to, &std::pair<std::uint32_t, CharClasses>::first);
+    if (way == ways.end()) way = ways.insert(way, {to, 0});
+    way->second |= CharClasses{1} << number;
   }
-  if (!one) known->taken = 0;
+  for (const auto& [to, taken] : ways) {
+    if (std::popcount(taken) <= std::popcount(known->taken)) continue;
+    known->to = to;
+    known->taken = taken;
+  }
   return *known;
 }
 
@@ -28,13 +36,10 @@ DfaRuns::Free DfaRuns::find(const Dfa& dfa, std::uint32_t state) {
   Free out;
   out.classes = row(dfa, state).taken;
   if (out.classes == 0) return out;
-  bool alike = true;
   for (std::uint32_t at = state; out.length < kMostLength; ++out.length) {
     const Row& known = row(dfa, at);
     if ((out.classes & ~known.taken) != 0) break;
     at = known.to;
-    alike = alike && dfa.states[at].accept == dfa.states[state].accept;
-    if (alike) out.alike = out.length + 1;
   }
   return out;
 }

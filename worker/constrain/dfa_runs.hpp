@@ -18,12 +18,10 @@ namespace bulkhead::constrain {
 
 class DfaRuns {
  public:
-  // Every text of at most `length` characters of these classes is taken. All states on the way, the first included,
-  // accept or none does for at most `alike` characters.
+  // Every text of at most `length` characters of these classes is taken.
   struct Free {
     CharClasses classes = 0;
     std::uint32_t length = 0;
-    std::uint32_t alike = 0;
   };
   // Nobody asks for more characters.
   static constexpr std::uint32_t kMostLength = 254;
@@ -34,7 +32,7 @@ class DfaRuns {
 
  private:
   struct Row {
-    CharClasses taken = 0;  // classes that all lead to state `to`; none if they lead to several
+    CharClasses taken = 0;  // the classes that lead to `to`, the state that most classes lead to
     std::uint32_t to = kDead;
     std::optional<Free> free;
   };

@@ -58,9 +58,7 @@ std::span<const std::uint32_t> TokenMasks::below(const Part& part, unsigned char
 }
 
 bool TokenMasks::leaves_by(const Part& part, unsigned char byte) const {
-  if (!below(part, byte).empty() || (!part.runs.empty() && !trie_->nodes_of(byte).empty()))
-    return true;
-  return part.base != nullptr && leaves_by(*part.base, byte);
+  return !below(part, byte).empty() || (part.base != nullptr && leaves_by(*part.base, byte));
 }
 
 bool TokenMasks::add_through(const Part& part, unsigned char byte, ConfigId next, TokenMask& mask) {
@@ -83,15 +81,6 @@ bool TokenMasks::add_through(const Part& part, unsigned char byte, ConfigId next
     };
     for (const std::uint32_t node : below(from, byte)) {
       if (counts(node) && !add(node)) return false;
-    }
-    if (byte >= 0x80 && byte < 0xC0) return true;  // such a node begins no character
-    gap = without.begin();
-    auto run = from.runs.begin();
-    for (const std::uint32_t node : trie_->nodes_of(byte)) {
-      while (run != from.runs.end() && run->second <= node)
-        ++run;
-      if (run == from.runs.end()) break;
-      if (node >= run->first && counts(node) && !add(node)) return false;
     }
     return true;
   };

@@ -61,17 +61,14 @@ class TokenMasks {
   struct Part {
     TokenSet tokens;  // those that stay in the frame, and those that end where they leave it
     // The nodes of the trie below the places where tokens leave the frame, by byte and then by number: few bytes lead
-    // on from there.
+    // on from there. Where all tokens stay in the frame, the places are left out: there is nothing to add.
     std::vector<std::uint32_t> below;
-    // In these runs, the same holds for all nodes that begin a character. In a free text, they are almost all nodes of
-    // the vocabulary. Rising.
-    std::vector<Run> runs;
-    // If not null: the nodes of that part's `below` and `runs` count, too, unless they are in `without` (rising).
+    // If not null: the nodes of that part's `below` count, too, unless they are in `without` (rising).
     const Part* base = nullptr;
     std::vector<Run> without;
     std::uint64_t cost = 0;
 
-    bool leaves() const { return !below.empty() || !runs.empty() || base != nullptr; }
+    bool leaves() const { return !below.empty() || base != nullptr; }
     std::size_t bytes() const;
   };
   struct Beyond {
@@ -99,8 +96,10 @@ class TokenMasks {
   // the walk returns to the hole. Gives up beyond the limit.
   void walk(std::uint32_t node, ConfigId at, TokenMask& mask, Part* exits);
   void walk_below(std::uint32_t node, ConfigId at, TokenMask& mask);
-  // Adds the tokens of the subtree and returns true if all of them lead from configuration `at` back to it, or stay in
-  // its text.
+  // Returns whether configuration `at` surely takes all tokens of the subtree. `repeats`: a character was just seen to
+  // lead back to it, so it pays to ask which characters do.
+  bool takes_all(std::uint32_t node, ConfigId at, bool repeats);
+  // If so, adds them.
   bool add_run(std::uint32_t node, ConfigId at, TokenMask& mask);
   void add_exits_below(std::uint32_t node, Part& part);
   const Part& part(Frame frame);
@@ -108,8 +107,6 @@ class TokenMasks {
   bool base_of(const Frame& frame, Frame& base);
   // Makes a part out of its base: walks the trie only where the two differ.
   void derive(const Frame& frame, const Frame& base, Part& made);
-  // Returns whether the subtree's characters lead both configurations, which differ, back to themselves.
-  bool run_alike(std::uint32_t node, ConfigId mine, ConfigId its);
   void derive_below(std::uint32_t node, ConfigId mine, Part& made);
   NodeId shared_leaf(NodeId leaf);
   void forget_parts();
@@ -129,8 +126,7 @@ class TokenMasks {
   std::uint64_t most_;       // limit of tally_
   std::uint64_t tally_ = 0;  // work for the present mask, in nodes of the trie
   std::uint64_t nodes_walked_ = 0;
-  // The configuration that a character was last seen to lead back to itself, in this walk. Then it pays to ask which
-  // characters do.
+  // The configuration that a character was last seen to lead back to itself, in this walk.
   ConfigId repeats_ = kNowhere;
 };
 

@@ -20,15 +20,18 @@ constexpr unsigned char kUsual[] = {'e', ' ', '0'};
 
 std::size_t TokenMasks::Part::bytes() const {
   return sizeof(Part) + tokens.bytes() + below.capacity() * sizeof(below[0]) +
-         (runs.capacity() + without.capacity()) * sizeof(Run);
+         without.capacity() * sizeof(Run);
+}
+
+bool TokenMasks::takes_all(std::uint32_t node, ConfigId at, bool repeats) {
+  if (at == kNowhere || trie_->nodes()[node].subtree < TokenTrie::kLeastRun) return false;
+  const CharClasses below = trie_->below(node);
+  return automaton_.takes_freely(at, below, trie_->height(node)) ||
+         (repeats && automaton_.runs_on(at, below));
 }
 
 bool TokenMasks::add_run(std::uint32_t node, ConfigId at, TokenMask& mask) {
-  if (trie_->nodes()[node].subtree < TokenTrie::kLeastRun) return false;
-  const CharClasses below = trie_->below(node);
-  if ((at != repeats_ || !automaton_.runs_on(at, below)) &&
-      !automaton_.stays_in_text(at, below, trie_->height(node)))
-    return false;
+  if (!takes_all(node, at, at == repeats_)) return false;
   const std::span<const std::uint32_t> tokens = trie_->tokens_of(node);
   for (const std::uint32_t id : tokens)
     mask[id / 32] |= 1U << (id % 32);
@@ -85,11 +88,7 @@ void TokenMasks::walk(std::uint32_t top, ConfigId at, TokenMask& mask, Part* exi
     if (next == from) repeats_ = next;
     const bool run = next != kNowhere && add_run(node, next, mask);
     const bool leaves = exits != nullptr && next != kNowhere && automaton_.at_hole(next);
-    if (leaves && run) {
-      exits->runs.emplace_back(node + 1, node + nodes[node].subtree);
-    } else if (leaves) {
-      add_exits_below(node, *exits);
-    }
+    if (leaves && !run) add_exits_below(node, *exits);
     if (!count(before)) return;
     if (next == kNowhere || run) {
       node += nodes[node].subtree;
@@ -144,13 +143,6 @@ void TokenMasks::derive_below(std::uint32_t node, ConfigId mine, Part& made) {
   if (trie_->nodes()[node].subtree > 1) walk(node, mine, scratch_, &made);
 }
 
-bool TokenMasks::run_alike(std::uint32_t node, ConfigId mine, ConfigId its) {
-  return trie_->nodes()[node].subtree >= TokenTrie::kLeastRun &&
-         automaton_.at_hole(mine) == automaton_.at_hole(its) &&
-         automaton_.runs_on(mine, trie_->below(node)) &&
-         automaton_.runs_on(its, trie_->below(node));
-}
-
 void TokenMasks::derive(const Frame& frame, const Frame& base, Part& made) {
   const std::vector<TokenTrie::Node>& nodes = trie_->nodes();
   made.base->tokens.add_to(scratch_);
@@ -171,11 +163,9 @@ void TokenMasks::derive(const Frame& frame, const Frame& base, Part& made) {
     while (open.back().end <= node)
       open.pop_back();
     const Open& at = open.back();
-    const bool exit = automaton_.at_hole(at.mine);
-    if (exit != automaton_.at_hole(at.its)) {
-      made.without.emplace_back(node, node + 1);
-      if (exit) made.below.push_back(node);
-    }
+    // The base may lack a place where it takes all tokens, so each part has its own places where they differ.
+    if (automaton_.at_hole(at.its)) made.without.emplace_back(node, node + 1);
+    if (automaton_.at_hole(at.mine)) made.below.push_back(node);
     if (at.wide && !at.takes[nodes[node].byte]) {
       node += nodes[node].subtree;
       continue;
@@ -184,8 +174,8 @@ void TokenMasks::derive(const Frame& frame, const Frame& base, Part& made) {
     ++nodes_walked_;
     const ConfigId mine = automaton_.step(at.mine, nodes[node].byte);
     const ConfigId its = automaton_.step(at.its, nodes[node].byte);
-    const bool same =
-        mine == its || (mine == at.mine && its == at.its && run_alike(node, mine, its));
+    const bool same = mine == its || (takes_all(node, mine, mine == at.mine) &&
+                                      takes_all(node, its, its == at.its));
     if (!same && mine == kNowhere) {
       const std::span<const std::uint32_t> tokens = trie_->tokens_of(node);
       for (const std::uint32_t id : tokens)

@@ -40,7 +40,6 @@ TokenTrie::TokenTrie(const std::vector<std::string_view>& pieces)
   find_plain(pieces);
   find_special();
   find_below();
-  sort_by_byte();
 }
 
 void TokenTrie::add_nodes(const std::vector<std::string_view>& pieces) {
@@ -137,26 +136,11 @@ void TokenTrie::find_below() {
   }
 }
 
-void TokenTrie::sort_by_byte() {
-  for (std::size_t node = 1; node < nodes_.size(); ++node)
-    ++byte_begin_[nodes_[node].byte + 1U];
-  for (std::size_t byte = 0; byte < 256; ++byte)
-    byte_begin_[byte + 1] += byte_begin_[byte];
-  by_byte_.resize(nodes_.size() - 1);
-  auto next = byte_begin_;
-  for (std::uint32_t node = 1; node < nodes_.size(); ++node)
-    by_byte_[next[nodes_[node].byte]++] = node;
-}
-
 std::span<const std::uint32_t> TokenTrie::tokens_of(std::uint32_t node) const {
   const std::uint32_t behind = node + nodes_[node].subtree;
   const std::size_t begin = nodes_[node].first_token;
   const std::size_t end = behind < nodes_.size() ? nodes_[behind].first_token : ids_.size();
   return std::span(ids_).subspan(begin, end - begin);
-}
-
-std::span<const std::uint32_t> TokenTrie::nodes_of(unsigned char byte) const {
-  return std::span(by_byte_).subspan(byte_begin_[byte], byte_begin_[byte + 1U] - byte_begin_[byte]);
 }
 
 void TokenTrie::add_plain(std::uint32_t most, TokenMask& mask) const {

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -56,8 +55,6 @@ class TokenTrie {
   static constexpr std::uint32_t kHigh = DfaRuns::kMostLength + 1;
   // Returns the tokens of the node's subtree, including its own.
   std::span<const std::uint32_t> tokens_of(std::uint32_t node) const;
-  // Returns the nodes with this byte, in rising order.
-  std::span<const std::uint32_t> nodes_of(unsigned char byte) const;
 
   // The plain tokens: they consist of whole characters that need no escape in a JSON string. The next function
   // returns the nodes of the other tokens: apart from the root's children, `special` says which subtrees have any.
@@ -74,15 +71,12 @@ class TokenTrie {
   // The same as below() if `left` more bytes end the node's character, the first of them in [low, high].
   CharClasses below_part(std::uint32_t node, std::uint32_t left, unsigned char low,
                          unsigned char high) const;
-  void sort_by_byte();
 
   std::vector<Node> nodes_;
   std::vector<std::uint32_t> ids_;
   std::vector<bool> special_;
   std::vector<CharClasses> below_;
   std::vector<std::uint8_t> height_;
-  std::vector<std::uint32_t> by_byte_;              // all nodes but the root, by byte
-  std::array<std::uint32_t, 257> byte_begin_ = {};  // where each byte's nodes begin in by_byte_
   TokenMask plain_;
   std::vector<TokenMask> plain_up_to_;  // by number of characters, for small numbers
   // The longer plain tokens with their number of characters, sorted by it.
