@@ -83,14 +83,21 @@ Result<std::uint32_t> count_of(const Json& value, const char* keyword) {
   return static_cast<std::uint32_t>(std::min(number, kMost));
 }
 
+// Returns whether a text may end everywhere, and may also go on everywhere. Then its length needs no more than a count.
+bool ends_at_any_length(const Dfa& dfa) {
+  return std::ranges::all_of(
+      dfa.states, [](const Dfa::State& state) { return state.accept && !state.ranges.empty(); });
+}
+
 Result<StringShape> with_lengths(DfaPtr contents, std::uint32_t min, std::uint32_t max) {
   StringShape shape;
   shape.min = min;
   shape.max = max;
-  if (contents != any_text() && (min > 0 || max != kUnbounded)) {
+  // Where the automaton and the counts are enough, nothing else is needed.
+  const bool enough =
+      contents == any_text() || contents->empty() || (min <= max && ends_at_any_length(*contents));
+  if (!enough && (min > 0 || max != kUnbounded)) {
     BULKHEAD_TRY(shape.lengths, Lengths::of(*contents, max));
-    // Most patterns imply bounds on the length; then the automaton alone is enough.
-    if (contents->empty()) shape.lengths.reset();
   }
   shape.contents = std::move(contents);
   return shape;

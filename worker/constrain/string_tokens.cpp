@@ -62,8 +62,10 @@ struct StringTokens::Walk {
     std::uint32_t end = 0;  // of the subtree
     std::uint32_t state = 0;
     std::uint32_t characters = 0;
+    std::uint32_t begun = 0;  // bytes on the way that begin a character; an escape has several
     Spelling spelling = kInside;
-    std::array<std::pair<char32_t, char32_t>, 3> ranges = {};  // ranges of the character that has begun
+    std::array<std::pair<char32_t, char32_t>, 3> ranges =
+        {};  // ranges of the character that has begun
     std::uint32_t range_count = 0;
   };
 
@@ -71,9 +73,11 @@ struct StringTokens::Walk {
   const StringShape& shape;
   Inside& out;
   const bool bounded = is_bounded(shape);
-  // All tokens that end between two characters share a group, so a subtree can be taken as a whole.
-  const bool one_group = !bounded && !shape.lengths;
   std::unordered_map<std::uint64_t, std::size_t> groups = {};
+  // The groups, plus one, of tokens that end between two characters in state `near_state`: by small numbers of
+  // characters.
+  std::array<std::size_t, 64> near = {};
+  std::uint32_t near_state = kDead;
   std::unordered_map<std::uint32_t, std::size_t> exits = {};
 
   // Returns false if the byte is not allowed, or closes the string.
@@ -125,7 +129,7 @@ struct StringTokens::Walk {
     out.exits[known->second].nodes.push_back(node);
   }
 
-  TokenSet& group_of(const Place& place) {
+  std::size_t group_of(const Place& place) {
     const bool partial = place.spelling != kInside;
     const std::uint32_t characters = bounded ? place.characters : 0;
     const std::uint32_t state = shape.lengths ? place.state : 0;
@@ -141,21 +145,41 @@ struct StringTokens::Walk {
       if (partial && shape.lengths)
         made.ranges.assign(place.ranges.begin(), place.ranges.begin() + place.range_count);
     }
-    return out.groups[known->second].tokens;
+    return known->second;
   }
 
-  void add(TokenSet& to, std::uint32_t id) const {
-    if (!out.plain || !allows(owner.trie_->plain(), id)) to.add(id, owner.trie_->words());
+  void add(std::size_t group, std::uint32_t id) const {
+    if (!out.plain || !allows(owner.trie_->plain(), id))
+      out.groups[group].tokens.add(id, owner.trie_->words());
   }
 
-  // Adds the tokens of the node's subtree and returns true if all of them are plain and stay inside.
+  // The same as group_of() for a place between two characters.
+  std::size_t group_near(const Place& place) {
+    const std::uint32_t characters = bounded ? place.characters : 0;
+    const std::uint32_t state = shape.lengths ? place.state : 0;
+    if (near_state != state) near.fill(0);
+    near_state = state;
+    if (characters >= near.size()) return group_of(place);
+    if (near[characters] == 0) near[characters] = group_of(place) + 1;
+    return near[characters] - 1;
+  }
+
+  // Adds the tokens of the node's subtree and returns true if all of them are plain and stay inside. If the shape's
+  // lengths depend on the state, they must also lead back to it.
   bool run_on(const Place& place, std::uint32_t node) {
     const TokenTrie& trie = *owner.trie_;
     if (trie.nodes()[node].subtree < TokenTrie::kLeastRun) return false;
-    if (!owner.takes_all(*shape.contents, place.state, node)) return false;
-    TokenSet& all = group_of(place);
-    for (const std::uint32_t id : trie.tokens_of(node))
-      add(all, id);
+    if (!owner.takes_all(*shape.contents, place.state, node, shape.lengths.has_value()))
+      return false;
+    Place end = place;
+    std::size_t group = group_near(place);
+    for (const std::uint32_t id : trie.tokens_of(node)) {
+      if (bounded) {
+        end.characters = place.characters + trie.characters(id) - place.begun;
+        group = group_near(end);
+      }
+      add(group, id);
+    }
     return true;
   }
 
@@ -180,12 +204,13 @@ struct StringTokens::Walk {
       const TokenTrie::Node& at = nodes[node];
       Place next = open.back();
       next.end = node + at.subtree;
+      next.begun += (at.byte & 0xC0) != 0x80 ? 1 : 0;
       const bool skipped = out.plain && !trie.has_special(node);
       if (skipped || !step(next, node, at.byte)) {
         node = next.end;
         continue;
       }
-      if (one_group && next.spelling == kInside && run_on(next, node)) {
+      if (next.spelling == kInside && run_on(next, node)) {
         node = next.end;
         continue;
       }
@@ -210,7 +235,7 @@ const StringTokens::AsciiSteps& StringTokens::ascii_steps(const Dfa& dfa, std::u
   return *made;
 }
 
-bool StringTokens::takes_all(const Dfa& dfa, std::uint32_t state, std::uint32_t node) {
+bool StringTokens::takes_all(const Dfa& dfa, std::uint32_t state, std::uint32_t node, bool back) {
   static const CharClasses plain = [] {
     CharClasses out = ~(CharClasses{1} << kNoCharacter);
     for (unsigned char byte = 0; byte < 0x20; ++byte)
@@ -228,6 +253,7 @@ bool StringTokens::takes_all(const Dfa& dfa, std::uint32_t state, std::uint32_t 
   }
   if (!known[state]) known[state] = loops(dfa, state);
   if ((below & ~*known[state]) == 0) return true;
+  if (back) return false;
   const DfaRuns::Free& free = runs_.from(dfa, state);
   return (below & ~free.classes) == 0 && trie_->height(node) <= free.length;
 }

@@ -77,8 +77,9 @@ class StringTokens {
   struct Walk;
   using AsciiSteps = std::array<std::uint32_t, 128>;
   const AsciiSteps& ascii_steps(const Dfa& dfa, std::uint32_t state);
-  // Returns whether the automaton takes everything below the node, and it is all plain characters.
-  bool takes_all(const Dfa& dfa, std::uint32_t state, std::uint32_t node);
+  // Returns whether the automaton takes everything below the node, and it is all plain characters. `back`: and whether
+  // it all leads back to the state.
+  bool takes_all(const Dfa& dfa, std::uint32_t state, std::uint32_t node, bool back);
 
   std::shared_ptr<const TokenTrie> trie_;
   // The key: the contents (and the shape, if it has lengths), the quoting, whether the string is bounded, the state

@@ -6,9 +6,9 @@
 // Inside strings the parts come from string_tokens.hpp; they do not depend on what surrounds the string or on its
 // length so far.
 //
-// Three things keep the walks short (token_parts.cpp): a subtree whose characters all lead a configuration back to
-// itself is taken as a whole; a part says only how it differs from the part of the frame that most characters lead to;
-// and leaves with the same automaton share their parts.
+// Three things keep the walks short (token_parts.cpp): a subtree whose tokens all stay in a text is taken as a whole;
+// a part says only how it differs from the part of the frame that most characters lead to; and leaves with the same
+// automaton share their parts.
 //
 // The work for a mask is counted as if nothing were remembered, so the limit is exceeded either always or never.
 //

@@ -75,10 +75,12 @@ void TokenTrie::add_nodes(const std::vector<std::string_view>& pieces) {
 void TokenTrie::find_plain(const std::vector<std::string_view>& pieces) {
   plain_.assign(words(), 0);
   std::vector<std::pair<std::uint32_t, std::uint32_t>> by_length;
+  characters_.assign(pieces.size(), 0);
   for (const std::uint32_t id : ids_) {
+    characters_[id] = static_cast<std::uint16_t>(characters_of(pieces[id]));
     if (!is_plain(pieces[id])) continue;
     plain_[id / 32] |= 1U << (id % 32);
-    by_length.emplace_back(characters_of(pieces[id]), id);
+    by_length.emplace_back(characters_[id], id);
   }
   std::sort(by_length.begin(), by_length.end());
   TokenMask up_to(words(), 0);

@@ -62,6 +62,8 @@ class TokenTrie {
   // Adds the plain tokens of at most `most_characters` characters.
   void add_plain(std::uint32_t most_characters, TokenMask& mask) const;
   bool has_special(std::uint32_t node) const { return special_[node]; }
+  // Returns how many bytes of the token begin a character.
+  std::uint32_t characters(std::uint32_t id) const { return characters_[id]; }
 
  private:
   void add_nodes(const std::vector<std::string_view>& pieces);
@@ -75,6 +77,7 @@ class TokenTrie {
   std::vector<Node> nodes_;
   std::vector<std::uint32_t> ids_;
   std::vector<bool> special_;
+  std::vector<std::uint16_t> characters_;  // by id; tokens are shorter than 64 KiB
   std::vector<CharClasses> below_;
   std::vector<std::uint8_t> height_;
   TokenMask plain_;

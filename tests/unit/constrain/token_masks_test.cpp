@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "worker/constrain/constraint.hpp"
+#include "worker/constrain/regex.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/tokenizer.hpp"
 
@@ -213,17 +214,28 @@ TEST(TokenMasks, OfBoundedTextsDoNotWalkTheVocabulary) {
   const Words words(many_words());
   const auto compiled = compile_regex("[^<]{0,200}");
   ASSERT_TRUE(compiled.ok()) << compiled.error().message();
-  TokenMasks masks(compiled->grammar, words.trie, {words.end});
-  ConfigId at = masks.start();
-  for (int i = 0; i < 200; ++i) {
-    const TokenMask* mask = masks.mask(at);
-    ASSERT_NE(mask, nullptr);
-    EXPECT_EQ(allows(*mask, 0), i <= 196);
-    // At the very end, the tokens that are too long must be looked at.
-    if (i < 196) {
-      EXPECT_LT(masks.last_work(), 800U) << i;
+  // The same as a call's argument, between tags.
+  Grammar tagged;
+  tagged.root = tagged.add_rule();
+  const auto texts =
+      intersect(*regex_automaton("[^]{0,200}", Match::kWhole), *texts_without("\n</v>"));
+  ASSERT_TRUE(texts.ok()) << texts.error().message();
+  tagged.rules[tagged.root] =
+      tagged.leaf(NodeKind::kText, *texts, tagged.bytes("\n</v>", tagged.add(Node{})));
+  ASSERT_TRUE(tagged.finish().ok());
+  for (const auto& grammar : {compiled->grammar, std::make_shared<const Grammar>(tagged)}) {
+    TokenMasks masks(grammar, words.trie, {words.end});
+    ConfigId at = masks.start();
+    for (int i = 0; i < 200; ++i) {
+      const TokenMask* mask = masks.mask(at);
+      ASSERT_NE(mask, nullptr);
+      EXPECT_EQ(allows(*mask, 0), i <= 196);
+      // At the very end, the tokens that are too long must be looked at.
+      if (i < 196) {
+        EXPECT_LT(masks.last_work(), 800U) << i;
+      }
+      at = masks.advance(at, "a");
     }
-    at = masks.advance(at, "a");
   }
 }
 
@@ -269,6 +281,11 @@ TEST(TokenMasks, AreWhatTheirTokensBytesSay) {
           R"({"type": "string", "pattern": "^(ab)*$", "minLength": 5, "maxLength": 8})",
           R"({"type": "string", "pattern": "[\u4e00-\u9fff\ud83d\ude00]{2}$", "maxLength": 5})",
           R"({"type": "string", "format": "date"})",
+          R"({"type": "string", "pattern": "^[^<>]*$", "minLength": 2, "maxLength": 9})",
+          R"({"type": "string", "pattern": "^[^<>]*$", "minLength": 3})",
+          R"({"type": "string", "pattern": "^[a-z ]+$", "maxLength": 6})",
+          R"({"type": "string", "format": "hostname", "maxLength": 12})",
+          R"({"type": "string", "format": "email"})",
           R"({"type": "array", "items": {"type": "string", "maxLength": 2}, "maxItems": 3})",
           R"({"type": "object", "properties": {"a": {"type": "string", "minLength": 1, "maxLength": 3},
                "b": {"enum": ["x", "y\"z", 7]}}, "additionalProperties": {"type": "integer"}})",
