@@ -139,6 +139,12 @@ std::string free_expression(Source& from) {
   static const char* const kBefore[] = {"x", "[^x<]", "[a-f]", "", "[^a]", "0", "<"};
   static const char* const kBehind[] = {"", "", ";", "[0-9]", "<", "e"};
   std::string out;
+  if (from.one_in(2)) {
+    // Most characters begin the second way, and one begins the first or none.
+    const std::string one = from.of(std::vector<const char*>{"a", "0", "x"});
+    const std::string first = one + from.of(kFree) + from.of(kBehind) + "|";
+    return (from.one_in(3) ? "" : first) + "[^" + one + "<]" + from.of(kFree) + from.of(kBehind);
+  }
   for (std::size_t ways = 1 + from.below(3); ways > 0; --ways) {
     out += std::string(from.of(kBefore)) + from.of(kFree) + from.of(kBehind);
     if (ways > 1) out += "|";
@@ -311,7 +317,7 @@ Made tagged(Source& from) {
   const auto without = texts_without(made.behind == "\xFFmark" ? "</v>" : made.behind);
   NodeId at = grammar.add(Node{});
   for (std::size_t left = 1 + from.below(3); left > 0; --left) {
-    const std::string text = from.one_in(3) ? expression(from, 1) : free_expression(from);
+    const std::string text = from.one_in(4) ? expression(from, 1) : free_expression(from);
     made.text = "\"" + text + "\" " + made.behind + " " + made.text;
     Result<DfaPtr> contents =
         regex_automaton(text, from.one_in(3) ? Match::kAnywhere : Match::kWhole);
@@ -320,16 +326,17 @@ Made tagged(Source& from) {
     if (contents.ok() && !from.one_in(3)) contents = intersect(*contents, *without);
     if (!contents.ok()) return made;
     const NodeId behind = at;
-    at = grammar.leaf(NodeKind::kText, *contents, grammar.bytes(made.behind, at));
-    if (from.one_in(2)) at = grammar.add(Node{.kind = NodeKind::kSplit, .branches = {at, behind}});
-    // Two texts at the same place, each in a rule of its own.
-    if (from.one_in(2)) {
-      const RuleId rule = grammar.add_rule();
-      grammar.rules[rule] = grammar.leaf(NodeKind::kText, *contents, grammar.add(Node{}));
-      const NodeId other =
-          grammar.add(Node{NodeKind::kCall, grammar.bytes("<o>", behind), rule, 0, 0, {}});
-      at = grammar.add(Node{.kind = NodeKind::kSplit, .branches = {at, other}});
-    }
+    const RuleId rule = grammar.add_rule();
+    grammar.rules[rule] = grammar.leaf(NodeKind::kText, *contents, grammar.add(Node{}));
+    const NodeId closed = grammar.bytes(made.behind, behind);
+    at = from.one_in(4) ? grammar.leaf(NodeKind::kText, *contents, closed)
+                        : grammar.add(NodeKind::kCall, rule, closed);
+    // The text may be missing, or another may begin at the same place.
+    std::vector<NodeId> ways = {at};
+    if (from.one_in(3)) ways.push_back(behind);
+    if (from.one_in(3))
+      ways.push_back(grammar.add(NodeKind::kCall, rule, grammar.bytes("<o>", behind)));
+    at = grammar.add(Node{.kind = NodeKind::kSplit, .branches = ways});
   }
   grammar.root = grammar.add_rule();
   grammar.rules[grammar.root] = at;

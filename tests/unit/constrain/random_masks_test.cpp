@@ -63,8 +63,8 @@ std::vector<std::string> vocabulary(Source& from, const Made& made, bool all_byt
   for (int i = 0; i < 80; ++i)
     pieces.push_back(from.word(5));
   // All words of few letters: whole subtrees of the trie.
-  std::vector<std::string> texts,
-      few = {"e", from.letter(), from.of(std::vector<const char*>{"<", "a", "\"", "\n", "0"})};
+  std::vector<std::string> texts, few = {"e", from.of(std::vector<const char*>{"a", "0", "x"}),
+                                         from.one_in(2) ? "<" : from.letter()};
   for (int i = 0; i < 3; ++i)
     texts.push_back(sample(from, made.grammar));
   const std::string behind =

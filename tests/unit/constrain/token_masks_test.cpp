@@ -209,21 +209,31 @@ TEST(TokenMasks, OfFreeTextsDoNotWalkTheVocabulary) {
   }
 }
 
+// Returns the grammar of the texts that match the expression and do not contain the tag, which follows them.
+std::shared_ptr<const Grammar> before_a_tag(std::string_view expression, std::string_view tag) {
+  Grammar made;
+  const auto matching = regex_automaton(expression, Match::kWhole);
+  const auto without = texts_without(tag);
+  if (!matching.ok() || !without.ok()) return nullptr;
+  const auto texts = intersect(*matching, *without);
+  if (!texts.ok()) return nullptr;
+  const NodeId end = made.add(Node{});
+  const RuleId text = made.add_rule();
+  made.rules[text] = made.leaf(NodeKind::kText, *texts, end);
+  made.root = made.add_rule();
+  made.rules[made.root] = made.add(NodeKind::kCall, text, made.bytes(tag, end));
+  return made.finish().ok() ? std::make_shared<const Grammar>(std::move(made)) : nullptr;
+}
+
 // A text of bounded length has a state for each length, and none leads back to itself.
 TEST(TokenMasks, OfBoundedTextsDoNotWalkTheVocabulary) {
   const Words words(many_words());
   const auto compiled = compile_regex("[^<]{0,200}");
   ASSERT_TRUE(compiled.ok()) << compiled.error().message();
   // The same as a call's argument, between tags.
-  Grammar tagged;
-  tagged.root = tagged.add_rule();
-  const auto texts =
-      intersect(*regex_automaton("[^]{0,200}", Match::kWhole), *texts_without("\n</v>"));
-  ASSERT_TRUE(texts.ok()) << texts.error().message();
-  tagged.rules[tagged.root] =
-      tagged.leaf(NodeKind::kText, *texts, tagged.bytes("\n</v>", tagged.add(Node{})));
-  ASSERT_TRUE(tagged.finish().ok());
-  for (const auto& grammar : {compiled->grammar, std::make_shared<const Grammar>(tagged)}) {
+  const auto tagged = before_a_tag("[^]{0,200}", "\n</v>");
+  ASSERT_NE(tagged, nullptr);
+  for (const auto& grammar : {compiled->grammar, tagged}) {
     TokenMasks masks(grammar, words.trie, {words.end});
     ConfigId at = masks.start();
     for (int i = 0; i < 200; ++i) {
@@ -264,6 +274,18 @@ TEST(TokenMasks, OfFreeTextsAreWhatTheirTokensBytesSay) {
                        Strictness::kStrict);
     ASSERT_TRUE(compiled.ok()) << compiled.error().message();
     expect_exact(compiled->grammar, words, 6);
+  }
+}
+
+// Most characters begin one way on, and `a` begins another or none: one may end where the other may not.
+TEST(TokenMasks, OfTextsThatDependOnTheirBeginningAreWhatTheirTokensBytesSay) {
+  const Words words;
+  for (const char* expression : {"a[^<]*|[^a<][^<]*;", "a[^<]*;|[^a<][^<]*", "[^a<][^<]*",
+                                 "a[^<]*|[^a<][^<\\n]*", "a.{2,30}|[^a]*"}) {
+    SCOPED_TRACE(expression);
+    const auto grammar = before_a_tag(expression, "</v>");
+    ASSERT_NE(grammar, nullptr);
+    expect_exact(grammar, words, 6);
   }
 }
 
