@@ -59,6 +59,24 @@ TEST(Schema, LengthsCountCharactersAlsoWithAPattern) {
       passes(R"({"type":"string","pattern":"^a(bc)*$","minLength":2,"maxLength":4})", "\"a\""));
 }
 
+// A byte is refused as soon as no text of an allowed length can follow it.
+TEST(Schema, ATextWithAPatternAndALengthCanAlwaysEnd) {
+  const auto rejected_at = [](const char* schema, const char* text) {
+    const auto compiled = compile_schema(schema, Strictness::kStrict);
+    EXPECT_TRUE(compiled.ok());
+    return check_text(compiled->grammar, text).rejected_at;
+  };
+  EXPECT_EQ(rejected_at(R"({"type":"string","pattern":"^(ab)*$","maxLength":5})", "\"ababa"), 5U);
+  EXPECT_EQ(rejected_at(R"({"type":"string","pattern":"^(a?b?|c{0,9})$","minLength":3})", "\"ab"),
+            1U);
+  EXPECT_EQ(
+      rejected_at(R"({"type":"string","pattern":"^[^<]*$","minLength":2,"maxLength":3})", "\"abcd"),
+      4U);
+  EXPECT_EQ(
+      rejected_at(R"({"type":"string","pattern":"^[^<]*$","minLength":2,"maxLength":3})", "\"a\""),
+      2U);
+}
+
 TEST(Schema, NumbersWithinBoundsAndNoOthers) {
   const std::string range = R"({"type":"integer","minimum":-12,"maximum":1000000007})";
   for (const char* good : {"-12", "0", "7", "1000000007", "999999999"})
