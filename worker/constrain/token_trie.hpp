@@ -29,7 +29,7 @@ inline bool allows(const TokenMask& mask, std::uint32_t token) {
 class TokenTrie {
  public:
   struct Node {
-    std::uint32_t subtree = 1;                  // the nodes in its subtree, including itself
+    std::uint32_t subtree = 1;  // the nodes in its subtree, including itself
     // Its tokens are [first_token, first_token + tokens) of ids(); those of its subtree follow them.
     std::uint32_t first_token = 0, tokens = 0;
     unsigned char byte = 0;
