@@ -12,7 +12,7 @@
 namespace bulkhead::constrain {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 // Letters of which tokens and literals are made. `e`, the blank and `0` are the characters that masks try first.
 const char* const kLetters[] = {"a",
