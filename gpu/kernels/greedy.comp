@@ -127,8 +127,8 @@ void choose(uint output_index, bool masked) {
   }
 }
 
-// Loads the part of an output's mask that belongs to the workgroup's chunk. Returns whether it has a mask. Masks are in
-// the host's memory, so nothing is loaded twice, and no load waits for another one.
+// Loads the words of an output's mask for the tokens of the workgroup's chunk. Returns false if the output has no mask.
+// Masks lie in the host's memory, so each word is loaded once, and no load waits for another load.
 bool load_mask(uint output_index) {
   if (push.adjustments == 0ul) return false;
   uint place = Quads(push.choices).v[output_index * 2u].x >> kAdjustedShift;

@@ -72,7 +72,7 @@ class Automaton {
   bool runs_on(ConfigId config, CharClasses classes);
   // Returns whether one of the configuration's texts takes every text of at most `length` characters of these classes.
   bool takes_freely(ConfigId config, CharClasses classes, std::uint32_t length);
-  // Returns the bytes that may lead on from here, and perhaps more bytes.
+  // Returns a set that has every byte that leads on from the configuration. It may have other bytes, too.
   std::bitset<256> takes(ConfigId config) const;
 
   const Grammar& grammar() const { return *grammar_; }

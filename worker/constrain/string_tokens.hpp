@@ -77,8 +77,8 @@ class StringTokens {
   struct Walk;
   using AsciiSteps = std::array<std::uint32_t, 128>;
   const AsciiSteps& ascii_steps(const Dfa& dfa, std::uint32_t state);
-  // Returns whether the automaton takes everything below the node, and it is all plain characters. `back`: and whether
-  // it all leads back to the state.
+  // Returns whether all tokens below the node consist of plain characters, and the automaton takes all of them from the
+  // state. If `back` is set, all of them must also lead back to the state.
   bool takes_all(const Dfa& dfa, std::uint32_t state, std::uint32_t node, bool back);
 
   std::shared_ptr<const TokenTrie> trie_;

@@ -96,10 +96,10 @@ class TokenMasks {
   // the walk returns to the hole. Gives up beyond the limit.
   void walk(std::uint32_t node, ConfigId at, TokenMask& mask, Part* exits);
   void walk_below(std::uint32_t node, ConfigId at, TokenMask& mask);
-  // Returns whether configuration `at` surely takes all tokens of the subtree. `repeats`: a character was just seen to
-  // lead back to it, so it pays to ask which characters do.
+  // Returns whether configuration `at` surely takes all tokens of the subtree. `repeats` says that a character has just
+  // led `at` back to itself, so it pays to ask which characters do so.
   bool takes_all(std::uint32_t node, ConfigId at, bool repeats);
-  // If so, adds them.
+  // Adds all tokens of the subtree to the mask if takes_all() says that `at` takes them, and returns what it says.
   bool add_run(std::uint32_t node, ConfigId at, TokenMask& mask);
   void add_exits_below(std::uint32_t node, Part& part);
   const Part& part(Frame frame);

@@ -277,7 +277,8 @@ TEST(TokenMasks, OfFreeTextsAreWhatTheirTokensBytesSay) {
   }
 }
 
-// Most characters begin one way on, and `a` begins another or none: one may end where the other may not.
+// A text that begins with `a` and a text that begins with another character are in different states afterwards. One of
+// the two may end where the other may not.
 TEST(TokenMasks, OfTextsThatDependOnTheirBeginningAreWhatTheirTokensBytesSay) {
   const Words words;
   for (const char* expression : {"a[^<]*|[^a<][^<]*;", "a[^<]*;|[^a<][^<]*", "[^a<][^<]*",
