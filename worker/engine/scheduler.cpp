@@ -379,14 +379,16 @@ void Scheduler::plan_prefill() {
 
 // Returns how many of `count` columns a step takes that has `used` columns already and is bounded by time. A step that
 // uses less than three quarters of the executor's width may take longer than a step of the next smaller width, and read
-// hardly more, so it gets fewer columns.
+// hardly more, so it gets fewer columns. It gets none if it already has that smaller width's columns, and some of them
+// are a prompt's.
 std::uint32_t Scheduler::within_width(std::uint32_t used, std::uint32_t count) const {
   const std::uint32_t all = used + count;
   const auto next = std::ranges::upper_bound(limits_.widths, all);
   if (next == limits_.widths.begin()) return count;
   const std::uint32_t width = *std::prev(next);
-  if (width <= used || next == limits_.widths.end()) return count;
-  return 4 * all < 3 * *next ? width - used : count;
+  if (next == limits_.widths.end() || 4 * all >= 3 * *next) return count;
+  if (width > used) return width - used;
+  return records_[latest_].prompts.sum() > 0 ? 0 : count;
 }
 
 // Returns the share of a step for prompts. It is never 0: a step takes a prompt's least columns

@@ -165,6 +165,37 @@ TEST(EnginePace, AStepHasNoColumnsThatWouldMakeItAsLongAsAWiderOne) {
   EXPECT_LT(seen.steps, 140U);
 }
 
+// A step takes from several prompts, in turn, until it has a width's columns. A prompt behind these must not begin the
+// next width.
+TEST(EnginePace, SeveralPromptsFillAWidthAndNoMore) {
+  const Device device{
+      milliseconds(2), microseconds(65), {1, 16, 32, 64, 128, 256, 512, 1024, 2048}};
+  engine::ExecutorLimits limits = small_limits();
+  limits.max_columns = 2048;
+  limits.max_outputs = limits.max_sequences = 64;
+  limits.context = 512;
+  limits.total_pages = 64 * limits.context;
+  limits.widths = device.widths;
+  engine::EngineOptions options;
+  options.scheduler = {.max_batch = 64, .prefill_chunk = 0, .max_token_gap = milliseconds(50)};
+  EngineHarness harness(limits, options);
+  std::size_t waited = 0;
+  harness.executor.while_waiting = [&] {
+    harness.now += device.step(harness.executor.steps.at(waited++).columns, 0);
+  };
+  harness.engine.submit(greedy_request(1, some_tokens(1, 5), 400));
+  harness.run_until_tokens(1, 3);
+  for (std::uint64_t id = 2; id <= 40; ++id)
+    harness.engine.submit(greedy_request(id, some_tokens(id, 300), 2));
+  harness.run();
+  std::size_t full = 0;
+  for (const FakeExecutor::StepRecord& step : harness.executor.steps) {
+    full += step.columns == 512 ? 1 : 0;
+    EXPECT_LE(step.columns, 512U);
+  }
+  EXPECT_GT(full, 15U);
+}
+
 // The sequence's next token needs what the host made of the one before, so it waits for two steps.
 TEST(EnginePace, ASequenceThatTheHostDrawsForWaitsNoLongerEither) {
   for (const std::uint32_t depth : {1U, 2U}) {
