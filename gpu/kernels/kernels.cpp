@@ -200,10 +200,13 @@ AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape
     if (range.units && columns > 64)
       return columns <= kSpreadColumns && context > kSpreadPositions ? AttentionMode::kSpreadTiles
                                                                      : AttentionMode::kTiles;
-    // The heads of a few columns are fastest if each gets its own workgroup. For 5 to 16 columns, spreading may be
-    // faster; that has not run on a GPU within a chain yet. (With rows as long as latents' rows, a split for each
-    // subgroup doesn't fit into a workgroup's memory.)
-    if (mapping.attention_together && columns <= 16 && shape.value_entries == 0)
+    // The heads of a few columns are fastest if each gets its own workgroup. (With rows as long as latents' rows, a
+    // split for each subgroup doesn't fit into a workgroup's memory.) If many heads share a KV head, spreading is
+    // faster with 16 columns, and slower with 8; matrix units were not tried.
+    constexpr std::uint32_t kManyHeads = 7, kColumnsOfMany = 12, kColumns = 16;
+    const bool many = !range.units && shape.heads / shape.kv_heads >= kManyHeads;
+    if (mapping.attention_together && columns <= (many ? kColumnsOfMany : kColumns) &&
+        shape.value_entries == 0)
       return AttentionMode::kTogether;
     // Many columns keep a GPU busy without spreading, and partial results take room.
     return columns <= 64 ? AttentionMode::kSpread : AttentionMode::kWhole;
