@@ -33,7 +33,7 @@ endif()
 # What a source includes is half of what there is to compile of it. Sources with flags of their own stay apart.
 if(BULKHEAD_UNITY)
   set(CMAKE_UNITY_BUILD ON)
-  set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 30)
 endif()
 
 # GCC collects its garbage as soon as it has 128 MiB, over and over: a tenth of the compile time, for a quarter less

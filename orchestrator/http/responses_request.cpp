@@ -24,9 +24,9 @@ constexpr std::string_view kResponsesOwn[] = {
     "messages",     "truncation",    "metadata",     "service_tier",         "stream_options",
     "user",         "max_tool_calls"};
 
-class Conversation : Translating {
+class ResponsesTranslation : Translating {
  public:
-  explicit Conversation(const Ordered& body) : body_(body) {}
+  explicit ResponsesTranslation(const Ordered& body) : body_(body) {}
 
   Parsed<GenerationRequest> parse() {
     out_["messages"] = Ordered::array();
@@ -274,7 +274,7 @@ class Conversation : Translating {
 Parsed<GenerationRequest> parse_responses(std::string_view body) {
   const Parsed<Ordered> ordered = parse_ordered_object(body);
   if (auto* error = std::get_if<ApiError>(&ordered)) return *error;
-  return Conversation(std::get<Ordered>(ordered)).parse();
+  return ResponsesTranslation(std::get<Ordered>(ordered)).parse();
 }
 
 }  // namespace bulkhead::orchestrator

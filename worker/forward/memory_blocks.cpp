@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint64_t kFewBlocks = 16;
 constexpr std::uint64_t kSmallestTarget = std::uint64_t{256} << 20;
 
-std::uint64_t aligned(std::uint64_t bytes) {
+std::uint64_t aligned_piece(std::uint64_t bytes) {
   return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
 }
 
@@ -19,14 +19,14 @@ std::uint64_t aligned(std::uint64_t bytes) {
 BlockPlan plan_blocks(std::span<const std::uint64_t> pieces, std::uint64_t largest) {
   std::uint64_t total = 0;
   for (const std::uint64_t piece : pieces)
-    total += aligned(piece);
+    total += aligned_piece(piece);
   const std::uint64_t target = std::min(std::max(total / kFewBlocks, kSmallestTarget), largest);
   BlockPlan plan;
   for (const std::uint64_t piece : pieces) {
-    const bool fits = !plan.blocks.empty() && plan.blocks.back() + aligned(piece) <= target;
+    const bool fits = !plan.blocks.empty() && plan.blocks.back() + aligned_piece(piece) <= target;
     if (!fits) plan.blocks.push_back(0);
     plan.places.push_back({static_cast<std::uint32_t>(plan.blocks.size() - 1), plan.blocks.back()});
-    plan.blocks.back() += aligned(piece);
+    plan.blocks.back() += aligned_piece(piece);
   }
   return plan;
 }
