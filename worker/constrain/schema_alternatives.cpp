@@ -22,10 +22,25 @@ Error invalid(const std::string& key, const std::string& path, const std::string
 
 }  // namespace
 
+bool Origin::add(const Origin& other) {
+  const std::size_t before = within.size();
+  std::erase_if(within, [&](const Json* each) {
+    return std::ranges::find(other.within, each) == other.within.end();
+  });
+  const bool more = other.evaluates && !evaluates;
+  evaluates = evaluates || other.evaluates;
+  return more || within.size() < before;
+}
+
 struct Alternatives::State {
+  struct Group {
+    SchemaSet branches;  // one must hold
+    Origin origin;
+  };
   SchemaSet flat;
-  std::set<const Json*> seen;
-  std::vector<SchemaSet> groups;  // of each group, one branch must hold
+  std::map<const Json*, Origin> seen;
+  Origin here;  // of the schema that is visited now
+  std::vector<Group> groups;
   Types types;
   bool dead = false;
 };
@@ -40,7 +55,20 @@ Result<std::vector<Alternative>> Alternatives::of(const SchemaSet& set) {
 }
 
 Status Alternatives::visit(const Json* schema, State& state) {
-  if (state.dead || !state.seen.insert(schema).second) return {};
+  if (state.dead) return {};
+  const Origin outside = state.here;
+  if (schema->is_object()) {
+    if (schema->contains("unevaluatedProperties")) state.here.within.push_back(schema);
+    if (schema->contains(kOpposite)) state.here.evaluates = false;
+  }
+  const auto [place, first] = state.seen.try_emplace(schema, state.here);
+  const Status done =
+      first || place->second.add(state.here) ? visit_inside(schema, first, state) : Status();
+  state.here = outside;
+  return done;
+}
+
+Status Alternatives::visit_inside(const Json* schema, bool first, State& state) {
   if (++work_ > kMostWork) {
     return Error(ErrorCode::kResourceExhausted,
                  "\"anyOf\" at " + document_.path(schema) +
@@ -58,9 +86,10 @@ Status Alternatives::visit(const Json* schema, State& state) {
   if (document_.draft7() && schema->contains("$ref")) {
     return visit_keyword(schema, "$ref", (*schema)["$ref"], state);
   }
-  bool placed = false;  // already among the plain schemas, at the place that decides its properties' order
+  bool placed =
+      !first;  // already among the plain schemas, at the place that decides its properties' order
   for (const auto& [key, value] : schema->items()) {
-    if (key == "properties") {
+    if (key == "properties" && first) {
       state.flat.push_back(schema);
       placed = true;
     }
@@ -103,7 +132,7 @@ Status Alternatives::visit_keyword(const Json* schema, const std::string& key, c
     for (const Json& branch : value)
       branches.push_back(&branch);
     if (key != "allOf" && branches.size() > 1) {
-      state.groups.push_back(std::move(branches));
+      state.groups.push_back({std::move(branches), state.here});
       return {};
     }
     for (const Json* branch : branches)
@@ -166,19 +195,24 @@ Status Alternatives::split(State state, const SchemaSet& initial, std::vector<Al
   const bool alone = state.groups.empty();
   BULKHEAD_TRY(auto members, constants(state.flat, alone ? SchemaSet{} : checked));
   if (members) {
-    if (!members->empty()) out.push_back({std::move(state.flat), state.types, std::move(members)});
+    if (!members->empty())
+      out.push_back({std::move(state.flat), {}, state.types, std::move(members)});
     return {};
   }
   if (state.groups.empty()) {
-    out.push_back({std::move(state.flat), state.types, std::nullopt});
+    const bool wanted = std::ranges::any_of(
+        state.flat, [](const Json* it) { return it->contains("unevaluatedProperties"); });
+    if (!wanted) state.seen.clear();
+    out.push_back({std::move(state.flat), std::move(state.seen), state.types, std::nullopt});
     if (out.size() <= kMostAlternatives) return {};
     return Error(ErrorCode::kResourceExhausted,
                  "\"anyOf\" at " + document_.path(initial[0]) + ": too many branches");
   }
-  const SchemaSet group = state.groups.back();
+  const State::Group group = std::move(state.groups.back());
   state.groups.pop_back();
-  for (const Json* branch : group) {
+  for (const Json* branch : group.branches) {
     State with = state;
+    with.here = group.origin;
     BULKHEAD_RETURN_IF_ERROR(visit(branch, with));
     BULKHEAD_RETURN_IF_ERROR(split(std::move(with), initial, out));
   }

@@ -17,8 +17,18 @@ namespace bulkhead::constrain {
 
 using SchemaSet = std::vector<const Json*>;
 
+// How a schema came into a set: what unevaluatedProperties must know of it.
+struct Origin {
+  bool evaluates = true;  // false: it came as a part of what must not hold
+  SchemaSet within;       // the schemas with unevaluatedProperties that apply it, itself included
+  // Adds another way in which it came. Returns whether that changes anything.
+  bool add(const Origin& other);
+};
+
 struct Alternative {
   SchemaSet schemas;  // objects; only their keywords about types, bounds and members count
+  std::map<const Json*, Origin>
+      origins;  // of all schemas; empty where none has unevaluatedProperties
   Types types;
   // If the schemas contain an enum or const: the values that all schemas of the set allow.
   std::optional<std::vector<Json>> constants;
@@ -39,6 +49,8 @@ class Alternatives {
  private:
   struct State;
   Status visit(const Json* schema, State& state);
+  // `first`: it has not been visited before.
+  Status visit_inside(const Json* schema, bool first, State& state);
   Status visit_keyword(const Json* schema, const std::string& key, const Json& value, State& state);
   Status split(State state, const SchemaSet& initial, std::vector<Alternative>& out);
   Result<std::optional<std::vector<Json>>> constants(const SchemaSet& schemas,

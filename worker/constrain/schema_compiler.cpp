@@ -106,15 +106,15 @@ Status SchemaCompiler::make(RuleId made, const SchemaSet& set) {
   Node split;
   split.kind = NodeKind::kSplit;
   for (const Alternative& one : alternatives) {
-    BULKHEAD_RETURN_IF_ERROR(make_alternative(one, set, end, split.branches));
+    BULKHEAD_RETURN_IF_ERROR(make_alternative(one, end, split.branches));
   }
   grammar_.rules[made] =
       split.branches.size() == 1 ? split.branches[0] : grammar_.add(std::move(split));
   return {};
 }
 
-Status SchemaCompiler::make_alternative(const Alternative& one, const SchemaSet& initial,
-                                        NodeId end, std::vector<NodeId>& ways) {
+Status SchemaCompiler::make_alternative(const Alternative& one, NodeId end,
+                                        std::vector<NodeId>& ways) {
   if (one.constants && arguments_) {
     return Error(ErrorCode::kUnsupported,
                  "\"enum\": arguments of a Python call can't be listed as a whole");
@@ -148,7 +148,7 @@ Status SchemaCompiler::make_alternative(const Alternative& one, const SchemaSet&
     ways.push_back(string_node(std::move(shape), end));
   }
   if (types.array) BULKHEAD_RETURN_IF_ERROR(array(one.schemas, end, ways));
-  if (types.object) BULKHEAD_RETURN_IF_ERROR(object(one.schemas, initial, end, ways));
+  if (types.object) BULKHEAD_RETURN_IF_ERROR(object(one, end, ways));
   return {};
 }
 

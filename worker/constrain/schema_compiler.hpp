@@ -41,8 +41,7 @@ class SchemaCompiler {
   // such schemas, and then share one rule.
   const Json* first_like(const Json* schema);
   Status make(RuleId rule, const SchemaSet& set);
-  Status make_alternative(const Alternative& one, const SchemaSet& initial, NodeId end,
-                          std::vector<NodeId>& ways);
+  Status make_alternative(const Alternative& one, NodeId end, std::vector<NodeId>& ways);
 
   // Constants (schema_constants.cpp).
   NodeId constants(const std::vector<Json>& members, NodeId end, std::vector<NodeId>& ways);
@@ -59,26 +58,30 @@ class SchemaCompiler {
   Status number(const Alternative& one, NodeId end, std::vector<NodeId>& ways);
 
   // schema_objects.cpp
-  Status object(const SchemaSet& schemas, const SchemaSet& initial, NodeId end,
-                std::vector<NodeId>& ways);
+  Status object(const Alternative& one, NodeId end, std::vector<NodeId>& ways);
   struct Declared {
     std::string name;
     SchemaSet value;
     bool required = false;
   };
   Result<std::vector<Declared>> declared(const SchemaSet& schemas);
-  Status properties(const SchemaSet& schemas, const Json* unevaluated, ObjectShape& shape);
+  // What applies to the members that nothing evaluates, and the schemas that evaluate members.
+  struct Unevaluated {
+    SchemaSet value;
+    SchemaSet evaluating;
+  };
+  Status properties(const SchemaSet& schemas, const Unevaluated& rest, ObjectShape& shape);
   struct PlainText {
     DfaPtr texts;
     bool only = true;  // the value is a text
   };
   Result<PlainText> plain_text(const SchemaSet& value);
-  Status others(const SchemaSet& schemas, const Json* unevaluated, ObjectShape& shape);
+  Status others(const SchemaSet& schemas, const Unevaluated& rest, ObjectShape& shape);
   Status other(const SchemaSet& schemas, const std::vector<std::string>& patterns,
-               std::uint32_t matched, const Json* unevaluated, ObjectShape& shape);
+               std::uint32_t matched, const Unevaluated& rest, ObjectShape& shape);
   Result<bool> name_allowed(const SchemaSet& schemas, const std::string& name);
   Result<StringShape> names(const SchemaSet& schemas, DfaPtr contents);
-  Result<const Json*> unevaluated(const SchemaSet& schemas, const SchemaSet& initial);
+  Result<Unevaluated> unevaluated(const Alternative& one);
   RuleId member(RuleId value);
   // schema_notation.cpp
   bool bare_keys() const { return arguments_ || notation_.form == Notation::Form::kMarked; }

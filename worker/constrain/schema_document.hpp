@@ -23,6 +23,8 @@ inline constexpr const char* kNotPattern = "\x01not-pattern";
 inline constexpr const char* kNotFormat = "\x01not-format";
 inline constexpr const char* kNotMultiple = "\x01not-multiple";
 inline constexpr const char* kNotInteger = "\x01not-integer";
+// true in a schema that says what another one must not: the members that it names are not evaluated by it.
+inline constexpr const char* kOpposite = "\x01opposite";
 
 class SchemaDocument {
  public:

@@ -99,7 +99,8 @@ Result<const Json*> Alternatives::negated(const Json* schema, int depth) {
     if (document_.draft7() && schema->contains("$ref") && key != "$ref") continue;
     BULKHEAD_RETURN_IF_ERROR(negate_keyword(schema, key, value, depth, ways));
   }
-  const Json* made = document_.keep(ways.empty() ? Json(false) : Json{{"anyOf", ways}});
+  const Json* made =
+      document_.keep(ways.empty() ? Json(false) : Json{{kOpposite, true}, {"anyOf", ways}});
   negated_[schema] = made;
   return made;
 }

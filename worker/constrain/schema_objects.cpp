@@ -1,5 +1,6 @@
 // Compiles objects: their properties, the order of these, and their other keys.
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "worker/constrain/regex.hpp"
@@ -11,6 +12,9 @@ namespace {
 
 constexpr std::size_t kMostPatterns = 6;  // each pattern doubles the number of kinds of keys
 constexpr std::size_t kMostNames = 512;   // properties whose names are compared with propertyNames
+
+// Keywords that evaluate members.
+constexpr const char* kEvaluating[] = {"properties", "patternProperties", "additionalProperties"};
 
 Error not_object(const char* keyword) {
   return Error(ErrorCode::kInvalidArgument, "\"" + std::string(keyword) + "\" must be an object");
@@ -86,7 +90,7 @@ Result<std::vector<SchemaCompiler::Declared>> SchemaCompiler::declared(const Sch
   return all;
 }
 
-Status SchemaCompiler::properties(const SchemaSet& schemas, const Json* unevaluated,
+Status SchemaCompiler::properties(const SchemaSet& schemas, const Unevaluated& rest,
                                   ObjectShape& shape) {
   BULKHEAD_TRY(std::vector<Declared> all, declared(schemas));
   if (bare_keys()) {
@@ -104,8 +108,11 @@ Status SchemaCompiler::properties(const SchemaSet& schemas, const Json* unevalua
           "this model's calls can't have the name " + Json(each.name).dump()));
       continue;
     }
-    // Only `required` names it.
-    if (each.value.empty() && unevaluated != nullptr) each.value.push_back(unevaluated);
+    if (!rest.value.empty()) {
+      SchemaSet evaluating;
+      BULKHEAD_RETURN_IF_ERROR(add_member(rest.evaluating, each.name, lookup_, evaluating));
+      if (evaluating.empty()) std::ranges::copy(rest.value, std::back_inserter(each.value));
+    }
     property.member = member(rule(std::move(each.value)));
     property.required = each.required;
     shape.properties.push_back(std::move(property));
@@ -153,7 +160,7 @@ Result<StringShape> SchemaCompiler::names(const SchemaSet& schemas, DfaPtr conte
 
 // Adds the keys that match exactly those patterns whose bits are set.
 Status SchemaCompiler::other(const SchemaSet& schemas, const std::vector<std::string>& patterns,
-                             std::uint32_t matched, const Json* unevaluated, ObjectShape& shape) {
+                             std::uint32_t matched, const Unevaluated& rest, ObjectShape& shape) {
   std::vector<std::u32string> declared;
   for (const ObjectShape::Property& property : shape.properties)
     declared.push_back(property.name);
@@ -169,8 +176,9 @@ Status SchemaCompiler::other(const SchemaSet& schemas, const std::vector<std::st
     BULKHEAD_TRY(contents, intersect(contents, matches ? pattern : complement(*pattern)));
   }
   SchemaSet value;
-  bool evaluated = matched != 0;
+  bool evaluated = false;
   for (const Json* schema : schemas) {
+    const bool evaluates = std::ranges::find(rest.evaluating, schema) != rest.evaluating.end();
     bool spoken = false;
     const auto own = schema->find("patternProperties");
     for (std::size_t i = 0; i < patterns.size() && own != schema->end(); ++i) {
@@ -178,12 +186,14 @@ Status SchemaCompiler::other(const SchemaSet& schemas, const std::vector<std::st
       value.push_back(&(*own)[patterns[i]]);
       spoken = true;
     }
-    const auto rest = schema->find("additionalProperties");
-    if (spoken || rest == schema->end()) continue;
-    value.push_back(&*rest);
-    evaluated = true;
+    const auto additional = schema->find("additionalProperties");
+    if (!spoken && additional != schema->end()) {
+      value.push_back(&*additional);
+      spoken = true;
+    }
+    evaluated = evaluated || (spoken && evaluates);
   }
-  if (unevaluated != nullptr && !evaluated) value.push_back(unevaluated);
+  if (!evaluated) std::ranges::copy(rest.value, std::back_inserter(value));
   const bool never =
       std::any_of(value.begin(), value.end(), [](const Json* schema) { return *schema == false; });
   if (never || contents->empty()) return {};
@@ -203,7 +213,7 @@ Status SchemaCompiler::other(const SchemaSet& schemas, const std::vector<std::st
   return {};
 }
 
-Status SchemaCompiler::others(const SchemaSet& schemas, const Json* unevaluated,
+Status SchemaCompiler::others(const SchemaSet& schemas, const Unevaluated& rest,
                               ObjectShape& shape) {
   std::vector<std::string> patterns;
   for (const Json* schema : schemas) {
@@ -222,7 +232,7 @@ Status SchemaCompiler::others(const SchemaSet& schemas, const Json* unevaluated,
     patterns.clear();
   }
   for (std::uint32_t matched = 0; matched < 1U << patterns.size(); ++matched) {
-    const Status added = other(schemas, patterns, matched, unevaluated, shape);
+    const Status added = other(schemas, patterns, matched, rest, shape);
     if (added.ok()) continue;
     if (added.error().code() == ErrorCode::kInvalidArgument) return added.error();
     BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
@@ -231,27 +241,38 @@ Status SchemaCompiler::others(const SchemaSet& schemas, const Json* unevaluated,
   return {};
 }
 
-// unevaluatedProperties applies to the properties of its own schema and of schemas applied in place there. If the
-// whole set came from that one schema, these are all of the set's properties; otherwise they can't be told apart.
-Result<const Json*> SchemaCompiler::unevaluated(const SchemaSet& schemas,
-                                                const SchemaSet& initial) {
-  const Json* found = nullptr;
-  for (const Json* schema : schemas) {
+// unevaluatedProperties applies to the members that neither its own schema nor one that this applies in place
+// evaluates. If others evaluate members of this object, too, these can't be told apart.
+Result<SchemaCompiler::Unevaluated> SchemaCompiler::unevaluated(const Alternative& one) {
+  Unevaluated out;
+  for (const Json* schema : one.schemas) {
+    const auto origin = one.origins.find(schema);
+    const bool speaks =
+        std::ranges::any_of(kEvaluating, [&](const char* it) { return schema->contains(it); });
+    if (speaks && origin != one.origins.end() && origin->second.evaluates) {
+      out.evaluating.push_back(schema);
+    }
+  }
+  for (const Json* schema : one.schemas) {
     const auto own = schema->find("unevaluatedProperties");
     if (own == schema->end() || allows_all(*own)) continue;
-    if (initial.size() == 1 && initial[0] == schema) {
-      found = &*own;
+    const auto inside = [&](const Json* it) {
+      const SchemaSet& within = one.origins.at(it).within;
+      return std::ranges::find(within, schema) != within.end();
+    };
+    if (one.origins.at(schema).evaluates && std::ranges::all_of(out.evaluating, inside)) {
+      out.value.push_back(&*own);
       continue;
     }
     BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
         "unevaluatedProperties", document_.path(schema),
         "it can be enforced only in the schema that the others are part of"));
   }
-  return found;
+  return out;
 }
 
-Status SchemaCompiler::object(const SchemaSet& schemas, const SchemaSet& initial, NodeId end,
-                              std::vector<NodeId>& ways) {
+Status SchemaCompiler::object(const Alternative& one, NodeId end, std::vector<NodeId>& ways) {
+  const SchemaSet& schemas = one.schemas;
   ObjectShape shape;
   for (const Json* schema : schemas) {
     for (const char* key : {"minProperties", "maxProperties"}) {
@@ -264,7 +285,7 @@ Status SchemaCompiler::object(const SchemaSet& schemas, const SchemaSet& initial
         shape.max = std::min(shape.max, bound);
     }
   }
-  BULKHEAD_TRY(const Json* rest, unevaluated(schemas, initial));
+  BULKHEAD_TRY(const Unevaluated rest, unevaluated(one));
   BULKHEAD_RETURN_IF_ERROR(properties(schemas, rest, shape));
   BULKHEAD_RETURN_IF_ERROR(others(schemas, rest, shape));
   const std::uint32_t most = shape.size() + 1;

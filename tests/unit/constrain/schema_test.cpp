@@ -231,6 +231,44 @@ TEST(Schema, UnevaluatedPropertiesSeeWhatIsInPlace) {
   EXPECT_THAT(refusal(required + "false}"), HasSubstr("admits no text"));
 }
 
+// What a schema says within `not`, a condition that fails or another branch of oneOf evaluates no member.
+TEST(Schema, OnlySchemasThatHoldEvaluateMembers) {
+  const std::string none = R"("type":"object","unevaluatedProperties":false})";
+  const std::string condition =
+      R"({"if":{"properties":{"a":{"const":1}},"required":["a"]},"then":{},)" + none;
+  EXPECT_TRUE(passes(condition, R"({"a": 1})"));
+  EXPECT_FALSE(passes(condition, R"({"a": 2})"));
+  const std::string choice = R"({"oneOf":[{"properties":{"a":{"type":"string"}},"required":["a"]},)"
+                             R"({"properties":{"b":{"type":"string"}},"required":["b"]}],)" +
+                             none;
+  EXPECT_TRUE(passes(choice, R"({"a": "x"})"));
+  EXPECT_TRUE(passes(choice, R"({"b": "x"})"));
+  EXPECT_FALSE(passes(choice, R"({"a": "x", "b": 1})"));
+  const std::string twice =
+      R"({"properties":{"a":{}},"not":{"not":{"properties":{"b":{"const":1}},"required":["b"]}},)" +
+      none;
+  EXPECT_THAT(refusal(twice), HasSubstr("admits no text"));
+  const std::string declared =
+      R"({"properties":{"b":{}},"not":{"properties":{"b":{"const":1}}},)" + none;
+  EXPECT_TRUE(passes(declared, R"({"b": 2})"));
+  EXPECT_FALSE(passes(declared, R"({"b": 1})"));
+}
+
+TEST(Schema, ReferencesAndBranchesLeadToUnevaluatedProperties) {
+  const std::string defs =
+      R"("$defs":{"A":{"type":"object","properties":{"a":{"type":"integer"}},"unevaluatedProperties":{"not":{}}}}})";
+  for (const std::string way : {R"({"$ref":"#/$defs/A","description":"x",)",
+                                R"({"anyOf":[{"$ref":"#/$defs/A"},{"type":"null"}],)",
+                                R"({"oneOf":[{"$ref":"#/$defs/A"},{"type":"array"}],)",
+                                R"({"allOf":[{"$ref":"#/$defs/A"}],)"}) {
+    EXPECT_TRUE(passes(way + defs, R"({"a": 1})")) << way;
+    EXPECT_FALSE(passes(way + defs, R"({"a": 1, "b": 1})")) << way;
+    EXPECT_FALSE(passes(way + defs, R"({"a": "x"})")) << way;
+  }
+  EXPECT_THAT(refusal(R"({"properties":{"b":{}},"allOf":[{"$ref":"#/$defs/A"}],)" + defs),
+              HasSubstr("\"unevaluatedProperties\" at #/$defs/A"));
+}
+
 // Python's \w matches é and ECMA-262's does not; an answer must be valid for both.
 TEST(Schema, KeysThatSomePatternsMayMatchAreHeldToBothReadings) {
   const std::string schema =
