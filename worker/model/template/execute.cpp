@@ -152,7 +152,7 @@ Interpreter::Flow Interpreter::run_loop(const Statement& statement, const Value&
       return captured.take();
     };
 
-  Flow flow = Flow::kOn;
+  bool reached_end = false;  // of the body, once; jinja2 takes {% else %} unless that has happened
   Scope* scope = enter_scope(outer);
   while (const std::optional<Value> item = loop->advance()) {
     tick();
@@ -163,12 +163,13 @@ Interpreter::Flow Interpreter::run_loop(const Statement& statement, const Value&
     scope_ = scope;
     if (loop_symbol_ < root_.size()) scope->set(loop_symbol_, loop);
     assign(statement.target, *item);
-    flow = execute(statement.body);
+    const Flow flow = execute(statement.body);
     if (flow == Flow::kBreak) break;
+    if (flow == Flow::kOn) reached_end = true;
   }
   scope_ = outer;
   leave_scope(scope);
-  if (loop->index0 >= 0) return Flow::kOn;
+  if (reached_end) return Flow::kOn;
   return scoped_body(statement.otherwise);
 }
 
