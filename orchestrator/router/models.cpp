@@ -158,6 +158,14 @@ bool ModelInfo::has_alias(std::string_view name) const {
 }
 
 const ModelInfo* Router::find_model(std::string_view name) const {
+  // Ollama's clients append the tag that is meant where a name has none.
+  constexpr std::string_view kTag = ":latest";
+  const ModelInfo* found = model_called(name);
+  if (found != nullptr || name.size() <= kTag.size() || !name.ends_with(kTag)) return found;
+  return model_called(name.substr(0, name.size() - kTag.size()));
+}
+
+const ModelInfo* Router::model_called(std::string_view name) const {
   for (const ModelInfo& model : models_) {
     if (!model.retired && model.id == name) return &model;
   }

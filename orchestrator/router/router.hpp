@@ -226,8 +226,8 @@ class Router : private WorkerEvents {
   bool drained(const ModelInfo& model) const;
   static constexpr const char* kDrainedText =
       "All workers of this model are drained; restart one to go on.";
-  // Finds a model by its name or its file's name. Ignores case unless another name fits better. Null if the name is
-  // unknown.
+  // Finds a model by its name or its file's name. Ignores case unless another name fits better, and Ollama's tag
+  // ":latest". Null if the name is unknown.
   const ModelInfo* find_model(std::string_view name) const;
   const std::vector<std::unique_ptr<Worker>>& workers() const { return workers_; }
   Worker* find_worker(std::string_view name);
@@ -275,6 +275,7 @@ class Router : private WorkerEvents {
   bool takes_any_name() const;  // server.any_model_name
   bool will_serve(const ModelInfo& model) const;
   // models.cpp
+  const ModelInfo* model_called(std::string_view name) const;
   std::size_t add_model(const config::ModelSettings& settings, const ModelFile& file);
   Worker& add_worker(std::size_t model);
   std::string device_for(std::size_t model) const;

@@ -175,6 +175,8 @@ TEST(Ollama, ListsModels) {
 TEST(Ollama, ErrorsAreAString) {
   Serving serving = serve({"server.any_model_name=off"});
   const std::string id = json::parse(serving.get("/v1/models").body)["data"][0]["id"];
+  EXPECT_EQ(serving.post("/api/show", json{{"model", id + ":latest"}}.dump()).status, 200);
+  EXPECT_EQ(serving.post("/api/show", json{{"model", id + ":latest:latest"}}.dump()).status, 404);
   const auto error_of = [](const HttpReply& reply) {
     return json::parse(reply.body)["error"].get<std::string>();
   };
