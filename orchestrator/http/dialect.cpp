@@ -18,6 +18,7 @@ DialectAnswer::DialectAnswer(AnswerServices& services, std::string endpoint, Ref
 
 void DialectAnswer::start(std::size_t model, std::chrono::seconds timeout) {
   begin(timeout);
+  add_warnings(*exchange_, request_.warnings);
   head_ = {true, dialect_->new_id(), std::time(nullptr), services_.router.models()[model].id};
   resolve(request_);
   ipc::Submit submit = std::move(request_.parameters);

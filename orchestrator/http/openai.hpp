@@ -58,6 +58,7 @@ struct GenerationRequest {
   bool resumable = false;       // requires `stream` and one choice
   bool hide_reasoning = false;  // the client gets the answer without its reasoning
   bool echo = false;  // the prompt precedes the answer, in its text and its log-probabilities
+  std::vector<std::string> warnings;  // for the client: what of the request is left out
 };
 // Choice number `index` is the (index % n)-th answer to prompt index / n; its seed is the request's seed plus index %
 // n.

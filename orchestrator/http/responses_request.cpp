@@ -1,7 +1,10 @@
 // Turns requests of the Responses API into chats, so that one parser checks what both have in common.
+#include <algorithm>
+#include <iterator>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <spdlog/fmt/fmt.h>
 
@@ -24,6 +27,13 @@ constexpr std::string_view kResponsesOwn[] = {
     "messages",     "truncation",    "metadata",     "service_tier",         "stream_options",
     "user",         "max_tool_calls"};
 
+constexpr std::size_t kMostWarnings = 8;    // each names a type of tools
+constexpr std::size_t kMostTypeBytes = 32;  // of a type in a warning
+
+// Types of tools other than functions that the client runs itself.
+constexpr std::string_view kClientTools[] = {"custom", "shell", "local_shell", "apply_patch",
+                                             "computer"};
+
 class ResponsesTranslation : Translating {
  public:
   explicit ResponsesTranslation(const Ordered& body) : body_(body) {}
@@ -37,10 +47,23 @@ class ResponsesTranslation : Translating {
     tools();
     options();
     if (error_) return *error_;
-    return parse_chat(out_.dump());
+    Parsed<GenerationRequest> parsed = parse_chat(out_.dump());
+    if (auto* request = std::get_if<GenerationRequest>(&parsed)) request->warnings = warnings();
+    return parsed;
   }
 
  private:
+  std::vector<std::string> warnings() const {
+    std::vector<std::string> all;
+    for (const std::string& type : left_out_) {
+      if (all.size() == kMostWarnings) break;
+      const std::string shown =
+          Ordered(type).dump(-1, ' ', true, Ordered::error_handler_t::replace);
+      all.push_back(fmt::format("tools of type {} are left out", shown));
+    }
+    return all;
+  }
+
   void unsupported(const std::string& name) {
     refuse(name, "is not supported by this server; leave it out.", "unsupported_parameter");
   }
@@ -179,7 +202,7 @@ class ResponsesTranslation : Translating {
     assistant()["content"] = std::move(said);
   }
 
-  // Reads the tools. Tools that OpenAI's own servers run can't be called here and are left out, as Codex's are.
+  // Reads the tools. All but functions are left out, as those are that OpenAI's own servers run: Codex offers some.
   void tools() {
     const Ordered* list = find(body_, "tools");
     if (list == nullptr) return;
@@ -188,7 +211,10 @@ class ResponsesTranslation : Translating {
     for (std::size_t i = 0; i < list->size(); ++i) {
       const Ordered& tool = (*list)[i];
       if (!tool.is_object()) return refuse(fmt::format("tools[{}]", i), "must be an object.");
-      if (text_of(tool, "type") != "function") continue;
+      if (const std::string type = text_of(tool, "type"); type != "function") {
+        left_out_.insert(type.substr(0, kMostTypeBytes));
+        continue;
+      }
       Ordered function = {{"name", text_of(tool, "name")}};
       for (const char* name : {"description", "parameters", "strict"}) {
         if (const Ordered* value = find(tool, name)) function[name] = *value;
@@ -205,11 +231,14 @@ class ResponsesTranslation : Translating {
       unsupported("top_logprobs");
     include();
     if (const Ordered* most = find(body_, "max_output_tokens")) out_["max_tokens"] = *most;
-    if (const Ordered* reasoning = find(body_, "reasoning"); reasoning != nullptr) {
-      if (const Ordered* effort = reasoning->is_object() ? find(*reasoning, "effort") : nullptr)
-        out_["reasoning_effort"] = *effort;
+    for (const char* name : {"reasoning", "text"}) {
+      if (const Ordered* value = find(body_, name); value != nullptr && !value->is_object())
+        return refuse(name, "must be an object.");
     }
-    if (const Ordered* wanted = find(body_, "text"); wanted != nullptr && wanted->is_object()) {
+    if (const Ordered* reasoning = find(body_, "reasoning")) {
+      if (const Ordered* effort = find(*reasoning, "effort")) out_["reasoning_effort"] = *effort;
+    }
+    if (const Ordered* wanted = find(body_, "text")) {
       if (const Ordered* format = find(*wanted, "format")) response_format(*format);
       if (const Ordered* words = find(*wanted, "verbosity")) out_["verbosity"] = *words;
     }
@@ -228,13 +257,19 @@ class ResponsesTranslation : Translating {
     pass_on(body_, kResponsesOwn, out_);
   }
 
-  // A tool that was left out can't be chosen, so the model decides.
+  // A tool that OpenAI's servers run can't be chosen, so the model decides.
   void tool_choice() {
     const Ordered* choice = find(body_, "tool_choice");
     if (choice == nullptr) return;
     const std::string type = choice->is_object() ? text_of(*choice, "type") : std::string();
     if (type.empty() || type == "function" || type == "allowed_tools")
       out_["tool_choice"] = *choice;
+    if (std::ranges::find(kClientTools, type) == std::end(kClientTools)) return;
+    refuse("tool_choice",
+           fmt::format("is a tool of type '{}', which this server leaves out; offer the tool as a "
+                       "function.",
+                       type),
+           "unsupported_parameter");
   }
 
   // Refuses log-probabilities and ignores the other values: they ask for what OpenAI's own tools add
@@ -267,6 +302,7 @@ class ResponsesTranslation : Translating {
   Ordered out_ = Ordered::object();
   Ordered assistant_ = Ordered::object();  // the message that is being put together; empty: none
   std::set<std::string> named_;            // items that the request has named by their ids
+  std::set<std::string> left_out_;         // types of tools
 };
 
 }  // namespace

@@ -157,6 +157,16 @@ TEST(Responses, AHistoryBecomesAChat) {
   EXPECT_EQ(json::parse(chat_count.body), counted);
 }
 
+TEST(Responses, SaysWhichToolsItLeavesOut) {
+  Serving serving = serve();
+  for (const bool stream : {false, true}) {
+    const json body = {{"input", "x"}, {"tools", {{{"type", "web_search"}}}}, {"stream", stream}};
+    const HttpReply reply = serving.post("/v1/responses", body.dump());
+    EXPECT_EQ(reply.status, 200);
+    EXPECT_EQ(reply.headers.at("x-bulkhead-warning"), "tools of type \"web_search\" are left out");
+  }
+}
+
 TEST(Responses, WhatItCantDoIsNamed) {
   Serving serving = serve();
   const std::pair<const char*, const char*> cases[] = {

@@ -1,0 +1,74 @@
+// What clients of the Messages, the Responses and Ollama's API may send, and what is refused by its name there.
+#include <string>
+#include <variant>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "orchestrator/http/responses.hpp"
+
+namespace bulkhead::orchestrator {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Returns the refusal's message; empty if the request was taken.
+std::string refusal(const Parsed<GenerationRequest>& parsed) {
+  const auto* error = std::get_if<ApiError>(&parsed);
+  return error == nullptr ? "" : error->message;
+}
+
+json chat_of(const Parsed<GenerationRequest>& parsed) {
+  if (!refusal(parsed).empty()) {
+    ADD_FAILURE() << refusal(parsed);
+    return {};
+  }
+  const auto& request = std::get<GenerationRequest>(parsed);
+  return json::parse(std::get<ipc::ChatPrompt>(request.prompts.at(0)).json);
+}
+
+Parsed<GenerationRequest> response(const std::string& more) {
+  return parse_responses(R"({"input":"x",)" + more + "}");
+}
+
+TEST(Responses, RefusesOptionsOfTheWrongType) {
+  EXPECT_THAT(refusal(response(R"("reasoning":"high")")),
+              HasSubstr("'reasoning' must be an object"));
+  EXPECT_THAT(refusal(response(R"("text":"json")")), HasSubstr("'text' must be an object"));
+  EXPECT_EQ(refusal(response(R"("reasoning":null,"text":null)")), "");
+}
+
+TEST(Responses, SaysWhichToolsItLeavesOut) {
+  const auto parsed = response(
+      R"("tools":[{"type":"custom","name":"p"},{"type":"function","name":"f"},{"type":"web_search"},{"type":"custom","name":"q"}])");
+  ASSERT_EQ(refusal(parsed), "");
+  EXPECT_THAT(std::get<GenerationRequest>(parsed).warnings,
+              ElementsAre("tools of type \"custom\" are left out",
+                          "tools of type \"web_search\" are left out"));
+  // Headers stay short and of ASCII whatever the client writes.
+  json tools = json::array();
+  for (int i = 0; i < 100; ++i)
+    tools.push_back({{"type", std::string(31, 'a') + "é" + std::to_string(i)}});
+  const auto many = response("\"tools\":" + tools.dump());
+  ASSERT_EQ(refusal(many), "");
+  EXPECT_THAT(std::get<GenerationRequest>(many).warnings,
+              ElementsAre("tools of type \"" + std::string(31, 'a') + "\\ufffd\" are left out"));
+  EXPECT_TRUE(std::get<GenerationRequest>(response("\"tools\":[]")).warnings.empty());
+}
+
+// The model would answer as if nothing had been chosen.
+TEST(Responses, AToolOfTheClientThatIsLeftOutCanNotBeChosen) {
+  EXPECT_THAT(
+      refusal(response(
+          R"("tools":[{"type":"custom","name":"p"}],"tool_choice":{"type":"custom","name":"p"})")),
+      HasSubstr("'tool_choice' is a tool of type 'custom'"));
+  EXPECT_EQ(
+      refusal(response(R"("tools":[{"type":"web_search"}],"tool_choice":{"type":"web_search"})")),
+      "");
+}
+
+}  // namespace
+}  // namespace bulkhead::orchestrator
