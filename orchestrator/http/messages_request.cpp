@@ -120,13 +120,29 @@ class Translation : Translating {
         user(*content, where + ".content");
       } else if (role == "assistant") {
         assistant(*content, where + ".content");
-        if (i + 1 == list->size()) out_["continue_final_message"] = true;
+        if (i + 1 == list->size()) begin_answer(where + ".content");
       } else if (role == "system") {
         out_["messages"].push_back(
             {{"role", "system"}, {"content", text(*content, where + ".content")}});
       } else {
         return refuse(where + ".role", "must be user or assistant.", "unsupported_role");
       }
+    }
+  }
+
+  // The last message is the answer's beginning. An empty one, which Anthropic allows there alone, begins nothing.
+  void begin_answer(const std::string& where) {
+    if (error_) return;
+    const Ordered& last = out_["messages"].back();
+    if (last.contains("tool_calls"))
+      return refuse(where, "has a tool_use, and no tool_result follows it.", "invalid_value");
+    if (!text_of(last, "content").empty()) {
+      out_["continue_final_message"] = true;
+    } else if (last.contains("reasoning_content")) {
+      refuse(where, "ends with thinking; an answer can be continued behind text alone.",
+             "invalid_value");
+    } else {
+      out_["messages"].erase(out_["messages"].size() - 1);
     }
   }
 
@@ -171,6 +187,7 @@ class Translation : Translating {
                "unsupported_parameter");
       }
     }
+    if (content.empty()) parts.push_back({{"type", "text"}, {"text", ""}});
     flush();
   }
 
@@ -278,6 +295,8 @@ class Translation : Translating {
     if (const Ordered* stop = find(body_, "stop_sequences")) out_["stop"] = *stop;
     if (const Ordered* thinking = find(body_, "thinking")) {
       const std::string type = type_of(*thinking, "thinking");
+      if (!type.empty() && type != "enabled" && type != "disabled" && type != "adaptive")
+        return refuse("thinking.type", "must be enabled, adaptive or disabled.", "invalid_value");
       out_["enable_thinking"] = type != "disabled";
       const Ordered* budget = find(*thinking, "budget_tokens");
       if (budget != nullptr && type == "enabled") out_["reasoning_budget"] = *budget;

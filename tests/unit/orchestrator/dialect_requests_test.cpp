@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "orchestrator/http/messages.hpp"
 #include "orchestrator/http/responses.hpp"
 
 namespace bulkhead::orchestrator {
@@ -68,6 +69,42 @@ TEST(Responses, AToolOfTheClientThatIsLeftOutCanNotBeChosen) {
   EXPECT_EQ(
       refusal(response(R"("tools":[{"type":"web_search"}],"tool_choice":{"type":"web_search"})")),
       "");
+}
+
+Parsed<GenerationRequest> message(const std::string& more, const std::string& last = "") {
+  return parse_messages(R"({"messages":[{"role":"user","content":"x"})" + last + "]" + more + "}");
+}
+
+TEST(Messages, ThinkingIsOneOfThreeTypes) {
+  EXPECT_EQ(chat_of(message(R"(,"thinking":{"type":"adaptive"})")).at("enable_thinking"), true);
+  EXPECT_EQ(chat_of(message(R"(,"thinking":{"type":"disabled"})")).at("enable_thinking"), false);
+  EXPECT_THAT(refusal(message(R"(,"thinking":{"type":"off"})")),
+              HasSubstr("'thinking.type' must be"));
+}
+
+TEST(Messages, AnEmptyLastMessageBeginsNoAnswer) {
+  for (const char* content : {"\"\"", "[]", R"([{"type":"text","text":""}])"}) {
+    const json chat =
+        chat_of(message("", R"(,{"role":"assistant","content":)" + std::string(content) + "}"));
+    EXPECT_EQ(chat.at("messages").size(), 1U) << content;
+    EXPECT_FALSE(chat.contains("continue_final_message")) << content;
+  }
+  EXPECT_EQ(
+      chat_of(message("", R"(,{"role":"assistant","content":"y"})")).at("continue_final_message"),
+      true);
+}
+
+TEST(Messages, ALastMessageThatNoAnswerCanContinueIsNamed) {
+  const std::string head = R"(,{"role":"assistant","content":[{"type":)";
+  EXPECT_THAT(refusal(message("", head + R"("tool_use","id":"t","name":"f","input":{}}]})")),
+              HasSubstr("'messages[1].content' has a tool_use"));
+  EXPECT_THAT(refusal(message("", head + R"("thinking","thinking":"hm","signature":""}]})")),
+              HasSubstr("'messages[1].content' ends with thinking"));
+}
+
+TEST(Messages, AUsersMessageMayHaveNoBlocks) {
+  const json chat = chat_of(parse_messages(R"({"messages":[{"role":"user","content":[]}]})"));
+  EXPECT_EQ(chat.at("messages").size(), 1U);
 }
 
 }  // namespace
