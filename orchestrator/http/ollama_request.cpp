@@ -200,6 +200,7 @@ class OllamaTranslation : Translating {
         tool(message, made);
       }
       const bool open = i + 1 == list.size() && role == "assistant" && !made.contains("tool_calls");
+      if (open && made["content"] == "" && !made.contains("reasoning_content")) break;
       if (open) out_["continue_final_message"] = true;
       out_["messages"].push_back(std::move(made));
     }
@@ -250,7 +251,13 @@ class OllamaTranslation : Translating {
 
   void tools() {
     const Ordered* tools = find(body_, "tools");
-    if (tools != nullptr) out_["tools"] = *tools;
+    if (tools == nullptr) return;
+    out_["tools"] = *tools;
+    if (!tools->is_array()) return;
+    for (Ordered& tool : out_["tools"]) {
+      // Ollama doesn't look at the type.
+      if (tool.is_object() && find(tool, "type") == nullptr) tool["type"] = "function";
+    }
   }
 
   struct OpenCall {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "orchestrator/http/messages.hpp"
+#include "orchestrator/http/ollama.hpp"
 #include "orchestrator/http/responses.hpp"
 
 namespace bulkhead::orchestrator {
@@ -105,6 +106,23 @@ TEST(Messages, ALastMessageThatNoAnswerCanContinueIsNamed) {
 TEST(Messages, AUsersMessageMayHaveNoBlocks) {
   const json chat = chat_of(parse_messages(R"({"messages":[{"role":"user","content":[]}]})"));
   EXPECT_EQ(chat.at("messages").size(), 1U);
+}
+
+TEST(Ollama, AnEmptyLastMessageBeginsNoAnswer) {
+  const auto request = parse_ollama_chat(
+      R"({"model":"m","messages":[{"role":"user","content":"x"},{"role":"assistant","content":""}]})");
+  ASSERT_TRUE(std::holds_alternative<OllamaRequest>(request));
+  const json chat = chat_of(std::get<OllamaRequest>(request).wanted);
+  EXPECT_EQ(chat.at("messages").size(), 1U);
+  EXPECT_FALSE(chat.contains("continue_final_message"));
+}
+
+TEST(Ollama, ToolsNeedNoType) {
+  const auto request = parse_ollama_chat(
+      R"({"model":"m","messages":[{"role":"user","content":"x"}],"tools":[{"function":{"name":"f"}}]})");
+  ASSERT_TRUE(std::holds_alternative<OllamaRequest>(request));
+  EXPECT_EQ(chat_of(std::get<OllamaRequest>(request).wanted).at("tools")[0]["function"]["name"],
+            "f");
 }
 
 }  // namespace
