@@ -129,8 +129,10 @@ class Reader {
         break;
       }
       BULKHEAD_TRY(Element element, atom(depth));
+      skip(depth > 0);
       while (looking_at(U"*") || looking_at(U"+") || looking_at(U"?") || looking_at(U"{")) {
         BULKHEAD_TRY(element, repeated(std::move(element)));
+        skip(depth > 0);
       }
       elements.push_back(std::move(element));
       if (grammar_.nodes.size() > kMostNodes) return wrong("the grammar is too large");
@@ -210,6 +212,9 @@ class Reader {
       out.kind = NodeKind::kText;
       BULKHEAD_TRY(out.dfa, text_[at_] == '"' ? quoted() : char_class());
       return out;
+    }
+    if (looking_at(U"<") || looking_at(U"!")) {
+      return wrong("tokens, as in <think>, can't be enforced: write a text in quotes");
     }
     const std::string called = name();
     if (called.empty()) return wrong("a text, a class, a group or a rule's name was expected");

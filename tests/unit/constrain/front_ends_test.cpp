@@ -110,6 +110,9 @@ number ::= "-"? [0-9]+ ("." [0-9]{1,2})?
   EXPECT_FALSE(derives(arithmetic, "1.234"));
   EXPECT_TRUE(derives("root ::= [^\"\\x5D]{2} .", "éaß"));
   EXPECT_TRUE(derives("root ::= a\na ::= \"x\" |\n  \"y\" (\n \"z\" )", "yz"));
+  // As in llama.cpp, blanks may stand before a repetition, and within a group line ends, too.
+  EXPECT_TRUE(derives("root ::= \"a\" + (\"b\"\n # c\n *) { 2 } [cd] ?", "aabbd"));
+  EXPECT_THAT(gbnf_error("root ::= \"a\"\n+"), HasSubstr("line 2"));
 }
 
 TEST(Gbnf, HandlesAmbiguityWithoutExploding) {
@@ -124,6 +127,7 @@ TEST(Gbnf, TellsWhatIsWrong) {
   EXPECT_THAT(gbnf_error("a ::= \"x\""), HasSubstr("root"));
   EXPECT_THAT(gbnf_error("root ::= root \"x\" | \"y\""), HasSubstr("left recursion"));
   EXPECT_THAT(gbnf_error("root ::= (\"a\""), HasSubstr("line 1"));
+  EXPECT_THAT(gbnf_error("root ::= !</think>*"), HasSubstr("tokens"));
   EXPECT_THAT(gbnf_error("root ::= \"a\" root"), HasSubstr("no text"));
   EXPECT_NE(gbnf_error("root ::= " + std::string(100'000, '(')), "");
 }
