@@ -25,14 +25,19 @@ namespace {
   "){1,3}"                                                                         \
   "|(?:" H16 ":){1,3}(?::" H16 "){1,4}|(?:" H16 ":){1,2}(?::" H16                  \
   "){1,5}"                                                                         \
-  "|" H16 ":(?::" H16 "){1,6}|:(?::" H16 "){1,7}|::)"
+  "|" H16 ":(?::" H16 "){1,6}|:(?::" H16 "){1,7}|::|::[Ff]{4}:" IPV4 ")"
 #define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 #define HOST LABEL "(?:\\." LABEL "){0,7}"
 #define ESCAPED "%[0-9A-Fa-f]{2}"
 #define PATH "(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|" ESCAPED ")*"
 #define QUERY "(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|" ESCAPED ")*"
-#define URI_REST "(?://[A-Za-z0-9._~-]+(?::\\d{1,4})?(?:/" PATH ")?|/?[A-Za-z0-9._~-]" PATH ")"
-#define URI "[A-Za-z][A-Za-z0-9+.-]*:" URI_REST "(?:\\?" QUERY ")?(?:#" QUERY ")?"
+#define USER "[A-Za-z0-9._~-]+(?::[A-Za-z0-9._~-]*)?@"
+#define PORT "(?:\\d{1,4}|[1-5]\\d{4}|6[0-4]\\d{3}|65[0-4]\\d{2}|655[0-2]\\d|6553[0-5])"
+#define URI_REST                                                                 \
+  "(?://(?:" USER ")?(?:[A-Za-z0-9._~-]+|\\[" IPV6 "\\])(?::" PORT ")?(?:/" PATH \
+  ")?|/?[A-Za-z0-9._~+-]" PATH ")"
+#define URI \
+  "(?:file:///" PATH "|[A-Za-z][A-Za-z0-9+.-]*:" URI_REST ")(?:\\?" QUERY ")?(?:#" QUERY ")?"
 #define REFERENCE                                                                                \
   "(?:" URI "|[A-Za-z0-9._~/-][A-Za-z0-9._~-]*(?:/[A-Za-z0-9._~-]+)*(?:\\?" QUERY ")?(?:#" QUERY \
   ")?|#" QUERY ")"

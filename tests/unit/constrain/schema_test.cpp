@@ -299,6 +299,26 @@ TEST(Schema, KnowsTheFormatsThatClientsLibrariesWrite) {
   EXPECT_FALSE(is("e164", "4712345678"));
 }
 
+TEST(Schema, AddressesMayHaveAllTheirParts) {
+  const auto is = [](const std::string& format, const std::string& text) {
+    return passes(R"({"type":"string","format":")" + format + "\"}", '"' + text + '"');
+  };
+  for (const char* uri : {"http://127.0.0.1:11434/v1", "http://x:65535", "file:///etc/hosts",
+                          "postgresql://user:word@db:5432/x?ssl=1", "http://[2001:db8::1]:80/",
+                          "http://[::ffff:10.0.0.1]", "tel:+47-12345678", "mailto:a@b.c",
+                          "urn:isbn:0451450523", "https://en.wikipedia.org/wiki/C_(x)#y"}) {
+    EXPECT_TRUE(is("uri", uri)) << uri;
+  }
+  for (const char* uri :
+       {"http://x:65536", "http://x:123456", "http://", "http:///x", "http://[::g]", "http://a@b@c",
+        "http://[::1", "/etc/hosts", "http://x y"}) {
+    EXPECT_FALSE(is("uri", uri)) << uri;
+  }
+  EXPECT_TRUE(is("ipv6", "::ffff:10.0.0.1"));
+  EXPECT_FALSE(is("ipv6", "::ffff:10.0.0.256"));
+  EXPECT_FALSE(is("ipv6", "::ffff:10.0.0"));
+}
+
 TEST(Schema, RefusesByNameWhatCanNotBeEnforced) {
   EXPECT_THAT(refusal(R"({"type":"array","uniqueItems":true})"), HasSubstr("\"uniqueItems\""));
   EXPECT_THAT(refusal(R"({"type":"number","multipleOf":0.01})"), HasSubstr("\"multipleOf\""));
