@@ -123,6 +123,23 @@ TEST(Operating, ALoadTestByRateSendsAllItsRequests) {
   EXPECT_EQ(json::parse(done.out.substr(begin))["requests"], 2100) << done.out;
 }
 
+// Commands within a command have the same options, and these must not take the environment's word over the line's.
+TEST(Operating, TheLineCountsMoreThanTheEnvironment) {
+  Serving serving = serve({}, {{"BULKHEAD_API_KEY", "secret"}});
+  for (const char* command : {"workers", "models", "models list", "requests"}) {
+    const std::string line = std::string(BULKHEAD_TOOL) + " " + command;
+    const std::string url = url_of(serving);
+    const std::string elsewhere = "BULKHEAD_URL=http://127.0.0.1:1 BULKHEAD_API_KEY=wrong ";
+    EXPECT_EQ(run_shell(elsewhere + line + " --url " + url + " --api-key secret").code, 0)
+        << command;
+    EXPECT_EQ(run_shell("BULKHEAD_URL=" + url + " BULKHEAD_API_KEY=secret " + line).code, 0)
+        << command;
+    EXPECT_EQ(run_shell("BULKHEAD_URL='' " + line + " --url " + url + " --api-key secret").code, 0);
+  }
+  EXPECT_NE(run_shell("BULKHEAD_URL=http://127.0.0.1:1 " BULKHEAD_TOOL " workers").out.find(":1;"),
+            std::string::npos);
+}
+
 TEST(Operating, DrainAndRestartPrintTheApisJson) {
   const Serving serving = serve();
   for (const char* action : {"restart", "drain"}) {
@@ -148,7 +165,8 @@ TEST(Operating, TopPrintsAFrameForScripts) {
   ASSERT_EQ(frame["workers"].size(), 1U);
   EXPECT_EQ(frame["workers"][0]["name"], "builtin-0");
   EXPECT_EQ(frame["workers"][0]["state"], "ready");
-  const Outcome text = tool(serving, "top --interval 0.1");  // the output is not a terminal, so there is one frame
+  const Outcome text =
+      tool(serving, "top --interval 0.1");  // the output is not a terminal, so there is one frame
   EXPECT_EQ(text.code, 0);
   EXPECT_EQ(text.out.find('\x1b'), std::string::npos);
   EXPECT_NE(text.out.find("builtin-0"), std::string::npos) << text.out;

@@ -1,4 +1,5 @@
 // The command line of the subcommands for operators.
+#include <cstdlib>
 #include <iterator>
 #include <string>
 #include <vector>
@@ -8,12 +9,25 @@
 
 namespace bulkhead::cli {
 
+namespace {
+
+void take_environment(const char* name, std::string& value) {
+  const char* const given = std::getenv(name);
+  if (given != nullptr && *given != '\0') value = given;
+}
+
+}  // namespace
+
+// A command shares its connection with the commands within it. CLI11 would read the environment for those that the line
+// does not name, too, after the line.
 void add_connection(CLI::App& command, Connection& connection) {
+  const std::string usual = Connection().url;
+  take_environment("BULKHEAD_URL", connection.url);
+  take_environment("BULKHEAD_API_KEY", connection.api_key);
   command.add_option("--url", connection.url, "Address of the daemon")
-      ->envname("BULKHEAD_URL")
-      ->capture_default_str();
+      ->option_text("TEXT=" + usual + " (Env:BULKHEAD_URL)");
   command.add_option("--api-key", connection.api_key, "API key, if the daemon needs one")
-      ->envname("BULKHEAD_API_KEY");
+      ->option_text("TEXT (Env:BULKHEAD_API_KEY)");
 }
 
 namespace {
