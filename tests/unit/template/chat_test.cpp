@@ -126,6 +126,77 @@ TEST(ChatRequests, AnAnswerWithoutContentIsEmptyWhereTheTemplateNeedsText) {
             "<user>a<assistant>-<user>b");
 }
 
+// As in the templates of gpt-oss, Hermes 3 and Seed-OSS. OpenAI's clients may leave these members out.
+TEST(ChatRequests, ToolsGetTheMembersThatTheTemplateNeeds) {
+  const auto text = [](const char* source, const std::string& members) {
+    const auto prompt =
+        prompt_of(source, R"({"messages": [{"role": "user", "content": "a"}], "tools": [
+        {"type": "function", "function": {"name": "f")" +
+                              members + "}}]}");
+    return prompt.ok() ? prompt.value().text() : prompt.error().message();
+  };
+  const char* const described =
+      "{% for t in tools %}{{ t.function.name + ':' + t.function.description }}{% endfor %}";
+  EXPECT_EQ(text(described, ""), "f:");
+  EXPECT_EQ(text(described, R"(, "description": null)"), "f:");
+  EXPECT_EQ(text(described, R"(, "description": "d")"), "f:d");
+  const char* const listed =
+      "{% for t in tools %}{{ t.function.name }}{% for k, v in t.function.parameters.properties | "
+      "items %} {{ k }}"
+      "{% endfor %}{{ t.function.parameters.type }}{% endfor %}";
+  EXPECT_EQ(text(listed, ""), "fobject");
+  EXPECT_EQ(text(listed, R"(, "parameters": {"type": "object"})"), "fobject");
+  EXPECT_EQ(text(listed, R"(, "parameters": {"type": "object", "properties": {"x": {}}})"),
+            "f xobject");
+  // A template that copes with what is missing is not told more than the client wrote.
+  EXPECT_EQ(text("{{ tools | tojson }}", ""),
+            R"([{"type": "function", "function": {"name": "f"}}])");
+}
+
+TEST(ChatRequests, CallsGetWhatClientsLeaveOut) {
+  const auto text = [](const char* source, const std::string& message) {
+    const auto prompt = prompt_of(source, R"({"messages": [{"role": "user", "content": "a"},
+        {"role": "assistant", )" + message + "}]}");
+    return prompt.ok() ? prompt.value().text() : prompt.error().message();
+  };
+  const char* const source =
+      "{% for m in messages %}{% if m['content'] is none %}-{% endif %}{% for c in m.tool_calls %}"
+      "{{ c['type'] + ' ' + c.function.name }}({{ c.function.arguments }}){% endfor %}{% endfor %}";
+  EXPECT_EQ(text(source, R"("tool_calls": [{"function": {"name": "f"}}])"), "-function f({})");
+  EXPECT_EQ(text(source,
+                 R"("content": "", "tool_calls": [{"function": {"name": "f", "arguments": ""}}])"),
+            "function f({})");
+}
+
+// Agents send several system messages and several questions at once; some templates want roles to alternate.
+TEST(ChatRequests, NeighboursOfARoleBecomeOneWhereTheTemplateNeedsThat) {
+  const std::string json =
+      R"({"messages": [{"role": "system", "content": "s"}, {"role": "developer", "content":
+      [{"type": "text", "text": "t"}]}, {"role": "user", "content": "a"}, {"role": "user", "content": "b"},
+      {"role": "assistant", "content": "c"}, {"role": "assistant", "content": "d"}, {"role": "user", "content": "e"}]})";
+  const auto text = [&](const std::string& refused) {
+    const auto prompt = prompt_of("{% for m in messages %}{% if " + refused +
+                                      " %}{{ raise_exception('no') }}{% endif %}"
+                                      "<{{ m.role }}>{{ m.content }}{% endfor %}",
+                                  json);
+    return prompt.ok() ? prompt.value().text() : prompt.error().message();
+  };
+  EXPECT_EQ(text("m.role == 'system' and not loop.first"),
+            "<system>s\n\nt<user>a<user>b<assistant>c<assistant>d<user>e");
+  EXPECT_EQ(text("not loop.first and m.role == loop.previtem.role"),
+            "<system>s\n\nt<user>a\n\nb<assistant>c\n\nd<user>e");
+  // A question and a system message behind it.
+  const std::string mid =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+      {"role": "system", "content": "s"}, {"role": "user", "content": "c"}]})";
+  const auto kept = prompt_of(
+      "{% for m in messages %}{% if m.role != 'system' or loop.first %}"
+      "<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}",
+      mid);
+  EXPECT_EQ(kept.value().text(), "<user>a<assistant>b<user>s<user>c");
+  EXPECT_EQ(text("false"), "<system>s<system>t<user>a<user>b<assistant>c<assistant>d<user>e");
+}
+
 TEST(ChatRequests, IdsThatStandForNamesAreCountedOverTheConversation) {
   constexpr std::string_view kTemplate =
       "{% for m in messages %}{% for c in m.tool_calls %}<|tool_call_begin|>{{ c['id'] }}"

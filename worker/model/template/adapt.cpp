@@ -92,6 +92,25 @@ void set_empty_content(Dict& message, Adaptation how) {
   if (text != nullptr && text->empty()) *content = None{};
 }
 
+// Gives the calls what clients leave out of them: arguments, and the content beside them.
+void complete_calls(Dict& message, bool with_type) {
+  List* calls = calls_of(message);
+  if (calls == nullptr) return;
+  if (message.get("content") == nullptr) message.set(plain("content"), None{});
+  for (const Value& item : calls->items) {
+    Dict* call = item.as_dict();
+    if (call == nullptr) continue;
+    if (with_type && call->get("type") == nullptr) call->set(plain("type"), plain("function"));
+    const Value* function = call->get("function");
+    Dict* inner = function == nullptr ? call : function->as_dict();
+    if (inner == nullptr) continue;
+    const Value* arguments = inner->get("arguments");
+    const bool none = arguments == nullptr || arguments->none() ||
+                      (arguments->as_text() != nullptr && arguments->as_text()->empty());
+    if (none) inner->set(plain("arguments"), plain("{}"));
+  }
+}
+
 void arguments_as_object(Run& run, Dict& message, std::size_t index) {
   List* calls = calls_of(message);
   for (std::size_t i = 0; calls != nullptr && i < calls->items.size(); ++i) {
@@ -101,10 +120,6 @@ void arguments_as_object(Run& run, Dict& message, std::size_t index) {
     Value* arguments = inner == nullptr ? nullptr : inner->get("arguments");
     const Text* text = arguments == nullptr ? nullptr : arguments->as_text();
     if (text == nullptr) continue;
-    if (text->empty()) {
-      *arguments = run.heap().make<Dict>();
-      continue;
-    }
     try {
       *arguments = read_json(run, text->view(), Origin::kUser);
     } catch (const TemplateError& error) {
@@ -227,6 +242,66 @@ void move_reasoning(Run& run, Dict& message, Adaptation how) {
   message.set(plain("content"), parts);
 }
 
+bool has_only_text(Dict& message) {
+  for (const char* name : {"reasoning_content", "thinking"}) {
+    const Value* thought = message.get(name);
+    if (thought != nullptr && !thought->none()) return false;
+  }
+  const Value* content = message.get("content");
+  const List* parts = content == nullptr ? nullptr : content->as_list();
+  for (std::size_t i = 0; parts != nullptr && i < parts->items.size(); ++i) {
+    Dict* part = parts->items[i].as_dict();
+    if (part != nullptr && part->get("text") == nullptr) return false;
+  }
+  return calls_of(message) == nullptr;
+}
+
+bool is_system(Dict& message) {
+  return has_role(message, "system") || has_role(message, "developer");
+}
+
+bool both_of_system(Dict& a, Dict& b) {
+  return is_system(a) && is_system(b);
+}
+
+bool both_of_a_speaker(Dict& a, Dict& b) {
+  return (has_role(a, "user") && has_role(b, "user")) ||
+         (has_role(a, "assistant") && has_role(b, "assistant"));
+}
+
+// Makes neighbours that are alike one message, with an empty line between their texts.
+void join_neighbours(Run& run, List& messages, bool alike(Dict&, Dict&)) {
+  CountedVector<Value> kept;
+  for (std::size_t i = 0; i < messages.items.size(); ++i) {
+    Dict& message = *messages.items[i].as_dict();
+    Dict* before = kept.empty() ? nullptr : kept.back().as_dict();
+    if (before == nullptr || !alike(*before, message) || !has_only_text(*before) ||
+        !has_only_text(message)) {
+      kept.push_back(messages.items[i]);
+      continue;
+    }
+    TextBuilder joined;
+    for (Dict* each : {before, &message}) {
+      join_parts(run, *each, i);
+      const Value* content = each->get("content");
+      const Text* text = content == nullptr ? nullptr : content->as_text();
+      if (each == &message) joined.append("\n\n", Origin::kUser);
+      if (text != nullptr) joined.append(*text);
+    }
+    before->set(plain("content"), joined.take());
+  }
+  messages.items = std::move(kept);
+}
+
+void later_system_as_user(List& messages) {
+  bool begun = false;
+  for (const Value& item : messages.items) {
+    Dict& message = *item.as_dict();
+    if (!is_system(message)) begun = true;
+    if (begun && is_system(message)) message.set(plain("role"), plain("user"));
+  }
+}
+
 void merge_system(Run& run, List& messages) {
   CountedVector<Value> kept;
   TextBuilder pending;
@@ -315,6 +390,20 @@ const char* to_string(Adaptation adaptation) {
       return "reasoning_as_thinking";
     case Adaptation::kReasoningAsThinkingPart:
       return "reasoning_as_thinking_part";
+    case Adaptation::kCallTypeGiven:
+      return "call_type_given";
+    case Adaptation::kLaterSystemAsUser:
+      return "later_system_as_user";
+    case Adaptation::kSystemsJoined:
+      return "systems_joined";
+    case Adaptation::kNeighboursJoined:
+      return "neighbours_joined";
+    case Adaptation::kToolDescriptionAsEmpty:
+      return "tool_description_as_empty";
+    case Adaptation::kToolParametersAsEmpty:
+      return "tool_parameters_as_empty";
+    case Adaptation::kToolPropertiesAsEmpty:
+      return "tool_properties_as_empty";
     case Adaptation::kSystemMergedIntoUser:
       return "system_merged_into_user";
     case Adaptation::kToolsInSystem:
@@ -344,6 +433,7 @@ void adapt(Run& run, List& messages, const Adaptations& needed) {
         (needed.has(Adaptation::kSystemPartsJoined) &&
          (has_role(message, "system") || has_role(message, "developer"))))
       join_parts(run, message, i);
+    complete_calls(message, needed.has(Adaptation::kCallTypeGiven));
     if (needed.has(Adaptation::kNullAnswerAsEmpty)) set_null_answer(message);
     for (const Adaptation how : {Adaptation::kNullContentAsEmpty, Adaptation::kEmptyContentAsNull})
       if (needed.has(how)) set_empty_content(message, how);
@@ -354,7 +444,10 @@ void adapt(Run& run, List& messages, const Adaptations& needed) {
          {Adaptation::kReasoningAsThinking, Adaptation::kReasoningAsThinkingPart})
       if (needed.has(how)) move_reasoning(run, message, how);
   }
+  if (needed.has(Adaptation::kLaterSystemAsUser)) later_system_as_user(messages);
+  if (needed.has(Adaptation::kSystemsJoined)) join_neighbours(run, messages, both_of_system);
   if (needed.has(Adaptation::kSystemMergedIntoUser)) merge_system(run, messages);
+  if (needed.has(Adaptation::kNeighboursJoined)) join_neighbours(run, messages, both_of_a_speaker);
 }
 
 void move_tools(Run& run, List& messages, const Value* tools) {

@@ -24,11 +24,18 @@ enum class Adaptation : std::uint8_t {
   kToolCallIdsNumbered,  // ids become functions.NAME:INDEX, counted over the conversation (Kimi K2.5)
   kReasoningAsThinking,      // reasoning_content becomes thinking
   kReasoningAsThinkingPart,  // reasoning_content becomes a first content part of type thinking
+  kCallTypeGiven,            // a call without a type becomes one of type function
+  kLaterSystemAsUser,        // a system message behind a question becomes the user's
+  kSystemsJoined,            // neighbouring system messages become one
+  kNeighboursJoined,         // the same for neighbouring messages of user and assistant
   kSystemMergedIntoUser,     // the system text opens the next message
+  kToolDescriptionAsEmpty,   // a tool without a description gets an empty one
+  kToolParametersAsEmpty,    // a tool without parameters gets those of an object without properties
+  kToolPropertiesAsEmpty,    // parameters without properties get empty ones
   kToolsInSystem,  // tools go into the system message, and calls into their message's text (Phi-4-mini)
   kToolsUndefined,  // without tools, `tools` is undefined and not none
 };
-constexpr std::size_t kAdaptations = 14;
+constexpr std::size_t kAdaptations = 21;
 // "developer_as_system" ...
 const char* to_string(Adaptation adaptation);
 
@@ -45,6 +52,8 @@ class Adaptations {
 // Changes the messages in place; they belong to the request. Refusals become text for every template. Fails, with the
 // message's number, for what can't be adapted: a part that is not text, or arguments that are not JSON.
 void adapt(Run& run, List& messages, const Adaptations& needed);
+// Fills in what the template needs of the tools that are offered. `tools` may be null.
+void fill_tools(Run& run, const Value* tools, const Adaptations& needed);
 // What kToolsInSystem needs, after adapt(). `tools` may be null.
 void move_tools(Run& run, List& messages, const Value* tools);
 

@@ -170,7 +170,7 @@ std::string text_of_last(const List& messages) {
              : std::string(content->as_text()->view());
 }
 
-// A template is probed some 30 times, and its source is not set yet then: a hostile template must not take its full
+// A template is probed some 40 times, and its source is not set yet then: a hostile template must not take its full
 // time so often.
 Limits limits_of(const std::string& source) {
   Limits limits;
@@ -220,7 +220,10 @@ Result<ChatPrompt> Chat::render(const ChatRequest& request) const {
     check_messages(messages);
     List& list = *messages->as_list();
     found = contents_of(list);
-    if (!request.as_is) adapt(run, list, abilities_.adaptations);
+    if (!request.as_is) {
+      adapt(run, list, abilities_.adaptations);
+      fill_tools(run, given.get("tools"), abilities_.adaptations);
+    }
     if (!request.as_is && abilities_.adaptations.has(Adaptation::kToolsInSystem))
       move_tools(run, list, given.get("tools"));
     continues = flag(given.get("continue_final_message"), false, "continue_final_message");

@@ -101,6 +101,23 @@ class Prober {
     can_.system_role = shows(system, kFirst) && shows(system, kSecond);
     can_.developer_role = can_.system_role && with("developer") == system;
     if (!can_.developer_role) can_.adaptations.add(Adaptation::kDeveloperAsSystem);
+    const auto both = [this](const char* role, const std::string& more) {
+      const auto text =
+          render(message(role, quoted(kFirst)) + ", " + message(role, quoted(kSecond)) + more);
+      return shows(text, kFirst) && shows(text, kSecond);
+    };
+    if (can_.system_role && !both("system", ", " + message("user", quoted("Hi"))))
+      can_.adaptations.add(Adaptation::kSystemsJoined);
+    const std::string answered =
+        message("user", quoted("Hi")) + ", " + message("assistant", quoted("Hi")) + ", ";
+    const std::string second = message("user", quoted(kSecond));
+    const auto later = render(message("system", quoted(kFirst)) + ", " + answered +
+                              message("system", quoted(kResult)) + ", " + second);
+    if (can_.system_role && shows(render(answered + second), kSecond) &&
+        !(shows(later, kFirst) && shows(later, kResult) && shows(later, kSecond)))
+      can_.adaptations.add(Adaptation::kLaterSystemAsUser);
+    if (shows(render(message("user", quoted(kFirst))), kFirst) && !both("user", ""))
+      can_.adaptations.add(Adaptation::kNeighboursJoined);
     // If the template also refuses the user's message alone, it refuses for another reason.
     if (!can_.system_role && shows(render(message("user", quoted(kSecond))), kSecond))
       can_.adaptations.add(Adaptation::kSystemMergedIntoUser);
@@ -158,6 +175,7 @@ class Prober {
   // Finds the content that shows calls beside it: "" or null.
   void calls() {
     can_.tools = shows(with_tools(message("user", quoted("Hi"))), "Qf7tool");
+    if (can_.tools) bare_tools();
     std::string_view empty = R"("")";
     std::string_view arguments = kArgumentsObject;
     const auto tried = [&](std::string_view content, std::string_view given) {
@@ -194,6 +212,22 @@ class Prober {
     if (!can_.tools && !can_.tool_calls) tools_in_system();
   }
 
+  // Offers tools that lack what OpenAI lets clients leave out.
+  void bare_tools() {
+    constexpr const char* kDescription = R"(, "description": "Probes.")";
+    const auto takes = [this](const std::string& members) {
+      return shows(render(message("user", quoted("Hi")),
+                          R"(, "tools": [{"type": "function", "function": {"name": "Qf7tool")" +
+                              members + "}}]"),
+                   "Qf7tool");
+    };
+    if (!takes(R"(, "parameters": {"type": "object", "properties": {}})"))
+      can_.adaptations.add(Adaptation::kToolDescriptionAsEmpty);
+    if (!takes(kDescription)) can_.adaptations.add(Adaptation::kToolParametersAsEmpty);
+    if (!takes(kDescription + std::string(R"(, "parameters": {"type": "object"})")))
+      can_.adaptations.add(Adaptation::kToolPropertiesAsEmpty);
+  }
+
   void tools_in_system() {
     const std::string user = message("user", quoted("Hi"));
     const auto text =
@@ -215,6 +249,10 @@ class Prober {
     if (!can_.tool_calls) return;
     if (with_tools(called(empty, arguments)) && !with_tools(called(empty, arguments, kLongId)))
       can_.adaptations.add(Adaptation::kToolCallIds9Alnum);
+    std::string bare = called(empty, arguments);
+    constexpr std::string_view kType = R"("type": "function", )";
+    bare.erase(bare.find(kType), kType.size());
+    if (!with_tools(bare)) can_.adaptations.add(Adaptation::kCallTypeGiven);
     if (shows(with_tools(called(empty, arguments, kLongId)), kIdAsName))
       can_.adaptations.add(Adaptation::kToolCallIdsNumbered);
     const std::string second = ", " + call("Qf7other", arguments, "abcdef124");
