@@ -197,6 +197,25 @@ TEST(ChatRequests, NeighboursOfARoleBecomeOneWhereTheTemplateNeedsThat) {
   EXPECT_EQ(text("false"), "<system>s<system>t<user>a<user>b<assistant>c<assistant>d<user>e");
 }
 
+// Claude Code sends reminders beside results; Mistral's templates want the assistant to answer a result first.
+TEST(ChatRequests, AQuestionBehindAResultIsKeptWhereTheTemplateRefusesIt) {
+  const auto text = [](const std::string& refused) {
+    const auto prompt = prompt_of(
+        "{% for m in messages %}{% if " + refused +
+            " %}{{ raise_exception('no') }}{% endif %}"
+            "<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}{{ c.function }}{% endfor "
+            "%}{% endfor %}",
+        R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls":
+        [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "1", "content": "r"}, {"role": "user", "content": "b"}]})");
+    return prompt.ok() ? prompt.value().text() : prompt.error().message();
+  };
+  const std::string begin = "<user>a<assistant>{'name': 'f', 'arguments': {}}<tool>r";
+  EXPECT_EQ(text("m.role == 'user' and loop.previtem and loop.previtem.role == 'tool'"),
+            begin + "\n\nb");
+  EXPECT_THAT(text("false"), HasSubstr("<tool>r<user>b"));
+}
+
 TEST(ChatRequests, IdsThatStandForNamesAreCountedOverTheConversation) {
   constexpr std::string_view kTemplate =
       "{% for m in messages %}{% for c in m.tool_calls %}<|tool_call_begin|>{{ c['id'] }}"

@@ -269,6 +269,10 @@ bool both_of_a_speaker(Dict& a, Dict& b) {
          (has_role(a, "assistant") && has_role(b, "assistant"));
 }
 
+bool question_behind_result(Dict& a, Dict& b) {
+  return has_role(a, "tool") && has_role(b, "user");
+}
+
 // Makes neighbours that are alike one message, with an empty line between their texts.
 void join_neighbours(Run& run, List& messages, bool alike(Dict&, Dict&)) {
   CountedVector<Value> kept;
@@ -398,6 +402,8 @@ const char* to_string(Adaptation adaptation) {
       return "systems_joined";
     case Adaptation::kNeighboursJoined:
       return "neighbours_joined";
+    case Adaptation::kQuestionIntoResult:
+      return "question_into_result";
     case Adaptation::kToolDescriptionAsEmpty:
       return "tool_description_as_empty";
     case Adaptation::kToolParametersAsEmpty:
@@ -448,6 +454,8 @@ void adapt(Run& run, List& messages, const Adaptations& needed) {
   if (needed.has(Adaptation::kSystemsJoined)) join_neighbours(run, messages, both_of_system);
   if (needed.has(Adaptation::kSystemMergedIntoUser)) merge_system(run, messages);
   if (needed.has(Adaptation::kNeighboursJoined)) join_neighbours(run, messages, both_of_a_speaker);
+  if (needed.has(Adaptation::kQuestionIntoResult))
+    join_neighbours(run, messages, question_behind_result);
 }
 
 void move_tools(Run& run, List& messages, const Value* tools) {

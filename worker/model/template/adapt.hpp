@@ -28,6 +28,7 @@ enum class Adaptation : std::uint8_t {
   kLaterSystemAsUser,        // a system message behind a question becomes the user's
   kSystemsJoined,            // neighbouring system messages become one
   kNeighboursJoined,         // the same for neighbouring messages of user and assistant
+  kQuestionIntoResult,       // a question behind a tool's result becomes the result's end
   kSystemMergedIntoUser,     // the system text opens the next message
   kToolDescriptionAsEmpty,   // a tool without a description gets an empty one
   kToolParametersAsEmpty,    // a tool without parameters gets those of an object without properties
@@ -35,7 +36,7 @@ enum class Adaptation : std::uint8_t {
   kToolsInSystem,  // tools go into the system message, and calls into their message's text (Phi-4-mini)
   kToolsUndefined,  // without tools, `tools` is undefined and not none
 };
-constexpr std::size_t kAdaptations = 21;
+constexpr std::size_t kAdaptations = 22;
 // "developer_as_system" ...
 const char* to_string(Adaptation adaptation);
 

@@ -249,6 +249,10 @@ class Prober {
     if (!can_.tool_calls) return;
     if (with_tools(called(empty, arguments)) && !with_tools(called(empty, arguments, kLongId)))
       can_.adaptations.add(Adaptation::kToolCallIds9Alnum);
+    const auto asked =
+        with_tools(called(empty, arguments) + ", " + message("user", quoted(kSecond)));
+    if (can_.tool_results && !(shows(asked, kResult) && shows(asked, kSecond)))
+      can_.adaptations.add(Adaptation::kQuestionIntoResult);
     std::string bare = called(empty, arguments);
     constexpr std::string_view kType = R"("type": "function", )";
     bare.erase(bare.find(kType), kType.size());
