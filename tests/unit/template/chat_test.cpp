@@ -168,6 +168,19 @@ TEST(ChatRequests, CallsGetWhatClientsLeaveOut) {
             "function f({})");
 }
 
+// Clients send back the members of an answer as they came, empty ones too; templates ask only whether there are any.
+TEST(ChatRequests, NoCallsAreAsNoMember) {
+  for (const char* calls : {"null", "[]"}) {
+    const auto prompt = prompt_of(
+        "{% for m in messages %}{% if 'tool_calls' in m %}{{ m.tool_calls[0].function.name }}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}",
+        R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": )" +
+            std::string(calls) + R"(}, {"role": "user", "content": "c"}]})");
+    ASSERT_TRUE(prompt.ok()) << prompt.error().message();
+    EXPECT_EQ(prompt.value().text(), "abc");
+  }
+}
+
 // Agents send several system messages and several questions at once; some templates want roles to alternate.
 TEST(ChatRequests, NeighboursOfARoleBecomeOneWhereTheTemplateNeedsThat) {
   const std::string json =

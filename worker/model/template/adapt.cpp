@@ -92,10 +92,13 @@ void set_empty_content(Dict& message, Adaptation how) {
   if (text != nullptr && text->empty()) *content = None{};
 }
 
-// Gives the calls what clients leave out of them: arguments, and the content beside them.
+// Gives the calls what clients leave out of them: arguments, and the content beside them. Removes a list without calls.
 void complete_calls(Dict& message, bool with_type) {
   List* calls = calls_of(message);
-  if (calls == nullptr) return;
+  if (calls == nullptr) {
+    (void)message.erase(plain("tool_calls"));
+    return;
+  }
   if (message.get("content") == nullptr) message.set(plain("content"), None{});
   for (const Value& item : calls->items) {
     Dict* call = item.as_dict();
