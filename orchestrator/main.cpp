@@ -224,8 +224,23 @@ std::vector<DaemonFigure> figures_of_server(const Server& server) {
   };
 }
 
+// Returns the settings that name these models.
+std::string settings_of(const std::vector<std::string>& models) {
+  std::string line = "bulkheadd";
+  for (std::size_t i = 0; i < models.size(); ++i)
+    line += fmt::format(" --set models.{}.path={}", i, models[i]);
+  return line;
+}
+
 // Returns advice for a user who gave a file or a setting in the form that other servers take.
 std::string what_was_meant(int argc, char** argv) {
+  std::vector<std::string> models;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word.starts_with("--model=")) models.push_back(word.substr(word.find('=') + 1));
+    if (word == "--model" && i + 1 < argc) models.emplace_back(argv[i + 1]);
+  }
+  if (models.size() > 1) return "write `" + settings_of(models) + "` for several models";
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (!word.starts_with("-")) {

@@ -26,6 +26,11 @@ TEST(CommandLineOfTheDaemon, SaysWhatToWriteInstead) {
   const Outcome port = run_shell(std::string(BULKHEADD) + " --port 8080");
   EXPECT_EQ(port.code, 2);
   EXPECT_NE(port.out.find("--set server.port="), std::string::npos) << port.out;
+  const Outcome two = run_shell(std::string(BULKHEADD) + " --model a.gguf --model=b.gguf");
+  EXPECT_EQ(two.code, 2);
+  EXPECT_NE(two.out.find("--set models.0.path=a.gguf --set models.1.path=b.gguf"),
+            std::string::npos)
+      << two.out;
 }
 
 TEST(Operating, RequestsInProgressAreListedAsLongAsTheyLast) {
