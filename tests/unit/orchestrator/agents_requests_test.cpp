@@ -16,6 +16,7 @@
 #include "orchestrator/http/responses.hpp"
 #include "orchestrator/http/routes.hpp"
 #include "orchestrator/http/stored_items.hpp"
+#include "tests/unit/orchestrator/parsed_requests.hpp"
 
 namespace bulkhead::orchestrator {
 namespace {
@@ -104,14 +105,6 @@ TEST(AllowedTools, MistakesAreNamed) {
   for (const auto& [members, parameter] : cases)
     EXPECT_EQ(refused(R"({"type":"allowed_tools")" + members + "}"), parameter) << members;
   EXPECT_EQ(refused(R"({"type":"some_tools"})"), "tool_choice");
-}
-
-json chat_of(const Parsed<GenerationRequest>& parsed) {
-  if (const ApiError* error = error_of(parsed)) {
-    ADD_FAILURE() << error->message;
-    return {};
-  }
-  return json::parse(std::get<ipc::ChatPrompt>(std::get<0>(parsed).prompts.at(0)).json);
 }
 
 // Codex's history may come from another provider, and may name tools that are left out here.

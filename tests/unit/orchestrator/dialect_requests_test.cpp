@@ -9,6 +9,7 @@
 #include "orchestrator/http/messages.hpp"
 #include "orchestrator/http/ollama.hpp"
 #include "orchestrator/http/responses.hpp"
+#include "tests/unit/orchestrator/parsed_requests.hpp"
 
 namespace bulkhead::orchestrator {
 namespace {
@@ -16,21 +17,6 @@ namespace {
 using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// Returns the refusal's message; empty if the request was taken.
-std::string refusal(const Parsed<GenerationRequest>& parsed) {
-  const auto* error = std::get_if<ApiError>(&parsed);
-  return error == nullptr ? "" : error->message;
-}
-
-json chat_of(const Parsed<GenerationRequest>& parsed) {
-  if (!refusal(parsed).empty()) {
-    ADD_FAILURE() << refusal(parsed);
-    return {};
-  }
-  const auto& request = std::get<GenerationRequest>(parsed);
-  return json::parse(std::get<ipc::ChatPrompt>(request.prompts.at(0)).json);
-}
 
 Parsed<GenerationRequest> response(const std::string& more) {
   return parse_responses(R"({"input":"x",)" + more + "}");

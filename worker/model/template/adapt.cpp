@@ -10,10 +10,6 @@
 namespace bulkhead::jinja {
 namespace {
 
-Text plain(std::string_view text) {
-  return Text(text, Origin::kTemplate);
-}
-
 bool has_role(Dict& message, std::string_view role) {
   const Value* value = message.get("role");
   return value != nullptr && value->as_text() != nullptr && value->as_text()->view() == role;

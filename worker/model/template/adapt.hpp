@@ -4,12 +4,18 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "worker/model/template/run.hpp"
 #include "worker/model/template/value.hpp"
 
 namespace bulkhead::jinja {
+
+// Returns a text that counts as the template's own.
+inline Text plain(std::string_view text) {
+  return Text(text, Origin::kTemplate);
+}
 
 // In the order in which they are applied.
 enum class Adaptation : std::uint8_t {

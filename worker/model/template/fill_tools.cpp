@@ -3,14 +3,6 @@
 #include "worker/model/template/adapt.hpp"
 
 namespace bulkhead::jinja {
-namespace {
-
-Text plain(std::string_view text) {
-  return Text(text, Origin::kTemplate);
-}
-
-}  // namespace
-
 void fill_tools(Run& run, const Value* tools, const Adaptations& needed) {
   const List* offered = tools == nullptr ? nullptr : tools->as_list();
   for (std::size_t i = 0; offered != nullptr && i < offered->items.size(); ++i) {
