@@ -24,14 +24,14 @@ int list(HttpClient& client, bool as_json) {
   const Result<HttpResponse> response = client.get("/v1/models");
   if (!response.ok()) return fail(response.error());
   if (response->status != 200) return fail(api_error(*response));
-  if (as_json) {
-    put(response->body + (response->body.ends_with('\n') ? "" : "\n"));
-    return 0;
-  }
   const json body = json::parse(response->body, nullptr, false);
   if (!body.is_object() || !body.contains("data") || !body["data"].is_array()) {
     return fail(
         Error(ErrorCode::kCorrupt, "the answer of " + client.url() + " is not a list of models"));
+  }
+  if (as_json) {
+    put(response->body + (response->body.ends_with('\n') ? "" : "\n"));
+    return 0;
   }
   std::vector<std::vector<std::string>> rows = {
       {"MODEL", "STATE", "MIB", "CONTEXT", "ARCHITECTURE", "ALIASES"}};

@@ -42,6 +42,8 @@ Look look_at(HttpClient& client) {
     return "";
   };
   look.workers = json::parse(ask("/v1/workers"), nullptr, false);
+  if (look.error.empty() && !look.workers.is_array())
+    look.error = "the answer of " + client.url() + "/v1/workers is not a list of workers";
   if (look.error.empty()) look.metrics = ask("/metrics");
   look.seconds = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
   return look;

@@ -57,16 +57,15 @@ int run_workers(const WorkersOptions& options) {
   const Result<HttpResponse> response = client->get("/v1/workers");
   if (!response.ok()) return fail(response.error());
   if (response->status != 200) return fail(api_error(*response));
-  if (options.json) {
-    put(response->body);
-    if (!response->body.ends_with('\n')) put("\n");
-    return 0;
-  }
   json workers = json::parse(response->body, nullptr, false);
   if (workers.is_object() && workers.contains("data")) workers = json(workers["data"]);
   if (!workers.is_array()) {
     return fail(
         Error(ErrorCode::kCorrupt, "the answer of " + client->url() + " is not a list of workers"));
+  }
+  if (options.json) {
+    put(response->body + (response->body.ends_with('\n') ? "" : "\n"));
+    return 0;
   }
   struct Column {
     const char* title;

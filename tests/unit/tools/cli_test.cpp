@@ -13,6 +13,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/canned_server.hpp"
+
 namespace bulkhead {
 namespace {
 
@@ -219,6 +221,20 @@ TEST_F(Cli, WithoutADaemonEachCommandSaysHowToStartOne) {
   }
   EXPECT_EQ(run(kTool + " load-test http://127.0.0.1:1").code, 1);
   EXPECT_EQ(run(kTool + " load-test --rate 3 --concurrency 4 http://127.0.0.1:1").code, 2);
+}
+
+// A server of another kind is no daemon without work, and what it sends is not the API's JSON.
+TEST_F(Cli, AnAnswerThatIsNotADaemonsIsAFailure) {
+  for (const char* command :
+       {"workers", "workers --json", "models", "models --json", "requests", "requests --json",
+        "top --once --interval 0.1", "top --once --interval 0.1 --json"}) {
+    const std::string page = test::whole_answer("200 OK", "<html></html>");
+    const test::CannedServer server({{page}, {page}, {page}, {page}});
+    const Outcome other = run(kTool + " " + command + " --url " + server.url());
+    EXPECT_EQ(other.code, 1) << command << other.out;
+    EXPECT_THAT(other.out, IsEmpty()) << command;
+    EXPECT_THAT(other.err, HasSubstr("the answer of " + server.url())) << command;
+  }
 }
 
 TEST_F(Cli, BenchNamesWhatThereIs) {

@@ -1,8 +1,3 @@
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <functional>
 #include <string>
 #include <thread>
@@ -12,72 +7,19 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "config/base/unique_fd.hpp"
+#include "tests/support/canned_server.hpp"
 #include "tools/cli/api.hpp"
 
 namespace bulkhead::cli {
 namespace {
 
+using test::CannedServer;
+using test::whole_answer;
 using testing::HasSubstr;
 
-// A server with one prepared answer for each connection, in order. It remembers the requests.
-class CannedServer {
- public:
-  explicit CannedServer(std::vector<std::vector<std::string>> answers)
-      : answers_(std::move(answers)) {
-    listener_ = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(::listen(listener_.get(), 8), 0);
-    EXPECT_EQ(::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
-    port_ = ntohs(address.sin_port);
-    thread_ = std::thread([this] { serve(); });
-  }
-  ~CannedServer() {
-    ::shutdown(listener_.get(), SHUT_RDWR);
-    thread_.join();
-  }
-  Connection connection() const { return {"http://127.0.0.1:" + std::to_string(port_), "a key"}; }
-  const std::string& request(std::size_t i) const { return requests_.at(i); }
-
- private:
-  void serve() {
-    for (const std::vector<std::string>& pieces : answers_) {
-      const UniqueFd client(::accept(listener_.get(), nullptr, nullptr));
-      if (!client.valid()) return;
-      std::string request;
-      char chunk[4096];
-      const auto whole = [&] {
-        const std::size_t head = request.find("\r\n\r\n");
-        if (head == std::string::npos) return false;
-        const std::size_t length = request.find("Content-Length: ");
-        const std::size_t body =
-            length == std::string::npos ? 0 : std::stoul(request.substr(length + 16));
-        return request.size() >= head + 4 + body;
-      };
-      while (!whole()) {
-        const ssize_t got = ::read(client.get(), chunk, sizeof chunk);
-        if (got <= 0) break;
-        request.append(chunk, static_cast<std::size_t>(got));
-      }
-      requests_.push_back(request);
-      for (const std::string& piece : pieces) {
-        if (::send(client.get(), piece.data(), piece.size(), MSG_NOSIGNAL) < 0) break;
-        std::this_thread::sleep_for(
-            std::chrono::milliseconds(5));  // so that the pieces arrive separately
-      }
-    }
-  }
-
-  std::vector<std::vector<std::string>> answers_;
-  std::vector<std::string> requests_;
-  UniqueFd listener_;
-  int port_ = 0;
-  std::thread thread_;
-};
+Connection connection_to(const CannedServer& server) {
+  return {server.url(), "a key"};
+}
 
 std::string chunked(const std::string& text) {
   char size[16];
@@ -87,12 +29,6 @@ std::string chunked(const std::string& text) {
 
 const std::string kStreamHead =
     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-
-std::string whole_answer(const std::string& status, const std::string& body) {
-  return "HTTP/1.1 " + status +
-         "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
-         "\r\n\r\n" + body;
-}
 
 TEST(Url, PartsAndMistakes) {
   const Url plain = *parse_url("http://127.0.0.1:8484");
@@ -120,7 +56,7 @@ TEST(Client, NobodyListensSaysHowToStart) {
 
 TEST(Client, GetWithKeyAndWholeBody) {
   CannedServer server({{whole_answer("200 OK", "[1,2]")}});
-  HttpClient client = *make_client(server.connection());
+  HttpClient client = *make_client(connection_to(server));
   const auto response = client.get("/v1/workers");
   ASSERT_TRUE(response.ok()) << response.error().message();
   EXPECT_EQ(response->status, 200);
@@ -136,7 +72,7 @@ TEST(Stream, PiecesArriveInOrderWithTheirEnd) {
             "ta: {\"choices\":[{\"delta\":{\"content\":\"upon\"},\"finish_reason\":null}]}\n\n"),
         chunked("data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"length\"}]}\n\n"),
         chunked("data: {\"choices\":[],\"usage\":{}}\n\ndata: [DONE]\n\n"), "0\r\n\r\n"}});
-  HttpClient client = *make_client(server.connection());
+  HttpClient client = *make_client(connection_to(server));
   std::vector<std::string> pieces;
   const auto answer = stream_answer(client, "/v1/completions", {{"prompt", "x"}},
                                     [&](std::string_view text) { pieces.emplace_back(text); });
@@ -153,7 +89,7 @@ TEST(Stream, IsStoppedThoughTheServerIsAlwaysFaster) {
   for (int i = 0; i < 200'000; ++i)
     flood += piece;
   CannedServer server({{kStreamHead + flood + chunked("data: [DONE]\n\n"), "0\r\n\r\n"}});
-  HttpClient client = *make_client(server.connection());
+  HttpClient client = *make_client(connection_to(server));
   std::size_t pieces = 0;
   const auto answer = stream_answer(client, "/v1/completions", {{"prompt", "x"}},
                                     [&](std::string_view) { interrupted = ++pieces >= 3; });
@@ -166,7 +102,7 @@ TEST(Stream, IsStoppedThoughTheServerIsAlwaysFaster) {
 TEST(Stream, AnErrorStatusGivesTheServersMessage) {
   CannedServer server(
       {{whole_answer("400 Bad Request", R"({"error":{"message":"the prompt is too long"}})")}});
-  HttpClient client = *make_client(server.connection());
+  HttpClient client = *make_client(connection_to(server));
   const auto answer =
       stream_answer(client, "/v1/completions", {{"prompt", "x"}}, [](std::string_view) {});
   ASSERT_FALSE(answer.ok());
@@ -178,7 +114,7 @@ TEST(Stream, AnErrorEventEndsIt) {
       {{kStreamHead, chunked("data: {\"choices\":[{\"text\":\"a\"}]}\n\n"),
         chunked("data: {\"error\":{\"message\":\"the worker died too often\"}}\n\n"),
         "0\r\n\r\n"}});
-  HttpClient client = *make_client(server.connection());
+  HttpClient client = *make_client(connection_to(server));
   const auto answer =
       stream_answer(client, "/v1/completions", {{"prompt", "x"}}, [](std::string_view) {});
   ASSERT_FALSE(answer.ok());
@@ -189,7 +125,7 @@ TEST(Stream, ABrokenOffStreamIsAnErrorAndNotAnEnd) {
   CannedServer server(
       {{kStreamHead, chunked("data: {\"choices\":[{\"text\":\"a\"}]}\n\n")},
        {kStreamHead, chunked("data: {\"choices\":[{\"text\":\"a\"}]}\n\n"), "0\r\n\r\n"}});
-  HttpClient client = *make_client(server.connection());
+  HttpClient client = *make_client(connection_to(server));
   for (int i = 0; i < 2; ++i) {
     const auto answer =
         stream_answer(client, "/v1/completions", {{"prompt", "x"}}, [](std::string_view) {});
@@ -199,7 +135,7 @@ TEST(Stream, ABrokenOffStreamIsAnErrorAndNotAnEnd) {
 }
 
 void expect_ready(CannedServer& server, const std::string& model = "") {
-  HttpClient client = *make_client(server.connection());
+  HttpClient client = *make_client(connection_to(server));
   const Status ready = wait_until_ready(client, model);
   EXPECT_TRUE(ready.ok()) << ready.error().message();
 }
@@ -237,7 +173,7 @@ TEST(Ready, OnlyTheModelsOwnWorkersAreWaitedFor) {
 
 TEST(Ready, ADrainingServerIsAnErrorAndNotAWait) {
   CannedServer server({{whole_answer("503 Service Unavailable", R"({"status":"draining"})")}});
-  HttpClient client = *make_client(server.connection());
+  HttpClient client = *make_client(connection_to(server));
   const Status ready = wait_until_ready(client, "");
   ASSERT_FALSE(ready.ok());
   EXPECT_THAT(ready.error().message(), HasSubstr("takes no requests"));
