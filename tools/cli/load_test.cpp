@@ -140,7 +140,9 @@ class LoadTest {
     HttpClient client = client_;
     const char* const path = options_.completions ? "/v1/completions" : "/v1/chat/completions";
     const Result<HttpResponse> response = client.post_streaming(
-        path, load_request(options_, model_, number).dump(), [&](std::string_view bytes) -> Status {
+        path,
+        load_request(options_, model_, number).dump(-1, ' ', false, json::error_handler_t::replace),
+        [&](std::string_view bytes) -> Status {
           if (!parser.push(bytes, on_data))
             return Error(ErrorCode::kCorrupt, "the server sent an event above 16 MiB");
           return {};

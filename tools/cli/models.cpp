@@ -82,8 +82,9 @@ int run_models(const ModelsOptions& options) {
   if (!client.ok()) return fail(client.error());
   if (options.action.empty() || options.action == "list") return list(*client, options.json);
   watch_interrupts();
-  const Result<HttpResponse> response =
-      client->post("/v1/models/" + options.action, json{{"model", options.name}}.dump());
+  const Result<HttpResponse> response = client->post(
+      "/v1/models/" + options.action,
+      json{{"model", options.name}}.dump(-1, ' ', false, json::error_handler_t::replace));
   if (!response.ok()) return fail(response.error());
   if (response->status != 202) return fail(api_error(*response));
   const json model = json::parse(response->body, nullptr, false);

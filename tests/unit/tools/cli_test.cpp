@@ -237,6 +237,21 @@ TEST_F(Cli, AnAnswerThatIsNotADaemonsIsAFailure) {
   }
 }
 
+TEST_F(Cli, ANameThatIsNotUtf8EndsNoCommand) {
+  const std::string refusal =
+      test::whole_answer("404 Not Found", R"({"error": {"message": "no such model"}})");
+  for (const char* command : {"models load 'a\xff'", "models unload 'a\xff'"}) {
+    const test::CannedServer server({{refusal}});
+    const Outcome named = run(kTool + " " + command + " --url " + server.url());
+    EXPECT_EQ(named.code, 1) << command;
+    EXPECT_EQ(named.err, "bulkhead: no such model\n") << command;
+  }
+  const test::CannedServer server({{refusal}});
+  const Outcome load = run(kTool + " load-test --requests 1 --model 'a\xff' " + server.url());
+  EXPECT_EQ(load.code, 1);
+  EXPECT_THAT(load.err + load.out, HasSubstr("no such model"));
+}
+
 TEST_F(Cli, BenchNamesWhatThereIs) {
   const Outcome unknown = run(kTool + " bench no-such-benchmark");
   EXPECT_EQ(unknown.code, 1);
