@@ -252,6 +252,15 @@ TEST_F(Cli, ANameThatIsNotUtf8EndsNoCommand) {
   EXPECT_THAT(load.err + load.out, HasSubstr("no such model"));
 }
 
+TEST_F(Cli, TablesHaveStraightColumns) {
+  const test::CannedServer server({{test::whole_answer(
+      "200 OK",
+      R"({"data": [{"id": "é", "state": "loaded"}, {"id": "ab", "state": "loaded"}]})")}});
+  const Outcome models = run(kTool + " models --url " + server.url());
+  EXPECT_THAT(models.out, HasSubstr("\né      loaded"));
+  EXPECT_THAT(models.out, HasSubstr("\nab     loaded"));
+}
+
 TEST_F(Cli, BenchNamesWhatThereIs) {
   const Outcome unknown = run(kTool + " bench no-such-benchmark");
   EXPECT_EQ(unknown.code, 1);
