@@ -140,6 +140,7 @@ Result<Url> parse_url(const std::string& text) {
         "the daemon speaks plain HTTP; for TLS go through a proxy and name the proxy's HTTP side");
   }
   if (rest.starts_with("http://")) rest.remove_prefix(7);
+  if (rest.find("://") != std::string_view::npos) return wrong("it does not begin with http://");
   Url url;
   const std::size_t slash = rest.find('/');
   if (slash != std::string_view::npos) {
@@ -150,6 +151,8 @@ Result<Url> parse_url(const std::string& text) {
     url.prefix.pop_back();
   // Other clients of the API are given a base address that ends in /v1, but the paths here begin with /v1 themselves.
   if (url.prefix.ends_with("/v1")) url.prefix.resize(url.prefix.size() - 3);
+  if (rest.find('@') != std::string_view::npos)
+    return wrong("it has a user's name; a key is given by --api-key");
   if (rest.starts_with('[')) {
     const std::size_t close = rest.find(']');
     if (close == std::string_view::npos) return wrong("the ']' is missing");

@@ -40,10 +40,12 @@ TEST(Url, PartsAndMistakes) {
   EXPECT_EQ(six.port, "90");
   EXPECT_EQ(six.prefix, "/proxy");
   EXPECT_EQ(parse_url("localhost")->port, "80");
-  for (const char* bad :
-       {"https://x", "http://", "http://x:", "http://x:port", "http://x:70000", "http://[::1"}) {
+  for (const char* bad : {"https://x", "http://", "http://x:", "http://x:port", "http://x:70000",
+                          "http://[::1", "ftp://x", "http://user:word@x"}) {
     EXPECT_FALSE(parse_url(bad).ok()) << bad;
   }
+  EXPECT_THAT(parse_url("ftp://x").error().message(), HasSubstr("begin with http://"));
+  EXPECT_THAT(parse_url("http://user:word@x").error().message(), HasSubstr("--api-key"));
 }
 
 TEST(Client, NobodyListensSaysHowToStart) {
