@@ -1,5 +1,7 @@
 #include "config/reload.hpp"
 
+#include <algorithm>
+
 #include "config/settings_table.hpp"
 
 namespace bulkhead::config {
@@ -7,6 +9,15 @@ namespace bulkhead::config {
 std::vector<Change> changes(const Settings& before, const Settings& after) {
   std::vector<Change> all;
   for (const Setting& setting : settings_table()) {
+    if (text_of(setting, before) != text_of(setting, after))
+      all.push_back({setting.key, setting.reload});
+  }
+  return all;
+}
+
+std::vector<Change> changes(const ModelSettings& before, const ModelSettings& after) {
+  std::vector<Change> all;
+  for (const ModelSetting& setting : model_settings_table()) {
     if (text_of(setting, before) != text_of(setting, after))
       all.push_back({setting.key, setting.reload});
   }
@@ -24,11 +35,9 @@ Settings reloaded(const Settings& before, const Settings& after) {
 }
 
 bool needs_new_workers(const ModelSettings& before, const ModelSettings& after) {
-  for (const ModelSetting& setting : model_settings_table()) {
-    if (setting.reload == Reload::kWorkers && text_of(setting, before) != text_of(setting, after))
-      return true;
-  }
-  return false;
+  return std::ranges::any_of(changes(before, after), [](const Change& change) {
+    return change.reload == Reload::kWorkers;
+  });
 }
 
 }  // namespace bulkhead::config

@@ -25,6 +25,9 @@ std::vector<Change> changes(const Settings& before, const Settings& after);
 // Returns `after` with the values of `before` for the settings that only a restart can change.
 Settings reloaded(const Settings& before, const Settings& after);
 
+// The keys of a model's settings whose values differ, in table order.
+std::vector<Change> changes(const ModelSettings& before, const ModelSettings& after);
+
 // Returns whether a model's changed settings require new workers.
 bool needs_new_workers(const ModelSettings& before, const ModelSettings& after);
 

@@ -194,6 +194,7 @@ void Reloader::put_into_effect(config::Settings next, const Reading& reading) {
   parts_.streams.configure({std::chrono::seconds(settings.isolation.resume_window_s),
                             std::chrono::seconds(settings.server.request_timeout_s),
                             std::chrono::seconds(settings.server.stream_keep_alive_s)});
+  at_once.insert(at_once.end(), models->changed.begin(), models->changed.end());
   tell("in effect now", at_once);
   tell("in effect with new workers, which are started", by_workers);
   tell("models added", models->added);

@@ -32,6 +32,18 @@ std::array<std::string, 3> key_of_files(const config::ModelSettings& settings) {
   return {settings.path, settings.chat_template, settings.draft};
 }
 
+// Adds to the report what changes about a model that keeps its workers.
+void tell_changes(const ModelInfo& model, const config::ModelSettings& wanted,
+                  ReloadReport& report) {
+  for (const config::Change& change : config::changes(model.settings, wanted)) {
+    if (change.key == "workers") {
+      report.resized.push_back(model.id);
+    } else {
+      report.changed.push_back(model.id + "'s " + change.key);
+    }
+  }
+}
+
 Status readable(const ModelFile& file) {
   if (file.problem.empty()) return {};
   return Error(ErrorCode::kNotFound, file.problem);
@@ -132,7 +144,7 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
       retire(*step.old, model);
     } else {
       ModelInfo& model = models_[*step.old];
-      if (model.settings.workers != step.settings.workers) report.resized.push_back(model.id);
+      tell_changes(model, step.settings, report);
       model.settings = step.settings;
       for (Worker* worker : model.workers)
         worker->configure(worker_options(*step.old, worker->name(), worker->next_device()));

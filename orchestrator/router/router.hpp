@@ -111,6 +111,7 @@ struct ModelInfo {
 // What a reload of the configuration did to the models, by name.
 struct ReloadReport {
   std::vector<std::string> added, removed, replaced, resized;
+  std::vector<std::string> changed;  // other settings that models have without new workers
 };
 
 // Returns the models of the settings; if there are none, the built-in model.
