@@ -232,7 +232,8 @@ Result<std::vector<int>> calls_by_name(const std::string& names) {
     const int call = ::seccomp_syscall_resolve_name(name.c_str());
     if (call == __NR_SCMP_ERROR)
       return Error(ErrorCode::kInvalidArgument,
-                   "\"" + name + "\" is not a system call that this build knows (man 2 syscalls)");
+                   "isolation.sandbox_calls: \"" + name +
+                       "\" is not a system call that this build knows (man 2 syscalls)");
     if (call >= 0) calls.push_back(call);
     at = names.find_first_not_of(kBetween, end);
   }
