@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -68,6 +69,12 @@ class Terminal {
     }
   }
   const std::string& shown() const { return shown_; }
+  // Whether the terminal itself edits lines, so that what is typed is not the program's yet.
+  bool edits_lines() const {
+    termios modes{};
+    EXPECT_EQ(::tcgetattr(fd_.get(), &modes), 0);
+    return (modes.c_lflag & ICANON) != 0;
+  }
   int exit_code() {
     int status = 0;
     char bytes[4096];

@@ -48,6 +48,23 @@ TEST(Terminal, ColoursAreForTerminalsAndNoColorLeavesThemOut) {
   EXPECT_EQ(terminal.exit_code(), 0);
 }
 
+// A Ctrl-D typed before would end nothing: the terminal keeps it as a zero byte.
+TEST(Terminal, KeysAreTheChatsOnceThePromptShows) {
+  const Serving serving = serve();
+  const Home home;
+  for (int chats = 0; chats < 10; ++chats) {
+    Terminal terminal(chat_with(serving), home.path);
+    for (int prompts = 0; prompts < 5; ++prompts) {
+      ASSERT_TRUE(terminal.shows("> ")) << terminal.shown();
+      ASSERT_FALSE(terminal.edits_lines()) << "at prompt " << prompts;
+      terminal.type("\r");
+    }
+    ASSERT_TRUE(terminal.shows("> "));
+    terminal.type("\x04");
+    EXPECT_EQ(terminal.exit_code(), 0);
+  }
+}
+
 TEST(Terminal, WhatIsPastedAtOnceIsOneMessage) {
   const Serving serving = serve();
   const Home home;

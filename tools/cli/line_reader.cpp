@@ -169,6 +169,9 @@ class EditedReader final : public LineReader {
   Outcome next(std::string& line) override {
     const HeldInterrupts held;
     waits_with_ = held.before();
+    // libedit shows the prompt, and only then takes the keys from the terminal. A Ctrl-D typed in between would be
+    // lost.
+    ::el_set(edit_, EL_PREP_TERM, 1);
     put(kMarkPastes);
     ::el_resize(edit_);
     int count = 0;
