@@ -165,20 +165,28 @@ TEST(EnginePace, AStepHasNoColumnsThatWouldMakeItAsLongAsAWiderOne) {
   EXPECT_LT(seen.steps, 140U);
 }
 
+// Room for 64 sequences.
+engine::ExecutorLimits limits_of_many(const Device& device) {
+  engine::ExecutorLimits limits = small_limits();
+  limits.max_columns = 2048;
+  limits.max_outputs = limits.max_sequences = 64;
+  limits.context = 1024;
+  limits.total_pages = 64 * limits.context;
+  limits.widths = device.widths;
+  return limits;
+}
+engine::EngineOptions many_at_once() {
+  engine::EngineOptions options;
+  options.scheduler = {.max_batch = 64, .prefill_chunk = 0, .max_token_gap = milliseconds(50)};
+  return options;
+}
+
 // A step takes from several prompts, in turn, until it has a width's columns. A prompt behind these must not begin the
 // next width.
 TEST(EnginePace, SeveralPromptsFillAWidthAndNoMore) {
   const Device device{
       milliseconds(2), microseconds(65), {1, 16, 32, 64, 128, 256, 512, 1024, 2048}};
-  engine::ExecutorLimits limits = small_limits();
-  limits.max_columns = 2048;
-  limits.max_outputs = limits.max_sequences = 64;
-  limits.context = 512;
-  limits.total_pages = 64 * limits.context;
-  limits.widths = device.widths;
-  engine::EngineOptions options;
-  options.scheduler = {.max_batch = 64, .prefill_chunk = 0, .max_token_gap = milliseconds(50)};
-  EngineHarness harness(limits, options);
+  EngineHarness harness(limits_of_many(device), many_at_once());
   std::size_t waited = 0;
   harness.executor.while_waiting = [&] {
     harness.now += device.step(harness.executor.steps.at(waited++).columns, 0);
@@ -216,16 +224,9 @@ TEST(EnginePace, ADeviceThatIsSlowByItselfReadsPromptsAllTheSame) {
 std::vector<engine::Clock::duration> first_tokens(std::uint32_t prompt, const Device& device,
                                                   std::uint32_t depth) {
   constexpr std::uint64_t kClients = 32;
-  engine::ExecutorLimits limits = small_limits();
-  limits.max_columns = 2048;
-  limits.max_outputs = limits.max_sequences = 64;
-  limits.context = 1024;
-  limits.total_pages = 64 * limits.context;
+  engine::ExecutorLimits limits = limits_of_many(device);
   limits.steps_in_flight = depth;
-  limits.widths = device.widths;
-  engine::EngineOptions options;
-  options.scheduler = {.max_batch = 64, .prefill_chunk = 0, .max_token_gap = milliseconds(50)};
-  EngineHarness harness(limits, options);
+  EngineHarness harness(limits, many_at_once());
   std::size_t waited = 0;
   harness.executor.while_waiting = [&] {
     harness.now += device.step(harness.executor.steps.at(waited++).columns, 0);
