@@ -6,22 +6,26 @@
 
 namespace bulkhead::config {
 
-std::vector<Change> changes(const Settings& before, const Settings& after) {
+namespace {
+
+template <typename Table, typename Values>
+std::vector<Change> changes_in(const Table& table, const Values& before, const Values& after) {
   std::vector<Change> all;
-  for (const Setting& setting : settings_table()) {
+  for (const auto& setting : table) {
     if (text_of(setting, before) != text_of(setting, after))
       all.push_back({setting.key, setting.reload});
   }
   return all;
 }
 
+}  // namespace
+
+std::vector<Change> changes(const Settings& before, const Settings& after) {
+  return changes_in(settings_table(), before, after);
+}
+
 std::vector<Change> changes(const ModelSettings& before, const ModelSettings& after) {
-  std::vector<Change> all;
-  for (const ModelSetting& setting : model_settings_table()) {
-    if (text_of(setting, before) != text_of(setting, after))
-      all.push_back({setting.key, setting.reload});
-  }
-  return all;
+  return changes_in(model_settings_table(), before, after);
 }
 
 Settings reloaded(const Settings& before, const Settings& after) {
