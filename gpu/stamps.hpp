@@ -26,15 +26,15 @@ class Stamps {
   Status init(Device& device, bool wanted);
 
   // Call these around what is recorded into a command buffer. Command buffers beyond kBuffers at once are not timed.
-  // A slot of steps has up to 88 command buffers: one for each of twelve shapes, one more for each shape with adjusted
-  // outputs, and one for each set of wishes.
+  // The most command buffers with timestamps. Each step in flight has a slot, and a slot has up to 88 command buffers:
+  // two for each of twelve shapes (one of them for adjusted outputs), and one for each set of wishes.
   static constexpr std::uint32_t kBuffers = 512;
   void begin(VkCommandBuffer commands);
   void end(VkCommandBuffer commands);
   void forget(VkCommandBuffer commands);  // call before the command buffer is freed
 
-  // Returns whether a command buffer may be submitted. It may not while an earlier run of it is not collected, because
-  // collect() resets the timestamps.
+  // Returns whether a command buffer may be submitted. It may not be before collect() has read the timestamps of its
+  // earlier run and reset them.
   bool may_run(VkCommandBuffer commands) const;
   void submitted(VkCommandBuffer commands, std::uint64_t ticket);
   // Reports the submissions up to `finished`, which are known to be over, to the device's Activity. Does not wait.

@@ -30,7 +30,7 @@ constexpr std::string_view kResponsesOwn[] = {
 constexpr std::size_t kMostWarnings = 8;    // each names a type of tools
 constexpr std::size_t kMostTypeBytes = 32;  // of a type in a warning
 
-// Types of tools other than functions that the client runs itself.
+// The types of tools, other than functions, that the client runs itself.
 constexpr std::string_view kClientTools[] = {"custom", "shell", "local_shell", "apply_patch",
                                              "computer"};
 

@@ -48,7 +48,7 @@ TEST(Terminal, ColoursAreForTerminalsAndNoColorLeavesThemOut) {
   EXPECT_EQ(terminal.exit_code(), 0);
 }
 
-// A Ctrl-D typed before would end nothing: the terminal keeps it as a zero byte.
+// While the terminal edits lines, it turns a Ctrl-D into a zero byte, which does not end the chat.
 TEST(Terminal, KeysAreTheChatsOnceThePromptShows) {
   const Serving serving = serve();
   const Home home;

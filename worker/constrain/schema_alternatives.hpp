@@ -49,7 +49,7 @@ class Alternatives {
  private:
   struct State;
   Status visit(const Json* schema, State& state);
-  // `first`: it has not been visited before.
+  // `first` is true if the schema has not been visited before.
   Status visit_inside(const Json* schema, bool first, State& state);
   Status visit_keyword(const Json* schema, const std::string& key, const Json& value, State& state);
   Status split(State state, const SchemaSet& initial, std::vector<Alternative>& out);

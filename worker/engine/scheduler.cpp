@@ -377,10 +377,10 @@ void Scheduler::plan_prefill() {
   }
 }
 
-// Returns how many of `count` columns a step takes that has `used` columns already and is bounded by time. A step that
-// uses less than three quarters of the executor's width may take longer than a step of the next smaller width, and read
-// hardly more, so it gets fewer columns. It gets none if it already has that smaller width's columns, and some of them
-// are a prompt's.
+// Returns how many of `count` further columns a step takes. The step is bounded by time and already has `used` columns.
+// A step that fills less than three quarters of a width may take longer than a full step of the next smaller width, and
+// read hardly more. Such a step takes only as many columns as fill the smaller width. If it has these already, and some
+// of them are a prompt's, it takes none.
 std::uint32_t Scheduler::within_width(std::uint32_t used, std::uint32_t count) const {
   const std::uint32_t all = used + count;
   const auto next = std::ranges::upper_bound(limits_.widths, all);

@@ -309,7 +309,7 @@ TEST_P(Reload, SettingsTakeEffectOrAreNamed) {
   ASSERT_TRUE(Serving::eventually([&] { return workers(serving).size() == 1; }));
   EXPECT_EQ(serving.complete(ask("one", "x", 3)).status, 200);
   reload(serving, "nothing has changed");
-  // What a model's entry changes without new workers is named as well.
+  // The log also names a model's settings that change without new workers.
   write("  - {name: one, path: " + path("one.gguf") + ", aliases: [uno], reasoning_budget: 5}\n",
         "isolation: {standby: 0}\nserver: {api_key: \"\"}\n");
   reload(serving, "in effect now: one's aliases, one's reasoning_budget");

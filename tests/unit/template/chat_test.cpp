@@ -148,7 +148,7 @@ TEST(ChatRequests, ToolsGetTheMembersThatTheTemplateNeeds) {
   EXPECT_EQ(text(listed, R"(, "parameters": {"type": "object"})"), "fobject");
   EXPECT_EQ(text(listed, R"(, "parameters": {"type": "object", "properties": {"x": {}}})"),
             "f xobject");
-  // A template that copes with what is missing is not told more than the client wrote.
+  // This template renders a tool with missing members, so it gets the tool as the client wrote it.
   EXPECT_EQ(text("{{ tools | tojson }}", ""),
             R"([{"type": "function", "function": {"name": "f"}}])");
 }

@@ -88,7 +88,7 @@ void set_empty_content(Dict& message, Adaptation how) {
   if (text != nullptr && text->empty()) *content = None{};
 }
 
-// Gives the calls what clients leave out of them: arguments, and the content beside them. Removes a list without calls.
+// Adds the members that clients leave out of calls and of their message. Removes an empty list of calls.
 void complete_calls(Dict& message, bool with_type) {
   List* calls = calls_of(message);
   if (calls == nullptr) {

@@ -212,7 +212,7 @@ class Prober {
     if (!can_.tools && !can_.tool_calls) tools_in_system();
   }
 
-  // Offers tools that lack what OpenAI lets clients leave out.
+  // Offers the template tools without the members that OpenAI's clients may leave out.
   void bare_tools() {
     constexpr const char* kDescription = R"(, "description": "Probes.")";
     const auto takes = [this](const std::string& members) {
