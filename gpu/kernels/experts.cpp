@@ -44,23 +44,77 @@ UnitTiling serial_tiling(const MatvecShape& shape, std::uint32_t tile_columns) {
   return tiling;
 }
 
+bool has_short_rows(const MatvecShape& shape) {
+  constexpr std::uint32_t kShortRow = 1024;  // weights
+  return shape.groups * kGroupWeights <= kShortRow;
+}
+
 // Returns whether one subgroup computes a whole row. A step of several columns has more tiles than a device computes at
 // once. Then one subgroup for each row keeps more loads in flight than several subgroups that wait for each other. On
 // an H200 and an H100 that made gates and ups faster, but other products of experts only if their rows are short
 // (bench/history/kernels.md).
 bool is_serial(const MatvecShape& shape, const RouterShape& router, std::uint32_t columns,
                std::uint32_t tile_columns) {
-  constexpr std::uint32_t kShortRow = 1024;  // weights
   if (tile_columns >= kWideTile) return true;
   if (columns == 1) return false;
   return shape.epilogue == Epilogue::kGated ||
-         (router.used < router.experts && shape.groups * kGroupWeights <= kShortRow);
+         (router.used < router.experts && has_short_rows(shape));
+}
+
+constexpr std::uint32_t kMostSubgroups = 16;  // of a workgroup
+
+// Single columns: the registers that a lane has for weights that are on their way. With more, fewer subgroups would fit
+// on a processor.
+constexpr std::uint32_t kMostWeightWords = 96;
+
+// Returns the registers that a lane needs for a stage of a block's weights.
+std::uint32_t stage_words(const MatvecShape& shape) {
+  constexpr std::uint32_t kLaneBytes = 32 * 4, kScaleWords = 4;
+  const UnitForm& form = row_of(shape.type).units;
+  const std::uint32_t scales = form.quants == UnitQuants::kHalves ? 0 : form.minima ? 2 : 1;
+  return (unit_quant_bytes(form) + unit_high_bytes(form)) / kLaneBytes + scales * kScaleWords;
+}
+
+// expert_sum.glsl: a subgroup's segments of experts' rows.
+std::uint32_t shares_of_subgroup(const MatvecShape& shape, const RouterShape& router) {
+  return (router.used * unit_segments(shape).count + kMostSubgroups - 1) / kMostSubgroups;
+}
+
+// Returns the row blocks of a workgroup if there are as many workgroups as an H200, which has 132 processors, computes
+// at once.
+std::uint32_t blocks_at_once(const MatvecShape& shape) {
+  constexpr std::uint32_t kAtOnce = 128;
+  return (unit_blocks(shape) * shape.together + kAtOnce - 1) / kAtOnce;
+}
+
+// Returns whether one_column_tiling() is for this product. With longer products (gpt-oss, DeepSeek) it was slower.
+bool fits_at_once(const MatvecShape& shape, const RouterShape& router) {
+  constexpr std::uint32_t kMostBlocks = 6;
+  return shape.epilogue == Epilogue::kGated && router.used < router.experts &&
+         blocks_at_once(shape) <= kMostBlocks;
+}
+
+// A single column's gates and ups: large workgroups, all of which a device computes at once. Each further workgroup
+// makes a link longer, because it chooses experts, waits, and says that it is done. Workgroups for which there is no
+// room yet start only when others are done.
+UnitTiling one_column_tiling(const MatvecShape& shape) {
+  constexpr std::uint32_t kMostSums = 64;  // tiles of sums in shared memory, 512 bytes each
+  const std::uint32_t segments = unit_segments(shape).count, blocks = blocks_at_once(shape);
+  const std::uint32_t sets = std::clamp(kMostSubgroups / segments, 1U, blocks);
+  UnitTiling tiling;
+  tiling.subgroups = sets * segments;
+  const std::uint32_t most =
+      std::min(kMostWeightWords / stage_words(shape), kMostSums / tiling.subgroups);
+  tiling.row_blocks = std::clamp((blocks + sets - 1) / sets, 1U, std::max(most, 1U));
+  return tiling;
 }
 
 UnitTiling tiling_of(const MatvecShape& shape, const RouterShape& router, std::uint32_t columns,
                      std::uint32_t tile_columns) {
   UnitTiling tiling;
-  if (is_serial(shape, router, columns, tile_columns)) {
+  if (columns == 1 && fits_at_once(shape, router)) {
+    tiling = one_column_tiling(shape);
+  } else if (is_serial(shape, router, columns, tile_columns)) {
     tiling = serial_tiling(shape, tile_columns);
   } else {
     const UnitSegments segments = unit_segments(shape);
@@ -180,6 +234,41 @@ MatvecVariant expert_product(const Mapping& mapping, const MatvecShape& shape,
   ExpertConstants constants;
   constants.share = share;
   write_constants(variant.spec, constants);
+  return variant;
+}
+
+bool sums_experts(const Mapping& mapping, const MatvecShape& shape, const RouterShape& router,
+                  std::uint32_t columns) {
+  if (!mapping.units || columns != 1 || !has_short_rows(shape)) return false;
+  const UnitSegments segments = unit_segments(shape);
+  const std::uint32_t stages = shape.groups * kGroupWeights / kUnitStageWeights;
+  return segments.count * segments.stages == stages &&
+         shares_of_subgroup(shape, router) * segments.stages * stage_words(shape) <=
+             kMostWeightWords;
+}
+
+MatvecVariant expert_sum(const MatvecShape& shape, const RouterShape& router, float scale,
+                         ChoosesHere chooses) {
+  const UnitSegments segments = unit_segments(shape);
+  const std::uint32_t shares = router.used * segments.count;
+  const std::uint32_t own = shares_of_subgroup(shape, router);
+  UnitTiling tiling;
+  tiling.columns = 1;
+  tiling.subgroups = (shares + own - 1) / own;
+  tiling.step_groups = own * segments.stages * (kUnitStageWeights / kGroupWeights);
+  MatvecVariant variant = unit_product(shape, tiling);
+  variant.spec.spirv = spirv::matvec_units_experts;
+  variant.spec.push_bytes = sizeof(ExpertPush);
+  auto units = read_constants<MatvecUnitsConstants>(variant.spec);
+  units.partial_floats = 1;
+  write_constants(variant.spec, units);
+  write_constants(variant.spec, ExpertConstants{});
+  ExpertSumConstants constants;
+  constants.sums_experts = 1;
+  constants.sum_floats = (shares + router.used) * kUnitBlockRows;
+  write_constants(variant.spec, constants);
+  variant.rows_per_workgroup = kUnitBlockRows;
+  choose_in_product(variant, router, scale, chooses);
   return variant;
 }
 

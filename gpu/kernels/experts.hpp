@@ -5,7 +5,7 @@
 //   route    logits[column][expert], in float32 from the residual stream
 //   choose   each column's experts and weights, and the tiles of columns that take the same expert
 //   matvec   gates and ups, then downs: with expert_product(), a product's workgroups work on tiles
-//   mix      the weighted sum of a column's results
+//   mix      the weighted sum of a column's results; with one column expert_sum() makes it with the downs
 //
 // Results are stored by pairs (column * used + place). Every sum adds experts in rising order of place, so a column's
 // bits do not depend on other columns that use the same experts.
@@ -91,6 +91,15 @@ bool chooses_in_products(const Mapping& mapping, const RouterShape& router, bool
 // `scale` multiplies all weights (ChoosePush::scale). One product of a step writes its choice for the others.
 void choose_in_product(MatvecVariant& variant, const RouterShape& router, float scale,
                        ChoosesHere chooses);
+// Returns whether one kernel computes the downs of a step's experts and adds them up (expert_sum.glsl): if the step has
+// one column, and a down's rows are short. `shape` is that of expert_product().
+bool sums_experts(const Mapping& mapping, const MatvecShape& shape, const RouterShape& router,
+                  std::uint32_t columns);
+// Makes that kernel, with a workgroup for each block of rows. It takes ExpertPush: `out_address` is what the sum is
+// added to, and `fused` has the next norm's gain, as for Epilogue::kAdd. It chooses the experts by itself or reads the
+// route (kByRoute), and tells nobody.
+MatvecVariant expert_sum(const MatvecShape& shape, const RouterShape& router, float scale,
+                         ChoosesHere chooses);
 // The product of `slices` matrices that every column uses: slice s multiplies the column's s-th input and gives its
 // s-th result. Used for attention heads that have a matrix each. The kernel ignores ExpertPush::tiles and list.
 struct SliceProduct {

@@ -180,8 +180,14 @@ void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
 }
 
 #ifdef BULKHEAD_EXPERTS
+#include "expert_sum.glsl"
+
 // The wait decides which weights are to be loaded. Neighbouring subgroups only take different rows.
 void multiply_tile() {
+  if (kSumsExperts != 0u) {
+    sum_experts();
+    return;
+  }
   if (!chain_wait() || !take_tile()) return;
   if (kSerial != 0u) {
     serial_product((gl_WorkGroupID.y * kSubgroups + unit_subgroup) * kRows, 0u, tile_count);

@@ -380,15 +380,17 @@ class Planner {
         own_activation({"experts' hidden", experts.width, Form::kInput, router.used});
     const ActivationIndex results =
         own_activation({"experts' results", graph_.embedding, Form::kFloats, router.used});
-    plan_.steps.emplace_back(RouteStep{router, routes, hand_scales_on(experts)});
-    BULKHEAD_RETURN_IF_ERROR(add_experts_gated(experts, routes, hidden));
     BULKHEAD_TRY(ProductStep down,
                  expert_product(experts, {&experts.down}, hidden, results, experts.down_bias));
-    plan_.steps.emplace_back(ExpertProductsStep{router, routes, {down}});
-    MixStep mix{router, routes, results, experts.shared, experts.out};
+    const bool sums = experts.out == kStream && experts.shared == kAbsent;
+    const MatrixIndex summed = sums ? down.matrix : kAbsent;
+    plan_.steps.emplace_back(RouteStep{router, routes, hand_scales_on(experts)});
+    BULKHEAD_RETURN_IF_ERROR(add_experts_gated(experts, routes, hidden, summed));
+    if (plan_.fuses && down.operands == kAbsent) down.operands = add(PlannedOperands{});
+    MixStep mix{router, routes, down, experts.shared, experts.out, summed};
     if (experts.out == kStream) {
       writer_ = {};
-      if (plan_.fuses) writer_.operands = mix.operands = add(PlannedOperands{});
+      if (plan_.fuses) writer_.operands = mix.operands = down.operands;
     } else if (scaled_ && scaled_->input == experts.out) {
       scaled_.reset();
     }
@@ -414,12 +416,12 @@ class Planner {
   }
 
   Status add_experts_gated(const model::Experts& experts, ActivationIndex routes,
-                           ActivationIndex hidden) {
+                           ActivationIndex hidden, MatrixIndex summed) {
     if (type_of(experts.gate.front()) == type_of(experts.up.front())) {
       BULKHEAD_TRY(ProductStep both,
                    expert_product(experts, {&experts.gate, &experts.up}, experts.in, hidden,
                                   experts.gate_bias, experts.up_bias));
-      plan_.steps.emplace_back(ExpertProductsStep{experts.router, routes, {both}});
+      plan_.steps.emplace_back(ExpertProductsStep{experts.router, routes, {both}, summed});
       return {};
     }
     const ActivationIndex gate = between("experts' gate", hidden),
@@ -428,7 +430,7 @@ class Planner {
                  expert_product(experts, {&experts.gate}, experts.in, gate, experts.gate_bias));
     BULKHEAD_TRY(ProductStep ups,
                  expert_product(experts, {&experts.up}, experts.in, up, experts.up_bias));
-    plan_.steps.emplace_back(ExpertProductsStep{experts.router, routes, {gates, ups}});
+    plan_.steps.emplace_back(ExpertProductsStep{experts.router, routes, {gates, ups}, summed});
     plan_.steps.emplace_back(GateStep{gate, up, hidden, 0, gate_of(experts.function)});
     return {};
   }

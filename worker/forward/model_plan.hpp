@@ -101,10 +101,17 @@ struct ExpertProductsStep {
   model::Router router;
   model::ActivationIndex routes = kAbsent;
   std::vector<ProductStep> products;
+  MatrixIndex summed_down = kAbsent;  // MixStep's
 };
+// The experts' downs, and the sum of a column's results.
 struct MixStep {
   model::Router router;
-  model::ActivationIndex routes = kAbsent, results = kAbsent, shared = kAbsent, out = kAbsent;
+  model::ActivationIndex routes = kAbsent;
+  ProductStep down;
+  model::ActivationIndex shared = kAbsent, out = kAbsent;
+  // The downs' matrix if one kernel may compute them and the sum: it adds to the residual stream, without a shared
+  // expert.
+  MatrixIndex summed_down = kAbsent;
   OperandsIndex operands = kAbsent;  // of the next norm, if `out` is the residual stream
 };
 // The three kernels of a gated delta net (gpu/kernels/delta.hpp), with the activations between them.

@@ -82,7 +82,7 @@ Access ModelPlan::places_of(const PlanStep& step) const {
             return access;
           },
           [&](const MixStep& s) {
-            Access access{place(s.routes) | place(s.results), place(s.out)};
+            Access access{place(s.routes) | place(s.down.in), place(s.down.out) | place(s.out)};
             if (s.shared != kAbsent) access.reads |= place(s.shared);
             if (s.out != kStream) return access;
             access.reads |= place(kStream);

@@ -58,9 +58,23 @@ Status ExpertSteps::add(const RouteStep& step) {
   return dispatch(k::ChoosePart::kSort);
 }
 
+bool ExpertSteps::sums(const model::Router& router, MatrixIndex down) const {
+  if (down == kAbsent) return false;
+  k::MatvecShape shape = product_shape(*context_.plan.matrices[down].packed, k::Epilogue::kStore);
+  shape.together = router.used;
+  return k::sums_experts(context_.mapping, shape, router_shape(router), columns_);
+}
+
 Status ExpertSteps::add(const ExpertProductsStep& step) {
-  for (const ProductStep& product : step.products)
-    BULKHEAD_RETURN_IF_ERROR(multiply(step, product));
+  // Only the first product tells the products that follow which experts it has chosen, and only if they ask.
+  k::ChoosesHere chooses = k::ChoosesHere::kByRoute;
+  if (chooses_in_products(step.router))
+    chooses =
+        sums(step.router, step.summed_down) ? k::ChoosesHere::kHere : k::ChoosesHere::kHereAndTells;
+  for (const ProductStep& product : step.products) {
+    BULKHEAD_RETURN_IF_ERROR(multiply(step.router, step.routes, product, chooses));
+    if (chooses == k::ChoosesHere::kHereAndTells) chooses = k::ChoosesHere::kHere;
+  }
   return {};
 }
 
@@ -79,6 +93,10 @@ k::ExpertPush ExpertSteps::push_of(const ProductStep& product, const k::MatvecSh
   push.product.x_stride = k::input_stride(context_.mapping, matrix.width);
   push.product.out_stride = stride(product.out);
   push.product.count_word = k::kColumnCountWord;
+  if (product.operands != kAbsent) {
+    const std::size_t index = slot_ * context_.plan.operands.size() + product.operands;
+    push.product.fused = activations_.operands.slice().address + index * sizeof(k::FusedOperands);
+  }
   return push;
 }
 
@@ -97,37 +115,35 @@ Status ExpertSteps::add(const SliceProductStep& step) {
                         {made.workgroups, blocks, 1, matrix.layout.bytes_read()});
 }
 
-Status ExpertSteps::multiply(const ExpertProductsStep& step, const ProductStep& product) {
+k::MatvecShape ExpertSteps::shape_of(const model::Router& router,
+                                     const ProductStep& product) const {
   const ModelPlan& plan = context_.plan;
-  const k::RouterShape router = router_shape(step.router);
-  const k::RouteLayout layout = k::route_layout(router, columns_);
-  const DeviceMatrix& matrix = context_.weights.matrices[product.matrix];
-  const model::Activation& out = plan.activations[product.out];
-  const bool makes_input = out.form == model::Activation::Form::kInput;
   k::MatvecShape shape = product_shape(*plan.matrices[product.matrix].packed, product.epilogue);
-  shape.permuted_out = makes_input;
+  shape.permuted_out = plan.activations[product.out].form == model::Activation::Form::kInput;
   shape.gate = product.gate;
   shape.biased = product.biased;
   shape.scaling = product.scaled ? k::Scaling::kByMemory : k::Scaling::kNone;
   shape.together = router.used;
+  return shape;
+}
+
+Status ExpertSteps::multiply(const model::Router& of, model::ActivationIndex routes,
+                             const ProductStep& product, k::ChoosesHere chooses) {
+  const ModelPlan& plan = context_.plan;
+  const k::RouterShape router = router_shape(of);
+  const k::RouteLayout layout = k::route_layout(router, columns_);
+  const DeviceMatrix& matrix = context_.weights.matrices[product.matrix];
+  const bool makes_input = plan.activations[product.out].form == model::Activation::Form::kInput;
+  const k::MatvecShape shape = shape_of(of, product);
   // An expert's input is the column itself, or what that expert has made of it.
   const std::uint32_t share = router.used / plan.activations[product.in].per_column;
   k::MatvecVariant variant = k::expert_product(context_.mapping, shape, router, share, columns_);
-  const bool reads_column = plan.activations[product.in].per_column == 1;
-  if (reads_column && chooses_in_products(step.router)) {
-    const bool first = &product == &step.products.front();
-    k::choose_in_product(variant, router, step.router.scale,
-                         first ? k::ChoosesHere::kHereAndTells : k::ChoosesHere::kHere);
-  }
+  if (chooses != k::ChoosesHere::kByRoute) k::choose_in_product(variant, router, of.scale, chooses);
   k::ExpertPush push = push_of(product, shape);
   push.product.written_rows =
       makes_input ? k::input_padded(context_.mapping, shape.rows) : shape.rows;
-  if (product.operands != kAbsent) {
-    const std::size_t index = slot_ * plan.operands.size() + product.operands;
-    push.product.fused = activations_.operands.slice().address + index * sizeof(k::FusedOperands);
-  }
-  push.tiles = at(step.routes) + layout.tiles;
-  push.list = at(step.routes) + layout.list;
+  push.tiles = at(routes) + layout.tiles;
+  push.list = at(routes) + layout.list;
   const std::uint32_t tiles = k::most_tiles(router, columns_, variant.columns_per_workgroup);
   const std::uint32_t blocks =
       (push.product.written_rows + variant.rows_per_workgroup - 1) / variant.rows_per_workgroup;
@@ -136,17 +152,44 @@ Status ExpertSteps::multiply(const ExpertProductsStep& step, const ProductStep& 
                         {tiles, blocks, 1, matrix.layout.bytes_read() / router.experts * read});
 }
 
+Status ExpertSteps::multiply_and_sum(const MixStep& step) {
+  const ModelPlan& plan = context_.plan;
+  const DeviceMatrix& matrix = context_.weights.matrices[step.down.matrix];
+  const k::RouterShape router = router_shape(step.router);
+  const k::MatvecShape shape = shape_of(step.router, step.down);
+  const k::ChoosesHere chooses =
+      chooses_in_products(step.router) ? k::ChoosesHere::kHere : k::ChoosesHere::kByRoute;
+  const k::MatvecVariant variant = k::expert_sum(shape, router, step.router.scale, chooses);
+  k::ExpertPush push = push_of(step.down, shape);
+  push.product.out_address = at(step.out);
+  push.product.out_stride = stride(step.out);
+  if (step.operands != kAbsent && plan.operands[step.operands].next_input != kAbsent)
+    push.product.written_rows = k::input_padded(context_.mapping, shape.rows);
+  push.tiles = at(step.routes) + k::route_layout(router, columns_).tiles;
+  const std::uint32_t blocks =
+      (push.product.written_rows + variant.rows_per_workgroup - 1) / variant.rows_per_workgroup;
+  return emit_.dispatch(variant.spec, gpu::push_bytes(push),
+                        {blocks, 1, 1, matrix.layout.bytes_read() / router.experts * router.used});
+}
+
 Status ExpertSteps::add(const MixStep& step) {
+  if (sums(step.router, step.summed_down)) return multiply_and_sum(step);
+  BULKHEAD_RETURN_IF_ERROR(multiply(step.router, step.routes, step.down, k::ChoosesHere::kByRoute));
+  emit_.barrier();
+  return mix(step);
+}
+
+Status ExpertSteps::mix(const MixStep& step) {
   const ModelPlan& plan = context_.plan;
   const k::RouterShape router = router_shape(step.router);
   const k::RouteLayout layout = k::route_layout(router, columns_);
   k::MixPush push{};
-  push.results = at(step.results);
+  push.results = at(step.down.out);
   push.weights = at(step.routes) + layout.weights;
   push.out_address = at(step.out);
   push.parameters = parameters();
   push.width = push.padded_width = plan.activations[step.out].width;
-  push.results_stride = stride(step.results);
+  push.results_stride = stride(step.down.out);
   push.out_stride = stride(step.out);
   if (step.shared != kAbsent) {
     push.shared_result = at(step.shared);

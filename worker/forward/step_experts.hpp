@@ -21,7 +21,14 @@ class ExpertSteps : public StepPart {
 
  private:
   bool chooses_in_products(const model::Router& router) const;
-  Status multiply(const ExpertProductsStep& step, const ProductStep& product);
+  // Returns whether one kernel computes the downs (MixStep::summed_down) and adds up their results.
+  bool sums(const model::Router& router, MatrixIndex down) const;
+  gpu::kernels::MatvecShape shape_of(const model::Router& router, const ProductStep& product) const;
+  // The products of an ExpertProductsStep or a MixStep. kByRoute: the routes name the experts.
+  Status multiply(const model::Router& router, model::ActivationIndex routes,
+                  const ProductStep& product, gpu::kernels::ChoosesHere chooses);
+  Status multiply_and_sum(const MixStep& step);
+  Status mix(const MixStep& step);
   // Returns everything but routes, tiles and the place of the results.
   gpu::kernels::ExpertPush push_of(const ProductStep& product,
                                    const gpu::kernels::MatvecShape& shape) const;

@@ -10,11 +10,13 @@ namespace bulkhead::forward {
 
 // A workgroup of one subgroup, which computes all segments of a row one after another (units_emulated.glsl).
 inline void emulate_experts(gpu::kernels::MatvecVariant& variant,
-                            const gpu::kernels::MatvecShape& shape) {
+                            const gpu::kernels::MatvecShape& shape, bool sums = false) {
   namespace k = gpu::kernels;
   variant.spec.spirv = gpu::spirv::matvec_units_experts_emulated;
   variant.spec.required_subgroup_size = 0;
   auto units = k::read_constants<k::MatvecUnitsConstants>(variant.spec);
+  // expert_sum.glsl loads everything in one step.
+  units.step_groups *= sums ? units.subgroups : 1;
   units.subgroups = 1;
   units.invocations = 32;
   units.serial = 1;
