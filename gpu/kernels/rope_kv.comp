@@ -39,7 +39,7 @@ CONSTANT(8, kTemperatureSpan, temperature_span, 1u)  // positions
 CONSTANTS_END
 #include "values/value_norm.glsl"
 
-const uint kPairsOfLane = (kHeadPadded / 2u + kLanes - 1u) / kLanes;
+const bool kEarlyTurns = kHeadPadded / 2u <= kLanes;  // a lane has at most one pair
 
 shared float entries[kHeadPadded];
 shared float sums[kLanes];
@@ -99,27 +99,56 @@ void write_query_pair(uint column, uint head, uint position, uint pair, float fi
   q.v[pair * 2u + 1u] = b;
 }
 
+// What rotating an entry needs besides the head's entries.
+struct Turn {
+  vec2 fine, coarse;
+  float gain, partner_gain;
+};
+
+// Returns the entry with which entry i rotates.
+uint partner_of(uint i) {
+  if (kPairing == 0u) return i ^ 1u;
+  return i < push.rope_pairs ? i + push.rope_pairs : i - push.rope_pairs;
+}
+
+// Loads a pair's operands. `gain` is 0 without a norm.
+void load_turns(uint pair, uint position, bool turns, uint64_t gain, out Turn made[2]) {
+  Vec2s fine = Vec2s(push.fine + uint64_t(position & 255u) * push.rope_pairs * 8u);
+  Vec2s coarse = Vec2s(push.coarse + uint64_t(position >> 8) * push.rope_pairs * 8u);
+  [[unroll]] for (uint side = 0; side < 2; side++) {
+    uint i = pair * 2u + side;
+    made[side] = Turn(vec2(0.0), vec2(0.0), 1.0, 1.0);
+    if (gain != 0ul && i < kHead) made[side].gain = Floats(gain).v[i];
+    if (!turns || i >= push.rope_pairs * 2u) continue;
+    uint which = kPairing == 0u ? pair : min(i, partner_of(i));
+    made[side].fine = fine.v[which];
+    made[side].coarse = coarse.v[which];
+    if (gain != 0ul) made[side].partner_gain = Floats(gain).v[partner_of(i)];
+  }
+}
+
 void rotate() {
   uint column = gl_WorkGroupID.x;
   // The first column always exists, so it need not wait for the count. On a GPU this kernel mostly waits.
   if (column != 0u && column >= Words(push.parameters).v[0]) return;
   uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
-  if (!chain_wait()) return;
   uint head = gl_WorkGroupID.y;
   uint lane = gl_LocalInvocationID.x;
   bool is_query = head < kHeads;
   bool is_value = head >= kHeads + kKvHeads;
-
-  float sum = load_entries(column, head, lane);
-  uint64_t gain = is_query ? push.q_gain : push.k_gain;
   bool normed = push.q_gain != 0ul && (!is_value || kValueNorm != kNoValueNorm);
-  float scale = scale_of_head(sum, lane);
-
+  uint64_t gain = !normed || is_value ? 0ul : is_query ? push.q_gain : push.k_gain;
   uint position = info.y;
-  Vec2s fine = Vec2s(push.fine + uint64_t(position & 255u) * push.rope_pairs * 8u);
-  Vec2s coarse = Vec2s(push.coarse + uint64_t(position >> 8) * push.rope_pairs * 8u);
   uint page = 0;
   if (!is_query) page = Words(push.pages).v[info.z + position / kPageTokens];
+  // A link of a chain loads what other kernels don't write before it waits for them.
+  Turn early[2];
+  if (kEarlyTurns) load_turns(lane, position, !is_value, gain, early);
+  if (!chain_wait()) return;
+
+  float sum = load_entries(column, head, lane);
+  float scale = scale_of_head(sum, lane);
+
   uint slot = position % kPageTokens;
   uint kv_head = is_value ? head - kHeads - kKvHeads : head - kHeads;
   uint64_t key_base = push.keys + uint64_t(page) * kPageBytes + kv_head * kHeadBytes;
@@ -127,18 +156,18 @@ void rotate() {
 
   // Two neighbouring entries at a time, which are one word of float16.
   for (uint pair = lane; pair < kHeadPadded / 2u; pair += kLanes) {
+    Turn turns[2] = early;
+    if (!kEarlyTurns) load_turns(pair, position, !is_value, gain, turns);
     float made[2];
     [[unroll]] for (uint side = 0; side < 2; side++) {
       uint i = pair * 2u + side;
       precise float value = entries[i];
-      if (normed && i < kHead) value = is_value ? value * scale : value * scale * Floats(gain).v[i];
+      if (normed && i < kHead) value = is_value ? value * scale : value * scale * turns[side].gain;
       if (!is_value && i < push.rope_pairs * 2u) {
         bool second = kPairing == 0u ? side == 1u : i >= push.rope_pairs;
-        uint which = kPairing == 0u ? pair : (second ? i - push.rope_pairs : i);
-        uint partner = kPairing == 0u ? (i ^ 1u) : (second ? i - push.rope_pairs : i + push.rope_pairs);
-        precise float other = entries[partner];
-        if (normed) other = other * scale * Floats(gain).v[partner];
-        vec2 f = fine.v[which], c = coarse.v[which];
+        precise float other = entries[partner_of(i)];
+        if (normed) other = other * scale * turns[side].partner_gain;
+        vec2 f = turns[side].fine, c = turns[side].coarse;
         precise float cosine = fma(c.x, f.x, -(c.y * f.y));
         precise float sine = fma(c.y, f.x, c.x * f.y);
         value = second ? fma(other, sine, value * cosine) : fma(-other, sine, value * cosine);
