@@ -88,10 +88,9 @@ std::uint32_t blocks_at_once(const MatvecShape& shape) {
 }
 
 // Returns whether one_column_tiling() is for this product. With longer products (gpt-oss, DeepSeek) it was slower.
-bool fits_at_once(const MatvecShape& shape, const RouterShape& router) {
+bool fits_at_once(const MatvecShape& shape) {
   constexpr std::uint32_t kMostBlocks = 6;
-  return shape.epilogue == Epilogue::kGated && router.used < router.experts &&
-         blocks_at_once(shape) <= kMostBlocks;
+  return shape.epilogue == Epilogue::kGated && blocks_at_once(shape) <= kMostBlocks;
 }
 
 // A single column's gates and ups: large workgroups, all of which a device computes at once. Each further workgroup
@@ -109,11 +108,25 @@ UnitTiling one_column_tiling(const MatvecShape& shape) {
   return tiling;
 }
 
+// A single column's products that are too long for that: two blocks of rows of a subgroup, in steps of two groups. One
+// stream of gpt-oss made 611 tokens/s instead of 582, of DeepSeek-V2-Lite 337 instead of 331.
+UnitTiling long_column_tiling(const MatvecShape& shape) {
+  const std::uint32_t segments = unit_segments(shape).count;
+  UnitTiling tiling;
+  tiling.subgroups = segments * std::clamp(kMostSubgroups / segments, 1U, 2U);
+  tiling.row_blocks = 2;
+  tiling.step_groups = 2;
+  return tiling;
+}
+
 UnitTiling tiling_of(const MatvecShape& shape, const RouterShape& router, std::uint32_t columns,
                      std::uint32_t tile_columns) {
   UnitTiling tiling;
-  if (columns == 1 && fits_at_once(shape, router)) {
+  const bool single = columns == 1 && router.used < router.experts;
+  if (single && fits_at_once(shape)) {
     tiling = one_column_tiling(shape);
+  } else if (single && !has_short_rows(shape)) {
+    tiling = long_column_tiling(shape);
   } else if (is_serial(shape, router, columns, tile_columns)) {
     tiling = serial_tiling(shape, tile_columns);
   } else {

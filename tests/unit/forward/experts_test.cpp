@@ -186,6 +186,46 @@ TEST_F(ExpertKernels, ProductsAndTheirSumAreThoseOfDoubleAndKeepTheirBits) {
   }
 }
 
+// A single column's products of long rows are divided among subgroups in a way of their own.
+TEST_F(ExpertKernels, ASingleColumnOfLongRowsHasTheBitsOfSeveral) {
+  std::vector<NamedMapping> mappings = test_mappings(device());
+  k::Mapping units = k::lanes_mapping(device().info());
+  units.units = true;
+  mappings.push_back({"units, emulated", units});
+  const k::RouterShape router{8, 2, false, true};
+  const std::uint32_t hidden = 1280, results = 52;
+  for (const auto& [name, mapping] : mappings) {
+    for (const TensorType type : {TensorType::kMXFP4, TensorType::kQ4_K}) {
+      SCOPED_TRACE(testing::Message() << name << ' ' << model::traits(type)->name);
+      const ExpertMatrices downs =
+          matrices(type, router, results, hidden,
+                   mapping.units ? Packing::kUnits : Packing::kPlanes, false);
+      const std::vector<float> rows = router_rows(router, random_), gain(kWidth, 1.0F);
+      const Columns x = columns(3, kWidth), h = columns(3 * router.used, hidden);
+      Columns several;
+      for (const std::uint32_t count : {3U, 1U}) {
+        gpu::Buffer memory;
+        const Routes routes =
+            route(mapping, router, rows, gain, {x.begin(), x.begin() + count}, 1, memory);
+        const Columns made =
+            multiply(mapping, router, downs, memory, count,
+                     {h.begin(), h.begin() + count * router.used}, k::Epilogue::kStore, {});
+        if (count != 1) several = made;
+        for (std::uint32_t pair = 0; pair < router.used; ++pair) {
+          for (std::uint32_t row = 0; row < results; ++row) {
+            const std::vector<double>& own = downs.values[routes.chosen[pair]][row];
+            const double error = mapping.units ? 0x1p-11 : 1e-6;  // of the terms' magnitudes
+            ASSERT_NEAR(made[pair][row], exact(own, h[pair]), error * magnitude(own, h[pair]) + 1e-6)
+                << count << " columns, pair " << pair << " row " << row;
+          }
+          ASSERT_EQ(std::memcmp(made[pair].data(), several[pair].data(), results * 4), 0)
+              << count << " columns, pair " << pair;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(ExpertKernels, AColumnsSumIsInTheOrderOfItsChoice) {
   const k::RouterShape router{16, 4, true, true};
   const std::uint32_t width = 50, count = 3;
