@@ -11,6 +11,7 @@ namespace bulkhead::gpu::kernels {
 namespace {
 
 constexpr std::uint32_t kMostSubgroups = 16;  // of a workgroup that divides rows
+constexpr std::uint32_t kProcessors = 132;    // of an H200
 
 // The kinds of a layer's products: few or many rows, short or long rows.
 enum class Part : std::uint8_t {
@@ -42,10 +43,12 @@ enum Kind : std::uint8_t {
   kHalves = 1,
   kBytes = 2,
   kPlainNibbles = 4,
-  kOtherNibbles = 8,
-  kSixBits = 16
+  kFourBits = 8,  // other types of four bits a weight
+  kFiveBits = 16,
+  kSixBits = 32
 };
-constexpr std::uint8_t kNibbles = kPlainNibbles | kOtherNibbles, kAny = 31;
+constexpr std::uint8_t kOtherNibbles = kFourBits | kFiveBits,
+                       kNibbles = kPlainNibbles | kOtherNibbles, kAny = 63;
 
 Kind kind_of(TensorType type) {
   const TensorRow& row = row_of(type);
@@ -55,7 +58,8 @@ Kind kind_of(TensorType type) {
   if (form.high_bits == 2) return kSixBits;
   const bool plain = form.high_bits == 0 && !form.minima && form.scales == UnitScales::kGroups &&
                      !row.has_codebook();
-  return plain ? kPlainNibbles : kOtherNibbles;
+  if (form.high_bits == 1) return kFiveBits;
+  return plain ? kPlainNibbles : kFourBits;
 }
 
 enum class Chained : std::uint8_t { kNo, kYes };
@@ -83,7 +87,10 @@ constexpr Split kSplits[] = {
     {kBytes, Part::kGateUp, Chained::kYes, 1, 1, 2, 1, 2, 2, 2},
     {kBytes, Part::kQkv, Chained::kYes, 1, 8, 2, 1, 1, 4, 0},
     {kPlainNibbles, Part::kQkv, Chained::kYes, 1, 1, 2, 1, 1, 2, 1},
+    {kOtherNibbles, Part::kQkv, Chained::kYes, 1, 1, 1, 1, 1, 4, 2, 0, 15},  // gemma-3-12b
     {kOtherNibbles, Part::kQkv, Chained::kYes, 1, 1, 2, 1, 1, 2, 2},
+    // A 7B and phi-4. (With five segments this was a third slower.)
+    {kFourBits, Part::kGateUp, Chained::kYes, 1, 1, 3, 1, 2, 2, 2, 0, 4},
     // A tile of columns.
     {kHalves, Part::kGateUp, Chained::kYes, 3, 8, 2, 1, 2, 2, 2},
     {kHalves, Part::kOut, Chained::kYes, 3, 8, 1, 1, 1, 4, 2},
@@ -164,10 +171,10 @@ constexpr Pieces kPieces[] = {
     {kBytes | kNibbles, Part::kLogits, 129, 256, 2, 8, 2, 1, 0, 4},
 };
 
-// An H200 has 132 processors, and such a workgroup takes a whole one. With fewer workgroups processors have nothing to
-// do. With slightly more, most have nothing to do while a few compute a second workgroup, and smaller tiles are faster.
+// Such a workgroup takes a whole processor of an H200. With fewer workgroups processors have nothing to do. With
+// slightly more, most have nothing to do while a few compute a second workgroup, and smaller tiles are faster.
 bool suits_device(std::uint32_t workgroups, std::uint32_t column_tiles) {
-  constexpr std::uint32_t kEnough = 90, kProcessors = 132, kSlightlyMore = 172;
+  constexpr std::uint32_t kEnough = 90, kSlightlyMore = 172;
   if (workgroups < kEnough) return false;
   return column_tiles < 8 || workgroups <= kProcessors || workgroups >= kSlightlyMore;
 }
@@ -298,7 +305,7 @@ UnitTiling usual_split(const MatvecShape& shape, std::uint32_t columns, bool in_
   if (part == Part::kGateUp) {
     // Many segments already give many subgroups, and so do the many rows of a matrix with few segments
     // (bench/history/kernels.md, for a gemma-3 and a Qwen2.5-32B).
-    const bool one_column_of_nibbles = kind == kOtherNibbles && columns == 1;
+    const bool one_column_of_nibbles = (kind & kOtherNibbles) != 0 && columns == 1;
     tiling.row_blocks = one_column_of_nibbles && segments != 4 ? 4 : 2;
     tiling.step_groups = plain ? 4 : one_column_of_nibbles && segments < 4 ? 1 : 2;
     tiling.ahead = 2;
@@ -306,12 +313,14 @@ UnitTiling usual_split(const MatvecShape& shape, std::uint32_t columns, bool in_
     tiling.ahead = 1;
     if (bytes) tiling.row_blocks = 1;
   } else if (part != Part::kLogits) {
-    // If a segment has at least four stages, a subgroup is faster with two blocks of rows (measured for a
-    // Qwen2.5-32B).
-    const bool long_segments = part == Part::kOut && kind == kOtherNibbles && columns == 1 &&
-                               unit_segments(shape).stages >= 4;
-    tiling.row_blocks = long_segments ? 2 : 1;
-    if (!long_segments && (plain || shape.groups <= 256)) tiling.step_groups = 8;
+    // Two blocks of rows of a subgroup are faster if a segment has at least three stages (measured for phi-4 and a
+    // Qwen2.5-32B). They are also faster if a workgroup fills a processor and there are more blocks than processors
+    // (a Llama-3.1-8B).
+    const bool fill_processors = segments == kMostSubgroups && unit_blocks(shape) > kProcessors;
+    const bool two_blocks = part == Part::kOut && (kind & kOtherNibbles) != 0 && columns == 1 &&
+                            (unit_segments(shape).stages >= 3 || fill_processors);
+    tiling.row_blocks = two_blocks ? 2 : 1;
+    if (!two_blocks && (plain || shape.groups <= 256)) tiling.step_groups = 8;
     tiling.ahead = 2;
   }
   return tiling;
