@@ -139,8 +139,7 @@ class OllamaTranslation : Translating {
       out_["enable_thinking"] = *think;
     } else if (*think == "low" || *think == "medium" || *think == "high" || *think == "max") {
       out_["enable_thinking"] = true;
-      // Templates know nothing beyond high.
-      out_["reasoning_effort"] = *think == "max" ? Ordered("high") : *think;
+      out_["reasoning_effort"] = *think;
     } else {
       refuse("think", "must be a boolean, or 'low', 'medium', 'high' or 'max'.");
     }

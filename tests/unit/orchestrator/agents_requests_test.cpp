@@ -238,11 +238,11 @@ TEST(MessagesTools, OfTheClientAreTaken) {
   EXPECT_NE(error_of(search)->message.find("servers run"), std::string::npos);
 }
 
-TEST(Ollama, ThinksAsHardAsTemplatesKnow) {
+TEST(Ollama, HandsItsEffortToTheTemplate) {
   const auto request = parse_ollama_chat(
       R"({"model":"m","think":"max","messages":[{"role":"user","content":"x"}]})");
   ASSERT_TRUE(std::holds_alternative<OllamaRequest>(request));
-  EXPECT_EQ(chat_of(std::get<OllamaRequest>(request).wanted).at("reasoning_effort"), "high");
+  EXPECT_EQ(chat_of(std::get<OllamaRequest>(request).wanted).at("reasoning_effort"), "max");
 }
 
 // No tool of an agent may make its whole request fail.

@@ -286,7 +286,7 @@ TEST(ChatRequests, ReasoningEffortSetsWhatTemplatesAskFor) {
         .text();
   };
   EXPECT_EQ(text(""), "  1");
-  EXPECT_EQ(text(R"(, "reasoning_effort": "none")"), "False none 1");
+  EXPECT_EQ(text(R"(, "reasoning_effort": "none")"), "False low 1");
   EXPECT_EQ(text(R"(, "reasoning_effort": "high")"), "True high 1");
   EXPECT_EQ(text(R"(, "enable_thinking": false, "chat_template_kwargs": {"more": 7})"),
             "False  71");

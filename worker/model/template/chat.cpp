@@ -45,12 +45,12 @@ bool flag(const Value* value, bool otherwise, const char* name) {
   return *value->as_bool();
 }
 
-void define_reasoning(Interpreter& run, Dict& request) {
+void define_reasoning(Interpreter& run, Dict& request, const Efforts& efforts) {
   const Value* effort = request.get("reasoning_effort");
   if (effort != nullptr && effort->as_text() != nullptr) {
     const std::string_view name = effort->as_text()->view();
     const bool thinks = name != "none" && name != "minimal";
-    run.define("reasoning_effort", *effort);
+    run.define("reasoning_effort", Text(efforts.nearest(name), Origin::kUser));
     run.define("enable_thinking", thinks);
     run.define("thinking", thinks);
   }
@@ -194,7 +194,7 @@ Result<Chat> Chat::load(std::string_view source, std::string_view bos, std::stri
   chat.bos_ = bos;
   chat.eos_ = eos;
   BULKHEAD_TRY(chat.template_, Template::parse(source));
-  chat.abilities_ = probe(chat);
+  chat.abilities_ = probe(chat, source);
   chat.source_ = source;  // set last: see limits_of
   return chat;
 }
@@ -242,7 +242,7 @@ Result<ChatPrompt> Chat::render(const ChatRequest& request) const {
                                                            "add_generation_prompt"));
     run.define("bos_token", Text(bos_, Origin::kTemplate));
     run.define("eos_token", Text(eos_, Origin::kTemplate));
-    define_reasoning(run, given);
+    define_reasoning(run, given, request.as_is ? Efforts() : abilities_.efforts);
     define_others(run, given);
   };
   ChatPrompt prompt;

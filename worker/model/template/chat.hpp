@@ -8,6 +8,7 @@
 
 #include "config/base/error.hpp"
 #include "worker/model/template/adapt.hpp"
+#include "worker/model/template/efforts.hpp"
 #include "worker/model/template/template.hpp"
 
 namespace bulkhead::jinja {
@@ -27,6 +28,7 @@ struct Abilities {
   Arguments arguments = Arguments::kNone;  // of past calls
   bool thinking_on = false;                // enable_thinking: true changes the prompt
   bool thinking_off = false;               // enable_thinking: false changes the prompt
+  Efforts efforts;                         // what stands for efforts that it does not know
   Adaptations adaptations;
 };
 

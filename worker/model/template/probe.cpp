@@ -63,12 +63,13 @@ class Prober {
  public:
   explicit Prober(const Chat& chat) : chat_(chat) {}
 
-  Abilities run() {
+  Abilities run(std::string_view source) {
     roles();
     contents();
     calls();
     reasoning();
     thinking();
+    efforts(source);
     return can_;
   }
 
@@ -299,6 +300,12 @@ class Prober {
         render(user, R"(, "chat_template_kwargs": {"enable_thinking": false})") != plain;
   }
 
+  void efforts(std::string_view source) {
+    can_.efforts = Efforts(source, [this](std::string_view effort) {
+      return render(message("user", quoted("Hi")), R"(, "reasoning_effort": )" + quoted(effort));
+    });
+  }
+
   const Chat& chat_;
   mutable bool past_limits_ = false;  // once true, nothing more is tried
   Abilities can_;
@@ -307,8 +314,8 @@ class Prober {
 
 }  // namespace
 
-Abilities probe(const Chat& chat) {
-  return Prober(chat).run();
+Abilities probe(const Chat& chat, std::string_view source) {
+  return Prober(chat).run(source);
 }
 
 }  // namespace bulkhead::jinja

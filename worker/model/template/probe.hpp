@@ -5,7 +5,7 @@
 
 namespace bulkhead::jinja {
 
-// A template that always fails supports nothing, and needs nothing.
-Abilities probe(const Chat& chat);
+// A template that always fails supports nothing, and needs nothing. `source` is the template's.
+Abilities probe(const Chat& chat, std::string_view source);
 
 }  // namespace bulkhead::jinja
