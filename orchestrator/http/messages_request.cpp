@@ -5,6 +5,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "config/base/text.hpp"
 #include "orchestrator/http/messages.hpp"
 #include "orchestrator/http/request_fields.hpp"
 
@@ -153,6 +154,20 @@ class Translation : Translating {
     return type;
   }
 
+  // Templates have no place for the failure of a tool, so its text says that it failed.
+  std::string result_of(const Ordered& block, const std::string& where) {
+    const Ordered* content = find(block, "content");
+    std::string said = content == nullptr ? std::string() : text(*content, where + ".content");
+    const Ordered* failed = find(block, "is_error");
+    if (failed != nullptr && !failed->is_boolean())
+      refuse(where + ".is_error", "must be a boolean.");
+    if (failed == nullptr || *failed != true) return said;
+    const bool says_so =
+        lower(said.substr(0, 5)) == "error" || said.starts_with("<tool_use_error>");
+    if (said.empty()) return "Error";
+    return says_so ? said : "Error: " + said;
+  }
+
   // Each result of a tool becomes a message of its own.
   void user(const Ordered& content, const std::string& where) {
     if (!content.is_array()) {
@@ -176,11 +191,9 @@ class Translation : Translating {
         parts.push_back({{"type", "text"}, {"text", *said}});
       } else if (type == "tool_result") {
         flush();
-        const Ordered* result = find(block, "content");
-        out_["messages"].push_back(
-            {{"role", "tool"},
-             {"tool_call_id", text_of(block, "tool_use_id")},
-             {"content", result == nullptr ? std::string() : text(*result, here + ".content")}});
+        out_["messages"].push_back({{"role", "tool"},
+                                    {"tool_call_id", text_of(block, "tool_use_id")},
+                                    {"content", result_of(block, here)}});
       } else if (!type.empty()) {
         refuse(here,
                fmt::format("is of type '{}'; this server takes text and tool_result here.", type),

@@ -22,6 +22,31 @@ Parsed<GenerationRequest> response(const std::string& more) {
   return parse_responses(R"({"input":"x",)" + more + "}");
 }
 
+TEST(Messages, ToolsThatFailedSaySoInTheirText) {
+  const auto shown = [](const std::string& result) {
+    const json chat = chat_of(parse_messages(
+        R"({"max_tokens":9,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":[)"
+        R"({"type":"tool_use","id":"t","name":"f","input":{}}]},{"role":"user","content":[)"
+        R"({"type":"tool_result","tool_use_id":"t")" +
+        result + "}]}]}"));
+    return chat.at("messages").at(2).at("content").get<std::string>();
+  };
+  EXPECT_EQ(shown(R"(,"is_error":true,"content":"no such file")"), "Error: no such file");
+  EXPECT_EQ(shown(R"(,"is_error":true,"content":[{"type":"text","text":"Exit code 1"}])"),
+            "Error: Exit code 1");
+  EXPECT_EQ(shown(R"(,"is_error":true)"), "Error");
+  EXPECT_EQ(shown(R"(,"is_error":false,"content":"no such file")"), "no such file");
+  EXPECT_EQ(shown(R"(,"is_error":null,"content":"no such file")"), "no such file");
+  // Some tools say it themselves, Claude Code's among them.
+  EXPECT_EQ(shown(R"(,"is_error":true,"content":"ERROR: no such file")"), "ERROR: no such file");
+  EXPECT_EQ(shown(R"(,"is_error":true,"content":"<tool_use_error>bad path</tool_use_error>")"),
+            "<tool_use_error>bad path</tool_use_error>");
+  EXPECT_THAT(
+      refusal(parse_messages(R"({"max_tokens":9,"messages":[{"role":"user","content":[)"
+                             R"({"type":"tool_result","tool_use_id":"t","is_error":"yes"}]}]})")),
+      HasSubstr("is_error' must be a boolean"));
+}
+
 TEST(Responses, RefusesOptionsOfTheWrongType) {
   EXPECT_THAT(refusal(response(R"("reasoning":"high")")),
               HasSubstr("'reasoning' must be an object"));
