@@ -65,6 +65,15 @@ Parsed<EmbeddingRequest> parse_embeddings(EmbeddingForm form, std::string_view b
   // Euclidean norm, which has number 2.
   if (fields.integer("embd_normalize", 2, -1, 1000) != 2)
     fields.refuse("embd_normalize", "can only be 2 on this server.", "unsupported_parameter");
+  for (const char* name : {"normalize", "add_special_tokens"}) {
+    if (!fields.boolean(name, true))
+      fields.refuse(name, "can only be true on this server.", "unsupported_parameter");
+  }
+  if (fields.get("truncate_prompt_tokens") != nullptr) {
+    fields.refuse("truncate_prompt_tokens",
+                  "is not supported by this server: texts are taken whole.",
+                  "unsupported_parameter");
+  }
   if (!fields.ok()) return fields.error();
   return request;
 }

@@ -128,6 +128,9 @@ void refuse_samplers(Fields& fields) {
       {"length_penalty", 1},
       {"encoder_repetition_penalty", 1},
       {"min_keep", 0},
+      {"min_new_tokens", 0},
+      {"nsigma", 0},
+      {"num_beams", 1},
       {"n_indent", 0},
       {"n_probs", 0},
       {"t_max_predict_ms", 0},
@@ -183,7 +186,8 @@ void refuse_switches(Fields& fields) {
     bool always;
   };
   static constexpr Switch kSwitches[] = {
-      {"add_special_tokens", true},   {"ban_eos_token", false},
+      {"add_bos_token", true},        {"add_special_tokens", true},
+      {"ban_eos_token", false},       {"temperature_last", false},
       {"dynamic_temperature", false}, {"include_stop_str_in_output", false},
       {"no_stop_trim", false},        {"post_sampling_probs", false},
       {"separate_reasoning", true},   {"skip_special_tokens", true},
@@ -219,6 +223,8 @@ void refuse_unsupported(Fields& fields, bool chat) {
                            "lora",
                            "negative_prompt",
                            "prompt_logprobs",
+                           "sampler_order",
+                           "sampler_priority",
                            "samplers",
                            "stop_regex",
                            "structural_tag",

@@ -69,6 +69,9 @@ TEST(Embeddings, ErrorsNameTheField) {
       {{{"input", "a"}, {"dimensions", 4}}, "dimensions"},
       {{{"input", "a"}, {"dimensions", 0}}, "dimensions"},
       {{{"input", "a"}, {"encoding_format", "hex"}}, "encoding_format"},
+      {{{"input", "a"}, {"normalize", false}}, "normalize"},
+      {{{"input", "a"}, {"add_special_tokens", false}}, "add_special_tokens"},
+      {{{"input", "a"}, {"truncate_prompt_tokens", 2}}, "truncate_prompt_tokens"},
   };
   for (const auto& [body, parameter] : cases)
     EXPECT_EQ(embed(serving, body, 400)["error"]["param"], parameter) << body;

@@ -384,7 +384,7 @@ TEST(ParseCompletion, OtherServersNamesAreHonouredOrRefusedByName) {
                 .max_tokens,
             3U);
   for (const char* field : {"typical_p", "mirostat", "dry_multiplier", "xtc_probability", "tfs_z",
-                            "n_probs", "min_keep"}) {
+                            "n_probs", "min_keep", "num_beams", "nsigma", "min_new_tokens"}) {
     const auto parsed = parse_completion(std::string(R"({"prompt":"x",")") + field + "\":0.5}");
     const auto* error = std::get_if<ApiError>(&parsed);
     ASSERT_NE(error, nullptr) << field;
@@ -393,7 +393,8 @@ TEST(ParseCompletion, OtherServersNamesAreHonouredOrRefusedByName) {
   }
   for (const char* field :
        {R"("skip_special_tokens":false)", R"("include_stop_str_in_output":true)",
-        R"("allowed_token_ids":[5])", R"("structured_outputs":{"regex":"a"})"}) {
+        R"("allowed_token_ids":[5])", R"("structured_outputs":{"regex":"a"})",
+        R"("add_bos_token":false)", R"("temperature_last":true)", R"("sampler_order":[5])"}) {
     const auto parsed = parse_completion(std::string(R"({"prompt":"x",)") + field + "}");
     const auto* error = std::get_if<ApiError>(&parsed);
     ASSERT_NE(error, nullptr) << field;
