@@ -92,8 +92,9 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
   if (route == nullptr) {
     return answer(refuse(kUnknownUrl,
                          fmt::format("There is no endpoint {} {}. Clients of OpenAI's API take "
-                                     "http://HOST:PORT/v1 as their base URL; GET /v1/models shows "
-                                     "whether that is right.",
+                                     "http://HOST:PORT/v1 as their base URL, those of Anthropic's "
+                                     "and Ollama's http://HOST:PORT; GET /v1/models shows whether "
+                                     "that is right.",
                                      request.method, request.path)));
   }
   if (request.method == "OPTIONS") {

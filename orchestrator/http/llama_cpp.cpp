@@ -40,7 +40,9 @@ void read_infill_files(Fields& fields, std::vector<ipc::InfillFile>& files) {
     const auto name = file.find("filename"), text = file.find("text");
     if (text == file.end() || !text->is_string())
       return fields.refuse(where + ".text", "must be a string.", "invalid_type");
-    const bool named = name != file.end() && name->is_string();
+    const bool named = name != file.end() && !name->is_null();
+    if (named && !name->is_string())
+      return fields.refuse(where + ".filename", "must be a string.", "invalid_type");
     files.push_back({named ? name->get<std::string>() : "tmp", text->get<std::string>()});
   }
 }

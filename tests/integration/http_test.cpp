@@ -121,9 +121,11 @@ TEST(LlamaCpp, CompletesWithItsOwnNames) {
         R"({"prompt":"a","n":2})"}) {
     EXPECT_EQ(serving.post("/completion", refused).status, 400) << refused;
   }
-  for (const char* refused : {R"({"input_prefix":"a"})", R"({"input_suffix":"a"})",
-                              R"({"input_prefix":"a","input_suffix":"b","input_extra":[{}]})",
-                              R"({"input_prefix":5,"input_suffix":"b"})"})
+  for (const char* refused :
+       {R"({"input_prefix":"a"})", R"({"input_suffix":"a"})",
+        R"({"input_prefix":"a","input_suffix":"b","input_extra":[{}]})",
+        R"({"input_prefix":"a","input_suffix":"b","input_extra":[{"filename":5,"text":"c"}]})",
+        R"({"input_prefix":5,"input_suffix":"b"})"})
     EXPECT_EQ(serving.post("/infill", refused).status, 400) << refused;
   const HttpReply filled = serving.post(
       "/infill",
@@ -317,6 +319,7 @@ TEST(Paths, MeanWhatTheyNearlySay) {
   EXPECT_EQ(serving.get("/models").status, 200);
   HttpReply reply = serving.post("/v1/complete", body);
   EXPECT_EQ(reply.status, 404);
+  EXPECT_NE(reply.body.find("Ollama's http://HOST:PORT;"), std::string::npos) << reply.body;
   EXPECT_NE(reply.body.find("http://HOST:PORT/v1"), std::string::npos) << reply.body;
 }
 
