@@ -42,12 +42,6 @@ std::string key_of(const ipc::Constraint& wanted) {
          '\n' + wanted.text;
 }
 
-// A grammar that is too complex stays too complex, so a later request need not try again.
-Error for_good(const Error& error) {
-  const bool limit = error.code() == ErrorCode::kResourceExhausted;
-  return limit ? Error(ErrorCode::kUnsupported, error.message()) : error;
-}
-
 }  // namespace
 
 Result<const CallConstraints::Kept*> CallConstraints::kept(std::string key,

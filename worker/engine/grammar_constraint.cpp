@@ -18,9 +18,7 @@ Error too_ambiguous() {
                "what the answer must be is too ambiguous: too many ways lead on from here");
 }
 
-}  // namespace
-
-Result<constrain::Compiled> compile_constraint(const ipc::Constraint& wanted) {
+Result<constrain::Compiled> compile(const ipc::Constraint& wanted) {
   switch (wanted.kind) {
     case ipc::ConstraintKind::kNone:
       break;
@@ -34,6 +32,19 @@ Result<constrain::Compiled> compile_constraint(const ipc::Constraint& wanted) {
       return constrain::compile_regex(wanted.text);
   }
   return Error(ErrorCode::kInternal, "a constraint of no kind");
+}
+
+}  // namespace
+
+Error for_good(const Error& error) {
+  const bool limit = error.code() == ErrorCode::kResourceExhausted;
+  return limit ? Error(ErrorCode::kUnsupported, error.message()) : error;
+}
+
+Result<constrain::Compiled> compile_constraint(const ipc::Constraint& wanted) {
+  Result<constrain::Compiled> compiled = compile(wanted);
+  if (!compiled.ok()) return for_good(compiled.error());
+  return compiled;
 }
 
 GrammarMasks::GrammarMasks(std::shared_ptr<const constrain::Grammar> grammar,
@@ -99,12 +110,7 @@ Result<std::unique_ptr<TokenConstraint>> ConstraintCompiler::compile(
     const ipc::Constraint& wanted, const model::Tokenizer& tokenizer) {
   if (wanted.kind == ipc::ConstraintKind::kNone) return std::unique_ptr<TokenConstraint>();
   Result<std::shared_ptr<GrammarMasks>> masks = masks_for(wanted, tokenizer);
-  if (!masks.ok()) {
-    // A grammar that is too complex stays too complex, so there is no reason to try again later.
-    if (masks.error().code() == ErrorCode::kResourceExhausted)
-      return Error(ErrorCode::kUnsupported, masks.error().message());
-    return masks.error();
-  }
+  if (!masks.ok()) return for_good(masks.error());
   return std::unique_ptr<TokenConstraint>(
       std::make_unique<GrammarConstraint>(*std::move(masks), tokenizer));
 }

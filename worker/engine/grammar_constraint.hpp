@@ -24,6 +24,9 @@
 
 namespace bulkhead::engine {
 
+// What is too complex stays too complex, so that a limit's error must not say "try again later".
+Error for_good(const Error& error);
+
 // Compiles the grammar that a request wants; kNone is not allowed. Errors are those of ConstraintCompiler.
 Result<constrain::Compiled> compile_constraint(const ipc::Constraint& wanted);
 
