@@ -21,7 +21,7 @@ struct Spec {
   char sign = '-';  // + - or blank
   bool alternate = false;
   bool zero = false;
-  bool comma = false;
+  char group = 0;  // , or _: stands between groups of three digits
   std::int64_t width = 0;
   std::optional<std::int64_t> precision;
   char type = 0;
@@ -36,10 +36,17 @@ std::int64_t read_number(std::string_view text, std::size_t& at) {
   return number;
 }
 
-std::string grouped(std::string digits) {
+bool is_float_type(char type) {
+  return std::string_view("eEfFgG%").find(type) != std::string_view::npos;
+}
+bool is_integer_type(char type) {
+  return std::string_view("dxXobn").find(type) != std::string_view::npos;
+}
+
+std::string grouped(std::string digits, char mark) {
   const std::size_t whole = std::min(digits.find_first_of(".e"), digits.size());
   for (std::size_t at = whole; at > 3; at -= 3)
-    digits.insert(at - 3, ",");
+    digits.insert(at - 3, 1, mark);
   return digits;
 }
 
@@ -60,6 +67,8 @@ std::string float_digits(double value, const Spec& spec) {
   const std::int64_t precision = spec.precision.value_or(6);
   if (precision > kMostDigits) fail("formats a number with over 1,000 digits");
   char pattern[16];
+  // snprintf gets the type, and would take some others for a pointer.
+  if (!is_float_type(spec.type)) fail(std::string("formats a float as '") + spec.type + "'");
   const char type = spec.type == '%' ? 'f' : spec.type;
   std::snprintf(pattern, sizeof pattern, "%%%s.*%c", spec.alternate ? "#" : "", type);
   std::string out(static_cast<std::size_t>(precision) + 400, '\0');
@@ -69,10 +78,40 @@ std::string float_digits(double value, const Spec& spec) {
   return out;
 }
 
+// "{:.3}": as "{:.3g}" does it, but a number never looks like an integer.
+std::string rounded_digits(double value, Spec spec) {
+  const std::int64_t precision = std::max<std::int64_t>(1, *spec.precision);
+  spec.precision = precision - 1;
+  spec.type = 'e';
+  std::string digits = float_digits(value, spec);
+  const std::size_t mark = digits.find('e');
+  const int exponent = std::stoi(digits.substr(mark + 1));
+  spec.precision = precision;
+  spec.type = 'g';
+  if (exponent >= -4 && exponent < precision - 1) {
+    digits = float_digits(value, spec);
+    return digits.find('.') == digits.npos ? digits + ".0" : digits;
+  }
+  std::string shown = digits.substr(0, mark);
+  if (shown.find('.') != shown.npos) {
+    shown.erase(shown.find_last_not_of('0') + 1);
+    if (shown.back() == '.') shown.pop_back();
+  }
+  return shown + digits.substr(mark);
+}
+
+// An odd blank stands on the right of a centred text, where str.center may put it on the left.
+Text aligned(Run& run, const Text& text, const Text& fill, std::int64_t width, char align) {
+  if (align != '^') return padded(run, text, width, fill, align == '<' ? 0 : 2);
+  const auto size = static_cast<std::int64_t>(char_count(text));
+  const std::int64_t left = std::max<std::int64_t>(0, width - size) / 2;
+  return padded(run, padded(run, text, size + left, fill, 2), width, fill, 0);
+}
+
 // Puts the sign, the prefix and the digits together, and fills up to the width.
 Text number_text(Run& run, bool negative, std::string_view prefix, std::string digits,
                  const Spec& spec) {
-  if (spec.comma) digits = grouped(std::move(digits));
+  if (spec.group != 0) digits = grouped(std::move(digits), spec.group);
   std::string head = negative ? "-" : spec.sign == '+' ? "+" : spec.sign == ' ' ? " " : "";
   head += prefix;
   const bool zeros = spec.align == '=' || (spec.zero && spec.align == 0);
@@ -82,10 +121,9 @@ Text number_text(Run& run, bool negative, std::string_view prefix, std::string d
   const Text body(zeros ? digits : head + digits, Origin::kTemplate);
   const std::int64_t width =
       zeros ? spec.width - static_cast<std::int64_t>(head.size()) : spec.width;
-  const std::size_t left = spec.align == '<' ? 0 : spec.align == '^' ? 1 : 2;
   TextBuilder out;
   if (zeros) out.append(head, Origin::kTemplate);
-  out.append(padded(run, body, width, fill, left));
+  out.append(aligned(run, body, fill, width, spec.align));
   return out.take();
 }
 
@@ -106,10 +144,10 @@ Text float_text_of(Run& run, double value, Spec spec) {
     digits = std::isnan(value) ? "nan" : "inf";
   else if (spec.type == 0 && !spec.precision)
     digits = float_text(std::fabs(value));
-  else {
-    if (spec.type == 0) spec.type = 'g';
+  else if (spec.type == 0)
+    digits = rounded_digits(value, spec);
+  else
     digits = float_digits(value, spec);
-  }
   if (spec.type == '%') digits += '%';
   return number_text(run, std::signbit(value) && !std::isnan(value), "", std::move(digits), spec);
 }
@@ -117,14 +155,7 @@ Text float_text_of(Run& run, double value, Spec spec) {
 Text plain_text(Run& run, Text text, const Spec& spec) {
   if (spec.precision) text = char_slice(text, 0, static_cast<std::size_t>(*spec.precision));
   const Text fill = spec.fill.empty() ? Text(" ", Origin::kTemplate) : spec.fill;
-  return padded(run, text, spec.width, fill, spec.align == '>' ? 2 : spec.align == '^' ? 1 : 0);
-}
-
-bool is_float_type(char type) {
-  return std::string_view("eEfFgG%").find(type) != std::string_view::npos;
-}
-bool is_integer_type(char type) {
-  return std::string_view("dxXobn").find(type) != std::string_view::npos;
+  return aligned(run, text, fill, spec.width, spec.align == 0 ? '<' : spec.align);
 }
 
 // ---- % ----
@@ -332,7 +363,7 @@ class Braces {
     spec.alternate = skip('#');
     spec.zero = skip('0');
     spec.width = read_number(view, at);
-    spec.comma = skip(',');
+    spec.group = skip(',') ? ',' : skip('_') ? '_' : '\0';
     if (skip('.')) spec.precision = read_number(view, at);
     if (at < view.size()) spec.type = view[at++];
     if (at < view.size())
@@ -342,19 +373,25 @@ class Braces {
 
   Text formatted(const Value& value, const Text& text) {
     if (text.empty()) return str(run_, value);
-    const Spec spec = spec_of(text);
-    if (is_number(value) && (value.as_bool() == nullptr || spec.type != 0)) {
-      if (value.as_float() != nullptr || is_float_type(spec.type))
+    Spec spec = spec_of(text);
+    const bool decimal = std::string_view("xXob").find(spec.type) == std::string_view::npos;
+    if (spec.group != 0 && (!is_number(value) || !decimal || spec.zero))
+      fail("groups digits where that is not understood: " + std::string(text.view().substr(0, 40)));
+    if (is_number(value)) {
+      if (value.as_float() != nullptr && spec.type == 'n') spec.type = 'g';
+      if (is_float_type(spec.type) || (value.as_float() != nullptr && spec.type == 0))
         return float_text_of(run_, to_double(value), spec);
+      if (value.as_float() != nullptr) fail(std::string("formats a float as '") + spec.type + "'");
       if (spec.type != 0 && !is_integer_type(spec.type))
         fail(std::string("formats an int as '") + spec.type + "'");
+      if (spec.precision) fail("formats an int with a precision; that is for floats and strings");
       return integer_text(run_, to_integer(value), spec);
     }
     require_defined(value);
-    if (value.as_text() == nullptr && value.as_bool() == nullptr)
-      fail("formats a " + type_name(value) + " with more than {}");
+    if (value.as_text() == nullptr) fail("formats a " + type_name(value) + " with more than {}");
     if (spec.type != 0 && spec.type != 's')
       fail(std::string("formats a string as '") + spec.type + "'");
+    if (spec.zero && spec.fill.empty()) spec.fill = Text("0", Origin::kTemplate);
     return plain_text(run_, str(run_, value), spec);
   }
 
