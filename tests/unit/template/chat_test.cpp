@@ -127,6 +127,35 @@ TEST(ChatRequests, AnAnswerWithoutContentIsEmptyWhereTheTemplateNeedsText) {
 }
 
 // As in the templates of gpt-oss, Hermes 3 and Seed-OSS. OpenAI's clients may leave these members out.
+// As SmolVLM's template, which would take each character of a string for a part and show none.
+TEST(ChatRequests, TextIsAPartWhereTheTemplateReadsPartsOnly) {
+  constexpr std::string_view kSource =
+      "{% for m in messages %}{{ m.role }}:{% for part in m['content'] %}"
+      "{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %};{% endfor %}";
+  const auto prompt = prompt_of(kSource, R"({"messages": [{"role": "system", "content": "a"},
+      {"role": "user", "content": [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]},
+      {"role": "assistant", "content": null}, {"role": "user", "content": "d"}]})");
+  ASSERT_TRUE(prompt.ok()) << prompt.error().message();
+  EXPECT_EQ(prompt.value().text(), "system:a;user:bc;assistant:;user:d;");
+}
+
+// As Apriel's template, which reads a question's parts, but of a result only the first.
+TEST(ChatRequests, PartsOfAResultBecomeOneTextWhereTheTemplateReadsOnlyOne) {
+  constexpr std::string_view kSource =
+      "{% for m in messages %}{% if m.tool_calls %}{{ m.tool_calls[0].function | tojson }}"
+      "{% elif m.content is string %}{{ m.content }}"
+      "{% elif m.role == 'tool' %}{{ m.content[0].text }}"
+      "{% else %}{{ m.content | map(attribute='text') | join('+') }}{% endif %};{% endfor %}";
+  const auto prompt = prompt_of(kSource, R"({"messages": [
+      {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+      {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "function",
+       "function": {"name": "f", "arguments": "{}"}}]},
+      {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "d"},
+       {"type": "text", "text": "e"}]}]})");
+  ASSERT_TRUE(prompt.ok()) << prompt.error().message();
+  EXPECT_EQ(prompt.value().text(), "a+b;{\"name\": \"f\", \"arguments\": {}};d\ne;");
+}
+
 TEST(ChatRequests, ToolsGetTheMembersThatTheTemplateNeeds) {
   const auto text = [](const char* source, const std::string& members) {
     const auto prompt =

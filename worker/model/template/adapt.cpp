@@ -25,6 +25,13 @@ std::string where(std::size_t message) {
   return "messages[" + std::to_string(message) + "]";
 }
 
+Value typed_part(Run& run, const char* type, const Value& value) {
+  Dict* made = run.heap().make<Dict>();
+  made->set(plain("type"), plain(type));
+  made->set(plain(type), value);
+  return made;
+}
+
 // Turns refusals into text, because templates know nothing else: parts of type refusal, and the member `refusal` of a
 // message that has no content.
 void refusals_as_text(Run& run, Dict& message) {
@@ -45,10 +52,7 @@ void refusals_as_text(Run& run, Dict& message) {
     if (type == nullptr || type->as_text() == nullptr || type->as_text()->view() != "refusal" ||
         refusal == nullptr || refusal->as_text() == nullptr)
       continue;
-    Dict* made = run.heap().make<Dict>();
-    made->set(plain("type"), plain("text"));
-    made->set(plain("text"), *refusal);
-    parts->items[i] = made;
+    parts->items[i] = typed_part(run, "text", *refusal);
   }
 }
 
@@ -224,17 +228,11 @@ void move_reasoning(Run& run, Dict& message, Adaptation how) {
     message.set(plain("thinking"), text);
     return;
   }
-  const auto part = [&run](const char* type, const Value& value) {
-    Dict* made = run.heap().make<Dict>();
-    made->set(plain("type"), plain(type));
-    made->set(plain(type), value);
-    return made;
-  };
   List* parts = run.heap().list();
-  parts->items.emplace_back(part("thinking", text));
+  parts->items.push_back(typed_part(run, "thinking", text));
   Value* content = message.get("content");
   if (content != nullptr && content->as_text() != nullptr && !content->as_text()->empty())
-    parts->items.emplace_back(part("text", *content));
+    parts->items.push_back(typed_part(run, "text", *content));
   if (content != nullptr && content->as_list() != nullptr)
     parts->items.insert(parts->items.end(), content->as_list()->items.begin(),
                         content->as_list()->items.end());
@@ -338,6 +336,16 @@ void merge_system(Run& run, List& messages) {
   messages.items = std::move(kept);
 }
 
+void contents_as_parts(Run& run, const List& messages) {
+  for (const Value& item : messages.items) {
+    Value* content = item.as_dict()->get("content");
+    if (content == nullptr || content->as_text() == nullptr) continue;
+    List* parts = run.heap().list();
+    parts->items.push_back(typed_part(run, "text", *content));
+    *content = parts;
+  }
+}
+
 // Returns a list of what stands under `function` in each of the items.
 Value functions_of(Run& run, const List& items, std::initializer_list<const char*> members) {
   List* functions = run.heap().list();
@@ -377,6 +385,8 @@ const char* to_string(Adaptation adaptation) {
       return "system_parts_joined";
     case Adaptation::kContentPartsJoined:
       return "content_parts_joined";
+    case Adaptation::kResultPartsJoined:
+      return "result_parts_joined";
     case Adaptation::kNullContentAsEmpty:
       return "null_content_as_empty";
     case Adaptation::kNullAnswerAsEmpty:
@@ -411,6 +421,8 @@ const char* to_string(Adaptation adaptation) {
       return "tool_properties_as_empty";
     case Adaptation::kSystemMergedIntoUser:
       return "system_merged_into_user";
+    case Adaptation::kContentAsParts:
+      return "content_as_parts";
     case Adaptation::kToolsInSystem:
       return "tools_in_system";
     case Adaptation::kToolsUndefined:
@@ -435,6 +447,7 @@ void adapt(Run& run, List& messages, const Adaptations& needed) {
     if (needed.has(Adaptation::kDeveloperAsSystem) && has_role(message, "developer"))
       message.set(plain("role"), plain("system"));
     if (needed.has(Adaptation::kContentPartsJoined) ||
+        (needed.has(Adaptation::kResultPartsJoined) && has_role(message, "tool")) ||
         (needed.has(Adaptation::kSystemPartsJoined) &&
          (has_role(message, "system") || has_role(message, "developer"))))
       join_parts(run, message, i);
@@ -455,6 +468,7 @@ void adapt(Run& run, List& messages, const Adaptations& needed) {
   if (needed.has(Adaptation::kNeighboursJoined)) join_neighbours(run, messages, both_of_a_speaker);
   if (needed.has(Adaptation::kQuestionIntoResult))
     join_neighbours(run, messages, question_behind_result);
+  if (needed.has(Adaptation::kContentAsParts)) contents_as_parts(run, messages);
 }
 
 void move_tools(Run& run, List& messages, const Value* tools) {

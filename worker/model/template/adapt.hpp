@@ -22,6 +22,7 @@ enum class Adaptation : std::uint8_t {
   kDeveloperAsSystem,   // role developer becomes system
   kSystemPartsJoined,   // the parts of a system message become their text, one line each
   kContentPartsJoined,  // the same for every message
+  kResultPartsJoined,   // the same for a tool's result
   kNullContentAsEmpty,  // content null beside tool calls becomes ""
   kNullAnswerAsEmpty,   // content null of an assistant that calls nothing becomes ""
   kEmptyContentAsNull,  // the reverse of kNullContentAsEmpty
@@ -36,13 +37,14 @@ enum class Adaptation : std::uint8_t {
   kNeighboursJoined,         // the same for neighbouring messages of user and assistant
   kQuestionIntoResult,       // a question behind a tool's result becomes the result's end
   kSystemMergedIntoUser,     // the system text opens the next message
+  kContentAsParts,           // content that is a string becomes a list of one text part (SmolVLM)
   kToolDescriptionAsEmpty,   // a tool without a description gets an empty one
   kToolParametersAsEmpty,    // a tool without parameters gets those of an object without properties
   kToolPropertiesAsEmpty,    // parameters without properties get empty ones
   kToolsInSystem,  // tools go into the system message, and calls into their message's text (Phi-4-mini)
   kToolsUndefined,  // without tools, `tools` is undefined and not none
 };
-constexpr std::size_t kAdaptations = 22;
+constexpr std::size_t kAdaptations = 24;
 // "developer_as_system" ...
 const char* to_string(Adaptation adaptation);
 

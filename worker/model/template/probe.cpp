@@ -36,11 +36,6 @@ std::string quoted(std::string_view text) {
   return '"' + std::string(text) + '"';
 }
 
-std::string message(std::string_view role, std::string_view content, std::string_view more = {}) {
-  return R"({"role": ")" + std::string(role) + R"(", "content": )" + std::string(content) +
-         std::string(more) + "}";
-}
-
 std::string part(std::string_view text) {
   return R"({"type": "text", "text": ")" + std::string(text) + R"("})";
 }
@@ -64,6 +59,7 @@ class Prober {
   explicit Prober(const Chat& chat) : chat_(chat) {}
 
   Abilities run(std::string_view source) {
+    find_parts_only();
     roles();
     contents();
     calls();
@@ -92,6 +88,22 @@ class Prober {
   }
   std::optional<std::string> with_tools(const std::string& messages) const {
     return render(messages, R"(, "tools": )" + std::string(kTool));
+  }
+
+  // Templates of models that also see images may read a list of parts only, and take a string's characters for parts.
+  void find_parts_only() {
+    if (shows(render(message("user", quoted(kFirst))), kFirst)) return;
+    if (!read(render(message("user", parts(kFirst, kSecond))))) return;
+    parts_only_ = true;
+    can_.adaptations.add(Adaptation::kContentAsParts);
+  }
+
+  std::string message(std::string_view role, std::string_view content,
+                      std::string_view more = {}) const {
+    const bool wraps = parts_only_ && content.starts_with('"');
+    return R"({"role": ")" + std::string(role) + R"(", "content": )" +
+           (wraps ? R"([{"type": "text", "text": )" : "") + std::string(content) +
+           (wraps ? "}]" : "") + std::string(more) + "}";
   }
 
   void roles() {
@@ -163,13 +175,14 @@ class Prober {
   // Renders a user's question, the assistant's call or calls, and the result.
   std::string called(std::string_view content, std::string_view arguments,
                      std::string_view id = kShortId, std::string_view more_calls = {},
-                     std::string_view more = {}) const {
+                     std::string_view more = {},
+                     const std::string& result = quoted(kResult)) const {
     return message("user", quoted("Hi")) + ", " +
            message("assistant", content,
                    R"(, "tool_calls": [)" + call("Qf7tool", arguments, id) +
                        std::string(more_calls) + "]" + std::string(more)) +
            ", " +
-           message("tool", quoted(kResult),
+           message("tool", result,
                    R"(, "name": "Qf7tool", "tool_call_id": ")" + std::string(id) + "\"");
   }
 
@@ -248,6 +261,10 @@ class Prober {
   void details(std::string_view empty, std::string_view arguments) {
     can_.tool_results = shows(with_tools(called(empty, arguments)), kResult);
     if (!can_.tool_calls) return;
+    const std::string in_parts = parts(kFirst, kSecond);
+    if (can_.tool_results && !can_.adaptations.has(Adaptation::kContentPartsJoined) &&
+        !read(with_tools(called(empty, arguments, kShortId, {}, {}, in_parts))))
+      can_.adaptations.add(Adaptation::kResultPartsJoined);
     if (with_tools(called(empty, arguments)) && !with_tools(called(empty, arguments, kLongId)))
       can_.adaptations.add(Adaptation::kToolCallIds9Alnum);
     const auto asked =
@@ -307,6 +324,7 @@ class Prober {
   }
 
   const Chat& chat_;
+  bool parts_only_ = false;
   mutable bool past_limits_ = false;  // once true, nothing more is tried
   Abilities can_;
   std::optional<std::pair<std::string, std::string>> reasoning_calls_;
