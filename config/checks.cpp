@@ -12,6 +12,7 @@ namespace bulkhead::config {
 Status Loader::check() {
   BULKHEAD_RETURN_IF_ERROR(check_server());
   BULKHEAD_RETURN_IF_ERROR(check_gpu());
+  BULKHEAD_RETURN_IF_ERROR(check_isolation());
   BULKHEAD_RETURN_IF_ERROR(check_models());
   add_notices();
   return {};
@@ -84,6 +85,18 @@ Status Loader::check_gpu() const {
         "'" + trace + "' is no plain file name; the file lies in the worker's cache folder");
   }
 
+  return {};
+}
+
+Status Loader::check_isolation() const {
+  const char* const kPaths = "isolation.sandbox_paths";
+  std::string_view rest = loaded_.settings.isolation.sandbox_paths;
+  while (!rest.empty()) {
+    const std::string_view path = rest.substr(0, rest.find(':'));
+    rest.remove_prefix(std::min(path.size() + 1, rest.size()));
+    if (path.empty() || path.starts_with('/')) continue;
+    return wrong(origin(kPaths), kPaths, "'" + std::string(path) + "' does not begin with /");
+  }
   return {};
 }
 

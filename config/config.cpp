@@ -31,6 +31,8 @@ std::size_t tab_indented_line(std::string_view text) {
 
 Error unknown(const std::string& where, const std::string& key,
               const std::string& model_prefix = "models.0.") {
+  if (key == "<<" || key.ends_with(".<<"))
+    return wrong(where, key, "merges are not read; write the settings themselves");
   return wrong(where, key,
                "unknown setting; did you mean " + nearest_name(key, model_prefix) + "?");
 }
@@ -123,6 +125,8 @@ Status Loader::read_file(const std::string& path) {
   if (stream.bad() || (text.empty() && stream.fail() && !stream.eof())) {
     return errno_error(ErrorCode::kNotFound, "read settings file " + path, errno);
   }
+  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff"))
+    return wrong(path, "", "is UTF-16; save it as UTF-8");
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) {
     loaded_.unfit_for_reload.push_back({path, "the file is empty"});
   } else if (text.back() != '\n') {

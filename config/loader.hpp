@@ -38,6 +38,7 @@ class Loader {
  private:
   Status check_server() const;
   Status check_gpu() const;
+  Status check_isolation() const;
   Status check_models() const;
   Status check_split(const ModelSettings& model, const std::string& prefix) const;
   Status check_devices(const ModelSettings& model, const std::string& prefix) const;

@@ -200,6 +200,22 @@ TEST(Errors, ShapesThatAreNoSettingsFile) {
   EXPECT_THAT(error_of("? [a, b]\n: 1\n"), HasSubstr("plain text"));
 }
 
+TEST(Errors, SayWhatOfYamlIsNotRead) {
+  EXPECT_THAT(error_of("server:\n  <<: {port: 1}\n"),
+              HasSubstr("FILE:2: server.<<: merges are not read"));
+  EXPECT_THAT(error_of("models:\n- <<: {path: a}\n"),
+              HasSubstr("models.0.<<: merges are not read"));
+  EXPECT_THAT(error_of(std::string("\xff\xfel\0o\0g\0:\0", 10)),
+              HasSubstr("is UTF-16; save it as"));
+}
+
+TEST(Errors, PathsOfTheSandboxAreAbsolute) {
+  EXPECT_THAT(error_of_set("isolation.sandbox_paths=rel"),
+              HasSubstr("'rel' does not begin with /"));
+  EXPECT_THAT(error_of_set("isolation.sandbox_paths=/a:b/c"), HasSubstr("'b/c' does not begin"));
+  EXPECT_TRUE(load({"", {"isolation.sandbox_paths=/a::/b:"}}).ok());
+}
+
 TEST(Errors, MissingFileAndFolder) {
   const Result<Loaded> missing = load({"/nonexistent/x.yaml", {}});
   ASSERT_FALSE(missing.ok());
