@@ -35,7 +35,7 @@ TEST(Terminal, ColoursAreForTerminalsAndNoColorLeavesThemOut) {
   Serving two = serve({"models.0.path=builtin", "models.0.workers=2"});
   const std::vector<std::string> top_of_two = {"top", "--url", url_of(two), "--interval", "0.1"};
   {
-    Terminal terminal(top_of_two, home.path);
+    Terminal terminal(top_of_two, home.path, {{"NO_COLOR", ""}});
     EXPECT_TRUE(terminal.shows(green)) << terminal.shown();
     terminal.type("q");
     EXPECT_EQ(terminal.exit_code(), 0);

@@ -32,6 +32,34 @@ void put_reload_notes(const config::Loaded& loaded) {
         " if it has an API key: there is no server.api_key here (\"\" would take it away)\n");
 }
 
+// Says which files and folders of the settings can't be used from here. That is no error, because the daemon may run
+// elsewhere or later.
+std::vector<config::Notice> path_notes(const config::Settings& settings) {
+  std::vector<config::Notice> notes;
+  const std::string unreadable = " can't be read from here now";
+  for (std::size_t i = 0; i < settings.models.size(); ++i) {
+    const std::string& path = settings.models[i].path;
+    if (path != "builtin" && ::access(path.c_str(), R_OK) != 0)
+      notes.push_back({"models." + std::to_string(i) + ".path", path + unreadable});
+  }
+  std::error_code code;
+  const std::string& folder = settings.server.models_folder;
+  const bool is_other =
+      std::filesystem::exists(folder, code) && !std::filesystem::is_directory(folder, code);
+  if (is_other)
+    notes.push_back({"server.models_folder", folder + " is no folder"});
+  else if (!folder.empty() && ::access(folder.c_str(), R_OK | X_OK) != 0)
+    notes.push_back({"server.models_folder", folder + unreadable});
+  const std::filesystem::path journal = settings.isolation.journal_path;
+  if (journal.empty()) return notes;
+  const std::filesystem::path parent = journal.has_parent_path() ? journal.parent_path() : ".";
+  if (std::filesystem::is_directory(journal, code))
+    notes.push_back({"isolation.journal_path", journal.string() + " is a folder; name a file"});
+  else if (!std::filesystem::is_directory(parent, code))
+    notes.push_back({"isolation.journal_path", "there is no folder " + parent.string() + " now"});
+  return notes;
+}
+
 // Prints the result as JSON for programs. An error is a result, too.
 int put_verdict(const Result<config::Loaded>& loaded) {
   if (!loaded.ok()) {
@@ -41,6 +69,8 @@ int put_verdict(const Result<config::Loaded>& loaded) {
   json notes = json::array(), models = json::array();
   for (const config::Notice& notice : loaded->notices)
     notes.push_back({{"where", notice.where}, {"message", notice.message}});
+  for (const config::Notice& note : path_notes(loaded->settings))
+    notes.push_back({{"where", note.where}, {"message", note.message}});
   for (const config::ModelSettings& model : loaded->settings.models)
     models.push_back({{"name", model.name}, {"path", model.path}});
   return put_json({{"valid", true},
@@ -72,12 +102,10 @@ int run_check(const CheckOptions& options) {
       const config::ModelSettings& model = settings.models[i];
       if (i > 0) summary += ", ";
       summary += model.path == "builtin" ? "the built-in model" : model.path;
-      if (model.path != "builtin" && ::access(model.path.c_str(), R_OK) != 0) {
-        put(cleaned_lines("note: models." + std::to_string(i) + ".path: " + model.path +
-                          " can't be read from here now\n"));
-      }
     }
   }
+  for (const config::Notice& note : path_notes(settings))
+    put(cleaned_lines("note: " + note.where + ": " + note.message + "\n"));
   put(cleaned_lines(summary) + " on " + cleaned_lines(settings.server.host) + ":" +
       std::to_string(settings.server.port) + "\n");
   return 0;

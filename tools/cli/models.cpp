@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "config/base/clean_text.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/cli/table.hpp"
 
@@ -86,7 +87,10 @@ int run_models(const ModelsOptions& options) {
       "/v1/models/" + options.action,
       json{{"model", options.name}}.dump(-1, ' ', false, json::error_handler_t::replace));
   if (!response.ok()) return fail(response.error());
-  if (response->status != 202) return fail(api_error(*response));
+  if (response->status != 202) {
+    const Error error = api_error(*response);  // may quote a name that has line ends
+    return fail(Error(error.code(), cleaned(error.message())));
+  }
   const json model = json::parse(response->body, nullptr, false);
   const std::string id = cell_of(model, "id");
   if (options.no_wait) {

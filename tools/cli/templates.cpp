@@ -20,8 +20,9 @@ Result<std::tm> read_time(const std::string& text) {
   }
   std::string plain = text;
   if (plain.size() > 10 && plain[10] == 'T') plain[10] = ' ';
-  const bool valid = ::strptime(plain.c_str(), "%Y-%m-%d %H:%M:%S", &time) != nullptr;
-  if (!valid)
+  const char* const end = ::strptime(plain.c_str(), "%Y-%m-%d %H:%M:%S", &time);
+  std::tm real = time;  // of 31 February timegm makes a day in March
+  if (end == nullptr || *end != '\0' || ::timegm(&real) == -1 || real.tm_mday != time.tm_mday)
     return Error(ErrorCode::kInvalidArgument,
                  "--now " + text + " is not a time; write it as \"2026-01-15 12:00:00\"");
   return time;
@@ -41,6 +42,14 @@ Result<jinja::Chat> load_chat(const ApplyTemplateOptions& options) {
                            options.eos.value_or(text.eos));
 }
 
+// Says whether the request is wrong whatever the template is.
+bool wrong_for_all(const jinja::ChatRequest& request, const Error& error) {
+  const Result<jinja::Chat> empty = jinja::Chat::load("", "", "");
+  if (!empty.ok()) return false;
+  const Result<jinja::ChatPrompt> prompt = empty->render(request);
+  return !prompt.ok() && prompt.error().message() == error.message();
+}
+
 }  // namespace
 
 int run_apply_template(const ApplyTemplateOptions& options) {
@@ -50,10 +59,12 @@ int run_apply_template(const ApplyTemplateOptions& options) {
   if (!chat.ok()) return fail(chat.error());
   const Result<std::string> request = read_stdin();
   if (!request.ok()) return fail(request.error());
-  const Result<jinja::ChatPrompt> prompt = chat.value().render({*request, *now, options.as_is});
+  const jinja::ChatRequest given = {*request, *now, options.as_is};
+  const Result<jinja::ChatPrompt> prompt = chat.value().render(given);
   if (!prompt.ok()) {
+    const Error& error = prompt.error();
     // The template's own message is printed without additions, so that a script can compare it.
-    if (prompt.error().code() != jinja::kRaisedCode) return fail(prompt.error());
+    if (error.code() != jinja::kRaisedCode || wrong_for_all(given, error)) return fail(error);
     std::fprintf(stderr, "%s\n", prompt.error().message().c_str());
     return 1;
   }

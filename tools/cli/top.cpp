@@ -122,7 +122,8 @@ class Top {
  public:
   Top(const TopOptions& options, HttpClient client, TopOrder order)
       : options_(options), client_(std::move(client)), order_(order) {
-    layout_.colours = std::getenv("NO_COLOR") == nullptr;
+    const char* const no_colour = std::getenv("NO_COLOR");  // no-color.org: an empty one is none
+    layout_.colours = no_colour == nullptr || *no_colour == '\0';
   }
 
   int run() {

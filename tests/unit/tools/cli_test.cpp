@@ -204,6 +204,35 @@ TEST_F(Cli, AFullDiskIsToldAndIsAFailure) {
   }
 }
 
+TEST_F(Cli, CheckNotesWhatIsNoFolder) {
+  const std::string file = write("a-file", "");
+  const auto checked = [this](const std::string& setting) {
+    const Outcome check = run(kTool + " check --set " + setting);
+    EXPECT_EQ(check.code, 0) << setting << check.err;
+    return check.out;
+  };
+  EXPECT_THAT(checked("server.models_folder=/no/such"),
+              StartsWith("note: server.models_folder: /no/such can't be read from here now\n"));
+  EXPECT_THAT(checked("server.models_folder=" + file), HasSubstr("a-file is no folder\n"));
+  EXPECT_THAT(checked("isolation.journal_path=/no/such/j"), HasSubstr("no folder /no/such now\n"));
+  EXPECT_THAT(checked("isolation.journal_path=/"), HasSubstr("/ is a folder; name a file\n"));
+  EXPECT_THAT(checked("isolation.journal_path=j"), StartsWith("the settings are valid"));
+  EXPECT_THAT(checked("server.models_folder=/no/such --json"), HasSubstr("can't be read"));
+}
+
+// Only the message that a template itself raises stands alone, for scripts.
+TEST_F(Cli, ApplyTemplateSaysWhoseErrorItIs) {
+  const std::string raising = write("raising.jinja", "{{ raise_exception('boo') }}");
+  const std::string apply = kTool + " apply-template --template " + raising;
+  const std::string request = R"({"messages": [{"role": "user", "content": "a"}]})";
+  EXPECT_EQ(run(apply, request).err, "boo\n");
+  EXPECT_EQ(run(apply, R"({"messages": []})").err,
+            "bulkhead: messages is empty; give at least one\n");
+  for (const char* time : {"2026-02-31 10:00:00", "2026-02-01 10:00:00 or so", "2026-02-01"})
+    EXPECT_THAT(run(apply + " --now '" + time + "'", request).err, HasSubstr("is not a time"));
+  EXPECT_EQ(run(apply + " --now 2024-02-29T23:59:59", request).err, "boo\n");
+}
+
 TEST_F(Cli, StdinThatCanNotBeReadIsToldAndIsNotItsEnd) {
   for (const char* command : {"tokenize --model builtin", "complete --url http://127.0.0.1:1"}) {
     const Outcome folder = run(kTool + " " + command + " < /");
