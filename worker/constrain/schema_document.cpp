@@ -2,6 +2,8 @@
 #include "worker/constrain/schema_document.hpp"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <vector>
 
 #include "worker/model/unicode.hpp"
@@ -27,7 +29,23 @@ std::string called(const Open& object) {
   return object.name.empty() ? "an object" : shortened(object.name);
 }
 
-// Says what makes a text's shape larger than that of any useful schema, before the parser builds its value; empty if
+// The parser makes the nearest double of an integer beyond 64 bits, and answers would be held to that one.
+bool is_rounded(std::string_view number) {
+  if (number.size() < 19 || number.find_first_of(".eE") != number.npos) return false;
+  const char* const end = number.data() + number.size();
+  std::int64_t with_sign = 0;
+  std::uint64_t without = 0;
+  if (std::from_chars(number.data(), end, with_sign).ec == std::errc() ||
+      std::from_chars(number.data(), end, without).ec == std::errc())
+    return false;
+  double value = 0;
+  std::array<char, 400> exact;
+  if (std::from_chars(number.data(), end, value).ec != std::errc()) return true;
+  const auto made = std::to_chars(exact.begin(), exact.end(), value, std::chars_format::fixed, 0);
+  return number != std::string_view(exact.begin(), made.ptr);
+}
+
+// Says what makes a text's shape or numbers larger than that of any useful schema, before the parser builds its value; empty if
 // nothing does.
 std::string too_large(std::string_view text) {
   std::vector<Open> open;  // outermost first
@@ -59,6 +77,14 @@ std::string too_large(std::string_view text) {
                std::to_string(kMostMembers);
       open.pop_back();
       name = {};
+    } else if (c == '-' || (c >= '0' && c <= '9')) {
+      const std::size_t end = std::min(text.find_first_not_of("+-.0123456789eE", i), text.size());
+      const std::string_view number = text.substr(i, end - i);
+      i = end - 1;
+      const std::string_view owner = name.empty() && !open.empty() ? open.back().name : name;
+      if (!is_rounded(number) || owner == R"("default")" || owner == R"("examples")") continue;
+      return (owner.empty() ? "" : shortened(owner) + ": ") + shortened(number) +
+             " can't be enforced: it has more digits than are kept";
     } else if (c == ',') {
       name = {};
       if (!open.empty() && open.back().object && ++open.back().members > kMostMembers)

@@ -27,7 +27,8 @@ Result<Types> Types::of(const Json& names) {
   Types out{false, false, false, false, false, false, false};
   const auto add = [&](const Json& name) -> Status {
     const std::string text = name.is_string() ? name.get<std::string>() : name.dump();
-    if (text == "null")
+    const bool named = name.is_string();  // JSON's null is no name
+    if (named && text == "null")
       out.null = true;
     else if (text == "boolean")
       out.boolean = true;
@@ -42,8 +43,8 @@ Result<Types> Types::of(const Json& names) {
     else if (text == "number")
       out.integer = out.fraction = true;
     else {
-      return Error(ErrorCode::kInvalidArgument, "\"type\": \"" + shortened(text) +
-                                                    "\" is no type; use null, boolean, integer, "
+      return Error(ErrorCode::kInvalidArgument, "\"type\": " + shortened(name.dump()) +
+                                                    " is no type; use null, boolean, integer, "
                                                     "number, string, array or object");
     }
     return {};

@@ -330,6 +330,25 @@ TEST(Schema, RefusesByNameWhatCanNotBeEnforced) {
   EXPECT_THAT(refusal(R"({"type":"string","minLength":"3"})"), HasSubstr("\"minLength\""));
 }
 
+// Such integers would be rounded to doubles, and others be written than the schema has.
+TEST(Schema, RefusesIntegersThatWouldBeRounded) {
+  EXPECT_EQ(
+      refusal(R"({"const": 12345678901234567890123})"),
+      "\"const\": 12345678901234567890123 can't be enforced: it has more digits than are kept");
+  EXPECT_THAT(refusal(R"({"enum": [1, {"a": -18446744073709551617}]})"), HasSubstr("\"a\": -184"));
+  EXPECT_THAT(refusal(R"({"enum": [1, 99999999999999999999]})"), HasSubstr("\"enum\": 99999"));
+  EXPECT_THAT(refusal(R"({"type":"integer","maximum":99999999999999999999})"),
+              HasSubstr("\"maximum\": 99999"));
+  EXPECT_TRUE(passes(R"({"const": 18446744073709551615, "default": 99999999999999999999})",
+                     "18446744073709551615"));
+  EXPECT_TRUE(
+      passes(R"({"type":"integer","maximum":100000000000000000000})", "99999999999999999999"));
+}
+
+TEST(Schema, JsonsNullIsNoType) {
+  EXPECT_THAT(refusal(R"({"type": null})"), HasSubstr("\"type\": null is no type; use null"));
+}
+
 TEST(Schema, LenientlyNamesWhatIsLeftOut) {
   const auto compiled =
       compile_schema(R"({"type":"object","properties":{"a":{"type":"array","uniqueItems":true}}})",
