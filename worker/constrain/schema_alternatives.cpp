@@ -20,6 +20,14 @@ Error invalid(const std::string& key, const std::string& path, const std::string
   return Error(ErrorCode::kInvalidArgument, "\"" + key + "\" at " + path + " must be " + what);
 }
 
+// Returns the keyword that has given a schema its branches.
+std::string branching_keyword(const Json& schema) {
+  for (const char* key : {"anyOf", "oneOf", "dependentRequired", "dependentSchemas", "dependencies",
+                          "if", "not", "allOf", "$ref"})
+    if (schema.contains(key)) return key;
+  return "anyOf";
+}
+
 }  // namespace
 
 bool Origin::add(const Origin& other) {
@@ -205,8 +213,9 @@ Status Alternatives::split(State state, const SchemaSet& initial, std::vector<Al
     if (!wanted) state.seen.clear();
     out.push_back({std::move(state.flat), std::move(state.seen), state.types, std::nullopt});
     if (out.size() <= kMostAlternatives) return {};
-    return Error(ErrorCode::kResourceExhausted,
-                 "\"anyOf\" at " + document_.path(initial[0]) + ": too many branches");
+    return Error(ErrorCode::kResourceExhausted, "\"" + branching_keyword(*initial[0]) + "\" at " +
+                                                    document_.path(initial[0]) +
+                                                    ": too many branches");
   }
   const State::Group group = std::move(state.groups.back());
   state.groups.pop_back();

@@ -45,8 +45,8 @@ bool is_rounded(std::string_view number) {
   return number != std::string_view(exact.begin(), made.ptr);
 }
 
-// Says what makes a text's shape or numbers larger than that of any useful schema, before the parser builds its value; empty if
-// nothing does.
+// Says what makes a text's shape or numbers larger than those of any useful schema, before the parser builds its value;
+// empty if nothing does.
 std::string too_large(std::string_view text) {
   std::vector<Open> open;  // outermost first
   std::string_view name;   // the string before the last colon

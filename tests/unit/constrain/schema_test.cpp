@@ -330,6 +330,20 @@ TEST(Schema, RefusesByNameWhatCanNotBeEnforced) {
   EXPECT_THAT(refusal(R"({"type":"string","minLength":"3"})"), HasSubstr("\"minLength\""));
 }
 
+TEST(Schema, TooManyBranchesAreRefusedByTheirKeyword) {
+  std::string branches, needs;
+  for (int i = 0; i < 60; ++i) {
+    const std::string name = "\"k" + std::to_string(i) + "\"", comma = i == 0 ? "" : ",";
+    branches +=
+        comma + R"({"properties":{)" + name + R"(:{"type":"string"}},"required":[)" + name + "]}";
+    needs += comma + name + R"(:["k)" + std::to_string((i + 1) % 60) + "\"]";
+  }
+  EXPECT_EQ(refusal(R"({"type":"object","oneOf":[)" + branches + "]}"),
+            "\"oneOf\" at #: too many branches");
+  EXPECT_EQ(refusal(R"({"type":"object","dependentRequired":{)" + needs + "}}"),
+            "\"dependentRequired\" at #: too many branches");
+}
+
 // Such integers would be rounded to doubles, and others be written than the schema has.
 TEST(Schema, RefusesIntegersThatWouldBeRounded) {
   EXPECT_EQ(
