@@ -11,16 +11,28 @@
 namespace bulkhead::orchestrator {
 namespace {
 
-using nlohmann::json;
-// The order of a schema's properties decides their order in the answer; json does not keep it.
-using Ordered = nlohmann::ordered_json;
-
 using ipc::ConstraintKind;
+using nlohmann::json;
 
 // Null when absent or null.
 const json* find(const json& object, const char* name) {
   const auto found = object.find(name);
   return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+// Returns valid JSON without its blanks. Reading and writing it would round integers beyond 64 bits, and lose the
+// members' order, which decides their order in the answer.
+std::string without_blanks(std::string_view valid) {
+  std::string out;
+  bool inside = false;  // of a string
+  for (std::size_t i = 0; i < valid.size(); ++i) {
+    const char c = valid[i];
+    if (!inside && (c == ' ' || c == '\t' || c == '\n' || c == '\r')) continue;
+    if (c == '"') inside = !inside;
+    out += c;
+    if (inside && c == '\\') out += valid[++i];
+  }
+  return out;
 }
 
 // Takes the constraint that is asked for. If there are two, it keeps the first one and refuses the second one.
@@ -82,7 +94,7 @@ class ConstraintReader {
       find_json_members(text, member);
       text = member[0].text;
     }
-    want(ConstraintKind::kJsonSchema, Ordered::parse(text).dump(), parameter);
+    want(ConstraintKind::kJsonSchema, without_blanks(text), parameter);
   }
 
   void read_response_format() {

@@ -334,6 +334,12 @@ TEST(ParseCompletion, ConstraintsArriveAsTheyWereWritten) {
   using Kind = ipc::ConstraintKind;
   EXPECT_EQ(constraint(R"("response_format":{"type":"json_object"})"),
             (ipc::Constraint{Kind::kJsonObject, "", "response_format"}));
+  // A number's digits are the schema's, also where no double has them.
+  EXPECT_EQ(
+      constraint(R"("guided_json":{"const" : 12345678901234567890123, "a \" b": [1.50, "c  d"] })"),
+      (ipc::Constraint{Kind::kJsonSchema,
+                       R"({"const":12345678901234567890123,"a \" b":[1.50,"c  d"]})",
+                       "guided_json"}));
   // The order of a schema's properties decides their order in the answer.
   const ipc::Constraint schema = {Kind::kJsonSchema, R"({"z":1,"a":[2.5]})", "response_format"};
   EXPECT_EQ(
