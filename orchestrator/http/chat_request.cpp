@@ -135,6 +135,15 @@ void check_messages(Fields& fields) {
     check_message(fields, (*value)[i], fmt::format("messages[{}]", i));
 }
 
+// Arguments are always an object.
+bool describes_other_than_object(const json& schema) {
+  constexpr std::string_view kOthers[] = {"null",   "boolean", "integer",
+                                          "number", "string",  "array"};
+  const auto type = schema.is_object() ? schema.find("type") : schema.end();
+  return type != schema.end() && type->is_string() &&
+         std::ranges::find(kOthers, type->get_ref<const std::string&>()) != std::end(kOthers);
+}
+
 void check_tools(Fields& fields) {
   const json* tools = fields.get("tools");
   if (tools == nullptr) return;
@@ -159,6 +168,9 @@ void check_tools(Fields& fields) {
     const auto schema = function.find("parameters");
     if (schema != function.end() && !schema->is_object() && !schema->is_null())
       return fields.refuse(where + ".function.parameters", "must be an object.", "invalid_type");
+    if (schema != function.end() && describes_other_than_object(*schema))
+      return fields.refuse(where + ".function.parameters.type", "must be 'object'.",
+                           "invalid_value");
     const auto strict = function.find("strict");
     if (strict != function.end() && !strict->is_null() && !strict->is_boolean())
       return fields.refuse(where + ".function.strict", "must be a boolean.", "invalid_type");

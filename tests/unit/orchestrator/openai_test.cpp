@@ -182,6 +182,8 @@ TEST(ParseChat, MalformedRequestsNameTheirField) {
        "tools[0].function.name"},
       {R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":3}}]})",
        "tools[0].function.parameters"},
+      {R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"array"}}}]})",
+       "tools[0].function.parameters.type"},
       {R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","strict":"yes"}}]})",
        "tools[0].function.strict"},
       {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"top_logprobs\":3}", "top_logprobs"},
