@@ -128,48 +128,6 @@ Value truncate(Interpreter& run, const Value& self, Arguments& arguments) {
   return out.take();
 }
 
-// Breaks lines at blanks so that none is longer than `width`.
-void wrap_line(Run& run, const Text& line, std::size_t width, bool breaks_words,
-               const Text& separator, TextBuilder& out) {
-  std::size_t column = 0;
-  bool first_on_line = true;
-  const std::string_view view = line.view();
-  std::size_t at = 0;
-  Text gap;
-  while (at < view.size()) {
-    run.tick(4);
-    const std::size_t word_begin = std::min(view.find_first_not_of(" \t", at), view.size());
-    gap = line.sub(at, word_begin - at);
-    const std::size_t word_end = std::min(view.find_first_of(" \t", word_begin), view.size());
-    Text word = line.sub(word_begin, word_end - word_begin);
-    at = word_end;
-    if (word.empty()) break;
-    const std::size_t size = char_count(word);
-    const std::size_t gap_size = first_on_line && column == 0 && word_begin > 0 && out.size() > 0
-                                     ? char_count(gap)
-                                     : char_count(gap);
-    if (!first_on_line && column + gap_size + size > width) {
-      out.append(separator);
-      column = 0;
-      first_on_line = true;
-      gap = {};
-    }
-    out.append(gap);
-    column += char_count(gap);
-    while (breaks_words && char_count(word) > width - std::min(column, width - 1)) {
-      const std::size_t room = width - std::min(column, width - 1);
-      out.append(char_slice(word, 0, room));
-      out.append(separator);
-      word = word.sub(char_offset(word, room));
-      column = 0;
-      run.tick(4);
-    }
-    out.append(word);
-    column += char_count(word);
-    first_on_line = false;
-  }
-}
-
 Value wordwrap(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("wordwrap", arguments,
                     {"width", "break_long_words", "wrapstring", "break_on_hyphens"});
@@ -177,13 +135,14 @@ Value wordwrap(Interpreter& run, const Value& self, Arguments& arguments) {
   if (width <= 0) fail("wraps words to a width below 1");
   const bool given = bound[2] != nullptr && !bound[2]->none();
   const Text separator = given ? bound.text(2) : Text("\n", Origin::kTemplate);
+  const LineWidth wanted = {static_cast<std::size_t>(width), bound.flag(1, true),
+                            bound.flag(3, true)};
   const List* lines = split_lines(run, str(run, self), false);
   TextBuilder out;
   for (std::size_t i = 0; i < lines->items.size(); ++i) {
     if (i > 0) out.append(separator);
     TextBuilder wrapped;
-    wrap_line(run, *lines->items[i].as_text(), static_cast<std::size_t>(width), bound.flag(1, true),
-              separator, wrapped);
+    wrap_line(run, *lines->items[i].as_text(), wanted, separator, wrapped);
     out.append(wrapped.take());
   }
   return out.take();

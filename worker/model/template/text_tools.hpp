@@ -19,6 +19,15 @@ Text padded(Run& run, const Text& text, std::int64_t width, const Text& fill,
 Text joined(Run& run, const Text& separator, const List& items);
 // Returns lines without their ends, as str.splitlines() does.
 List* split_lines(Run& run, const Text& text, bool keep_ends);
+// How a line is broken.
+struct LineWidth {
+  std::size_t width = 0;  // characters, at least 1
+  bool breaks_words = true;
+  bool breaks_at_hyphens = true;
+};
+// Appends the line, broken as Python's textwrap does it, with `separator` between its parts.
+void wrap_line(Run& run, const Text& line, const LineWidth& wanted, const Text& separator,
+               TextBuilder& out);
 // Returns the word with its first character in upper case if `first`, and the rest in lower case.
 Text word_case(const Text& word);
 
