@@ -201,7 +201,9 @@ Result<std::unique_ptr<SchemaDocument>> SchemaDocument::read(std::string_view te
 
 Status SchemaDocument::walk(const Json& schema, std::string path, std::string base, int depth) {
   if (!schema.is_object()) return {};
-  if (const auto id = schema.find("$id"); id != schema.end() && id->is_string()) {
+  // In draft-07 what stands beside $ref does not count.
+  const bool counts = !draft7_ || !schema.contains("$ref");
+  if (const auto id = schema.find("$id"); counts && id != schema.end() && id->is_string()) {
     std::string own = id->get<std::string>();
     const bool only_anchor = !own.empty() && own[0] == '#';
     if (only_anchor) {

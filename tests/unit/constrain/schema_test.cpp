@@ -359,6 +359,18 @@ TEST(Schema, RefusesIntegersThatWouldBeRounded) {
       passes(R"({"type":"integer","maximum":100000000000000000000})", "99999999999999999999"));
 }
 
+TEST(Schema, AnIdBesideARefDoesNotCountInDraft7) {
+  constexpr const char* kRest = R"("$id": "http://a.b/base/", "definitions": {
+      "x": {"$id": "http://a.b/foo.json", "type": "string"},
+      "y": {"$id": "foo.json", "type": "number"}},
+      "allOf": [{"$id": "http://a.b/", "$ref": "foo.json"}]})";
+  const std::string draft7 =
+      R"({"$schema": "http://json-schema.org/draft-07/schema#", )" + std::string(kRest);
+  EXPECT_TRUE(passes(draft7, "1"));
+  EXPECT_FALSE(passes(draft7, R"("a")"));
+  EXPECT_TRUE(passes("{" + std::string(kRest), R"("a")"));
+}
+
 TEST(Schema, JsonsNullIsNoType) {
   EXPECT_THAT(refusal(R"({"type": null})"), HasSubstr("\"type\": null is no type; use null"));
 }
