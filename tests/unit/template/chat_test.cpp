@@ -258,6 +258,21 @@ TEST(ChatRequests, AQuestionBehindAResultIsKeptWhereTheTemplateRefusesIt) {
   EXPECT_THAT(text("false"), HasSubstr("<tool>r<user>b"));
 }
 
+// As vLLM's templates for Mistral's models, which show an id's last nine characters.
+TEST(ChatRequests, ShortIdsAreReplacedWhereTheTemplateRefusesThem) {
+  constexpr std::string_view kSource =
+      "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id | length < 9 %}"
+      "{{ raise_exception('short: ' + c.id) }}{% endif %}{{ c.function | tojson }}{{ c.id[-9:] }};"
+      "{% endfor %}{% if m.role == 'tool' %}{{ m.tool_call_id[-9:] }}:{% endif %}{{ m.content }};"
+      "{% endfor %}";
+  const auto prompt = prompt_of(kSource, R"({"messages": [{"role": "user", "content": "a"},
+      {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function",
+       "function": {"name": "f", "arguments": "{}"}}]},
+      {"role": "tool", "tool_call_id": "1", "content": "r"}]})");
+  ASSERT_TRUE(prompt.ok()) << prompt.error().message();
+  EXPECT_THAT(prompt.value().text(), HasSubstr("call00001;;call00001:r;"));
+}
+
 TEST(ChatRequests, IdsThatStandForNamesAreCountedOverTheConversation) {
   constexpr std::string_view kTemplate =
       "{% for m in messages %}{% for c in m.tool_calls %}<|tool_call_begin|>{{ c['id'] }}"

@@ -22,6 +22,7 @@ constexpr std::string_view kTool =
 constexpr std::string_view kArgumentsText = R"("{\"key\": \"Qf7argument\"}")";
 constexpr std::string_view kArgumentsObject = R"({"key": "Qf7argument"})";
 constexpr std::string_view kShortId = "abcdef123";
+constexpr std::string_view kTinyId = "c1";
 constexpr std::string_view kLongId = "call_abcdef_123456";
 // How a template shows a call if it writes the call's id in the place of its name, as Kimi K2.5's does. The model
 // itself writes functions.NAME:INDEX there.
@@ -265,7 +266,10 @@ class Prober {
     if (can_.tool_results && !can_.adaptations.has(Adaptation::kContentPartsJoined) &&
         !read(with_tools(called(empty, arguments, kShortId, {}, {}, in_parts))))
       can_.adaptations.add(Adaptation::kResultPartsJoined);
-    if (with_tools(called(empty, arguments)) && !with_tools(called(empty, arguments, kLongId)))
+    const auto takes = [&](std::string_view id) {
+      return with_tools(called(empty, arguments, id)).has_value();
+    };
+    if (takes(kShortId) && !(takes(kLongId) && takes(kTinyId)))
       can_.adaptations.add(Adaptation::kToolCallIds9Alnum);
     const auto asked =
         with_tools(called(empty, arguments) + ", " + message("user", quoted(kSecond)));
