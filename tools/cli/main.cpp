@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
-#include <sstream>
 
 #include <CLI/CLI.hpp>
 
@@ -49,10 +48,13 @@ Result<std::string> read_stdin() {
 
 Result<std::string> read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file || text.bad()) return Error(ErrorCode::kNotFound, path + ": can't be read");
-  return text.str();
+  if (!file) return Error(ErrorCode::kNotFound, path + ": can't be read");
+  std::string text;
+  char chunk[16384];
+  while (file.read(chunk, sizeof chunk), file.gcount() > 0)
+    text.append(chunk, static_cast<std::size_t>(file.gcount()));
+  if (file.bad()) return errno_error(ErrorCode::kNotFound, "read " + path, errno);
+  return text;
 }
 
 namespace {

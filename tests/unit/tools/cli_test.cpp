@@ -204,6 +204,15 @@ TEST_F(Cli, AFullDiskIsToldAndIsAFailure) {
   }
 }
 
+TEST_F(Cli, AFolderIsNoEmptyFile) {
+  for (const char* command : {"check-schema --schema /", "check-schema --grammar /",
+                              "apply-template --template /", "parse-answer --template /"}) {
+    const Outcome folder = run(kTool + " " + command, "{}");
+    EXPECT_EQ(folder.code, 1) << command;
+    EXPECT_EQ(folder.err, "bulkhead: read /: Is a directory\n") << command;
+  }
+}
+
 TEST_F(Cli, CheckNotesWhatIsNoFolder) {
   const std::string file = write("a-file", "");
   const auto checked = [this](const std::string& setting) {
