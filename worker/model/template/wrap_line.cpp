@@ -1,6 +1,5 @@
 // Breaks a line as Python's textwrap does, for the filter wordwrap.
 #include <algorithm>
-#include <vector>
 
 #include "worker/model/template/characters.hpp"
 #include "worker/model/template/interpreter.hpp"
@@ -42,8 +41,8 @@ class Splitter {
     offsets_.push_back(line.size());
   }
 
-  std::vector<Chunk> split() const {
-    std::vector<Chunk> chunks;
+  CountedVector<Chunk> split() const {
+    CountedVector<Chunk> chunks;
     for (std::size_t from = 0; from < chars_.size();) {
       const std::size_t to = end_of(from);
       const Text text = line_.sub(offsets_[from], offsets_[to] - offsets_[from]);
@@ -92,8 +91,8 @@ class Splitter {
 
   const Text& line_;
   bool at_hyphens_;
-  std::vector<char32_t> chars_;
-  std::vector<std::size_t> offsets_;  // of the characters, in bytes, and the line's end
+  CountedVector<char32_t> chars_;
+  CountedVector<std::size_t> offsets_;  // of the characters, in bytes, and the line's end
 };
 
 // Returns how many characters of a word that is longer than a line go into the `room` that is left.
@@ -109,12 +108,12 @@ std::size_t part_of(const Chunk& word, std::size_t room, bool at_hyphens) {
 
 void wrap_line(Run& run, const Text& line, const LineWidth& wanted, const Text& separator,
                TextBuilder& out) {
-  std::vector<Chunk> chunks = Splitter(run, line, wanted.breaks_at_hyphens).split();
+  CountedVector<Chunk> chunks = Splitter(run, line, wanted.breaks_at_hyphens).split();
   bool first = true;
   for (std::size_t at = 0; at < chunks.size();) {
     run.tick(4);
     if (chunks[at].blank && !first) ++at;
-    std::vector<Text> shown;
+    CountedVector<Text> shown;
     std::size_t size = 0;
     bool ends_blank = false;
     for (; at < chunks.size() && size + chunks[at].size <= wanted.width; ++at) {
