@@ -243,6 +243,10 @@ std::string what_was_meant(int argc, char** argv) {
   if (models.size() > 1) return "write `" + settings_of(models) + "` for several models";
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
+    if (word == "serve" || word == "start" || word == "run") {
+      if (i + 1 == argc) return "leave out '" + word + "': `bulkheadd` serves";
+      continue;
+    }
     if (!word.starts_with("-")) {
       const bool settings = word.ends_with(".yaml") || word.ends_with(".yml");
       return "write `bulkheadd " + std::string(settings ? "--config " : "--model ") + word + "`";

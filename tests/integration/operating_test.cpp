@@ -23,6 +23,10 @@ TEST(CommandLineOfTheDaemon, SaysWhatToWriteInstead) {
   const Outcome file = run_shell(std::string(BULKHEADD) + " model.gguf");
   EXPECT_EQ(file.code, 2);
   EXPECT_NE(file.out.find("bulkheadd --model model.gguf"), std::string::npos) << file.out;
+  const Outcome verb = run_shell(std::string(BULKHEADD) + " serve model.gguf");
+  EXPECT_NE(verb.out.find("bulkheadd --model model.gguf"), std::string::npos) << verb.out;
+  const Outcome alone = run_shell(std::string(BULKHEADD) + " serve");
+  EXPECT_NE(alone.out.find("leave out 'serve'"), std::string::npos) << alone.out;
   const Outcome port = run_shell(std::string(BULKHEADD) + " --port 8080");
   EXPECT_EQ(port.code, 2);
   EXPECT_NE(port.out.find("--set server.port="), std::string::npos) << port.out;

@@ -50,6 +50,7 @@ TEST(HostileTemplate, TextThatDoubles) {
   expect_limit("{% set s = 'aaaaaaaaaa' * 100000 %}{{ s.replace('a', s) }}", "too m");
   expect_limit("{{ 'a'.ljust(10**12) }}", "memory");
   expect_limit("{{ ('x' * 1000)|indent(10**12) }}", "memory");
+  expect_limit("{{ ('a ' * 10**6)|wordwrap(10) }}", "memory");
   expect_error("{{ '%999999999d' % 1 }}");
   expect_error("{{ '{:999999999}'.format(1) }}");
 }
