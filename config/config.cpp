@@ -181,7 +181,7 @@ Result<Written> Loader::read_value(const std::string& where, const std::string& 
   }
   written.is_list = true;
   for (const YAML::Node& item : node) {
-    if (!item.IsScalar()) return wrong(where, key, "takes a list of plain values");
+    if (!item.IsScalar()) return wrong(where, key, "takes a list of plain values, not of sections");
     written.items.push_back(item.Scalar());
   }
   return written;

@@ -99,8 +99,8 @@ std::variant<std::shared_ptr<KeyTicket>, ApiError> KeyLimits::begin(KeyUse& use,
   fill(use, now);
   const config::AccessKey& key = use.key;
   if (key.streams != 0 && use.in_progress >= key.streams) {
-    return refuse(1, fmt::format("has {} requests in progress, and may have {}", use.in_progress,
-                                 key.streams));
+    return refuse(1,
+                  fmt::format("has as many requests in progress as it may have ({})", key.streams));
   }
   if (key.tokens_per_minute != 0 && use.tokens_left <= 0) {
     return refuse(seconds_until(use.tokens_left, 1, key.tokens_per_minute),

@@ -21,7 +21,7 @@ Error invalid(const std::string& key, const std::string& path, const std::string
 }
 
 // Returns the keyword that has given a schema its branches.
-std::string branching_keyword(const Json& schema) {
+std::string keyword_of_branches(const Json& schema) {
   for (const char* key : {"anyOf", "oneOf", "dependentRequired", "dependentSchemas", "dependencies",
                           "if", "not", "allOf", "$ref"})
     if (schema.contains(key)) return key;
@@ -213,7 +213,7 @@ Status Alternatives::split(State state, const SchemaSet& initial, std::vector<Al
     if (!wanted) state.seen.clear();
     out.push_back({std::move(state.flat), std::move(state.seen), state.types, std::nullopt});
     if (out.size() <= kMostAlternatives) return {};
-    return Error(ErrorCode::kResourceExhausted, "\"" + branching_keyword(*initial[0]) + "\" at " +
+    return Error(ErrorCode::kResourceExhausted, "\"" + keyword_of_branches(*initial[0]) + "\" at " +
                                                     document_.path(initial[0]) +
                                                     ": too many branches");
   }
