@@ -28,7 +28,8 @@ TEST(Replicas, OfOneDeviceGiveTheSameTokens) {
   const Serving serving = serve_model("", {"models.0.devices=[0, 0]"}, {}, {}, {"builtin-1"});
   ASSERT_EQ(workers(serving).size(), 2U);
   const std::string text = complete(serving, kAsk).text;
-  pid_in(serving, "builtin-1", "ready");
+  for (const char* name : {"builtin-0", "builtin-1"})
+    pid_in(serving, name, "ready");
   EXPECT_EQ(serving.post("/v1/workers/builtin-0/drain", "").status, 202);
   pid_in(serving, "builtin-0", "drained");
   EXPECT_EQ(complete(serving, kAsk).text, text);
