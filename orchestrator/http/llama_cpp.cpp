@@ -1,8 +1,11 @@
 #include "orchestrator/http/llama_cpp.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <spdlog/fmt/fmt.h>
 
@@ -23,6 +26,72 @@ struct LlamaDefault {
 };
 constexpr LlamaDefault kLlamaDefaults[] = {
     {"temperature", 0.8}, {"top_k", 40}, {"top_p", 0.95}, {"min_p", 0.05}};
+
+// llama.cpp's samplers in its usual order, with the field that sets each one and the value that switches it off. Those
+// without a field do nothing here, because their own fields are refused unless they are off.
+struct LlamaSampler {
+  const char* name;
+  const char* field;
+  double off;
+};
+constexpr LlamaSampler kLlamaSamplers[] = {
+    {"penalties", nullptr, 0},   {"dry", nullptr, 0},
+    {"top_n_sigma", nullptr, 0}, {"top_k", "top_k", 0},
+    {"typ_p", nullptr, 0},       {"typical_p", nullptr, 0},
+    {"top_p", "top_p", 1},       {"min_p", "min_p", 0},
+    {"xtc", nullptr, 0},         {"temperature", "temperature", 1}};
+constexpr const char* kLlamaPenalties[] = {"repeat_penalty", "repetition_penalty",
+                                           "frequency_penalty", "presence_penalty"};
+
+// Switches off what `samplers` does not list. Its order can only be the usual one. /infill may list the sampler
+// `infill`, which this server lacks; the client is told so.
+void apply_sampler_list(Fields& fields, nlohmann::ordered_json& request, bool infill,
+                        std::vector<std::string>& warnings) {
+  const json* given = fields.get("samplers");
+  if (given == nullptr || given->empty()) return;
+  if (!given->is_array()) return fields.wrong_type("samplers", "an array", *given);
+  bool listed[std::size(kLlamaSamplers)] = {};
+  std::size_t next = 0;
+  for (const json& item : *given) {
+    if (!item.is_string()) return fields.refuse("samplers", "must list strings.", "invalid_type");
+    const std::string& name = item.get_ref<const std::string&>();
+    if (infill && name == "infill") {
+      warnings.emplace_back("the sampler infill is left out");
+      continue;
+    }
+    const auto* const known =
+        std::ranges::find_if(kLlamaSamplers, [&](const auto& each) { return name == each.name; });
+    if (known == std::end(kLlamaSamplers)) {
+      return fields.refuse(
+          "samplers",
+          "names one that this server lacks; it has penalties, top_k, top_p, min_p, temperature.",
+          "unsupported_parameter");
+    }
+    const auto place = static_cast<std::size_t>(known - std::begin(kLlamaSamplers));
+    if (place < next) {
+      return fields.refuse("samplers",
+                           "can only be in the order penalties, top_k, top_p, min_p, temperature.",
+                           "unsupported_parameter");
+    }
+    next = place + 1;
+    listed[place] = true;
+  }
+  for (std::size_t i = 0; i < std::size(kLlamaSamplers); ++i) {
+    if (!listed[i] && kLlamaSamplers[i].field != nullptr)
+      request[kLlamaSamplers[i].field] = kLlamaSamplers[i].off;
+  }
+  if (!listed[0]) {
+    for (const char* name : kLlamaPenalties)
+      request.erase(name);
+  }
+  request.erase("samplers");
+}
+
+// `n_predict: 0` reads the prompt, so that a later request finds it in the prefix cache.
+bool only_reads(Fields& fields) {
+  const json* most = fields.get("n_predict");
+  return most != nullptr && Fields::whole_number(*most) == std::int64_t{0};
+}
 
 // Reads `input_extra`: [{"filename": NAME, "text": TEXT}, ...]
 void read_infill_files(Fields& fields, std::vector<ipc::InfillFile>& files) {
@@ -114,7 +183,9 @@ class LlamaCompletion final : public Dialect {
 
 }  // namespace
 
-Parsed<GenerationRequest> parse_llama_completion(std::string_view body) {
+namespace {
+
+Parsed<GenerationRequest> parse_llama(std::string_view body, bool infill) {
   Parsed<json> parsed = parse_object(body);
   if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
   Fields fields(std::get<json>(parsed));
@@ -128,7 +199,29 @@ Parsed<GenerationRequest> parse_llama_completion(std::string_view body) {
   for (const LlamaDefault& each : kLlamaDefaults) {
     if (fields.get(each.name) == nullptr) ordered[each.name] = each.value;
   }
-  return parse_completion(ordered.dump());
+  std::vector<std::string> warnings;
+  apply_sampler_list(fields, ordered, infill, warnings);
+  // Editors send these, which end a suggestion early; a longer one does no harm.
+  for (const char* name : {"n_indent", "t_max_predict_ms"}) {
+    if (!infill || fields.get(name) == nullptr) continue;
+    if (fields.number(name, 0, 0, 1e9) != 0) warnings.push_back(std::string(name) + " is left out");
+    ordered.erase(name);
+  }
+  const bool reads = only_reads(fields);
+  if (reads) ordered["n_predict"] = 1;
+  if (!fields.ok()) return fields.error();
+  Parsed<GenerationRequest> request = parse_completion(ordered.dump());
+  if (auto* wanted = std::get_if<GenerationRequest>(&request)) {
+    wanted->warnings = std::move(warnings);
+    wanted->parameters.prompt_only = reads;
+  }
+  return request;
+}
+
+}  // namespace
+
+Parsed<GenerationRequest> parse_llama_completion(std::string_view body) {
+  return parse_llama(body, false);
 }
 
 Parsed<GenerationRequest> parse_llama_infill(std::string_view body) {
@@ -150,7 +243,7 @@ Parsed<GenerationRequest> parse_llama_infill(std::string_view body) {
   for (const char* name : {"input_prefix", "input_suffix", "input_extra"})
     rest.erase(name);
   rest["prompt"] = "";
-  Parsed<GenerationRequest> request = parse_llama_completion(rest.dump());
+  Parsed<GenerationRequest> request = parse_llama(rest.dump(), true);
   if (auto* wanted = std::get_if<GenerationRequest>(&request))
     wanted->prompts = {std::move(prompt)};
   return request;

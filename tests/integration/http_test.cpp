@@ -133,6 +133,13 @@ TEST(LlamaCpp, CompletesWithItsOwnNames) {
   ASSERT_EQ(filled.status, 200) << filled.body;
   // The scripted worker's prompt is "n:x\nab[]c"; each byte is a token.
   EXPECT_EQ(json::parse(filled.body)["tokens_evaluated"], 9);
+  const HttpReply read = serving.post(
+      "/infill",
+      R"({"input_prefix":"a","input_suffix":"c","n_predict":0,"samplers":["top_k","infill"]})");
+  ASSERT_EQ(read.status, 200) << read.body;
+  EXPECT_EQ(json::parse(read.body)["content"], "");
+  EXPECT_EQ(json::parse(read.body)["tokens_predicted"], 0);
+  EXPECT_EQ(read.headers.at("x-bulkhead-warning"), "the sampler infill is left out");
   EXPECT_EQ(json::parse(serving.get("/props").body)["default_generation_settings"]["n_ctx"],
             100000);
 }

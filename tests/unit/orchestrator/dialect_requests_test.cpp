@@ -1,4 +1,5 @@
-// What clients of the Messages, the Responses and Ollama's API may send, and what is refused by its name there.
+// What clients of the Messages, the Responses, Ollama's and llama.cpp's API may send, and what is refused by its name
+// there.
 #include <string>
 #include <variant>
 
@@ -6,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "orchestrator/http/llama_cpp.hpp"
 #include "orchestrator/http/messages.hpp"
 #include "orchestrator/http/ollama.hpp"
 #include "orchestrator/http/responses.hpp"
@@ -134,6 +136,63 @@ TEST(Ollama, ToolsNeedNoType) {
   ASSERT_TRUE(std::holds_alternative<OllamaRequest>(request));
   EXPECT_EQ(chat_of(std::get<OllamaRequest>(request).wanted).at("tools")[0]["function"]["name"],
             "f");
+}
+
+// As llama.vim asks.
+TEST(Infill, TakesWhatEditorsSend) {
+  const auto parsed = parse_llama_infill(
+      R"({"input_prefix":"a","input_suffix":"b","input_extra":[{"text":"c","time":[1,2],"filename":"d"}],)"
+      R"("prompt":"e","n_predict":128,"n_indent":4,"top_k":40,"top_p":0.99,"stream":false,)"
+      R"("samplers":["top_k","top_p","infill"],"cache_prompt":true,"t_max_prompt_ms":500,)"
+      R"("t_max_predict_ms":1000,"response_fields":["content","timings/prompt_n"]})");
+  const auto* request = std::get_if<GenerationRequest>(&parsed);
+  ASSERT_NE(request, nullptr) << refusal(parsed);
+  EXPECT_THAT(request->warnings,
+              testing::ElementsAre("the sampler infill is left out", "n_indent is left out",
+                                   "t_max_predict_ms is left out"));
+  // What the list leaves out is off: it has no temperature and no min_p.
+  const ipc::Sampling& sampling = request->parameters.sampling;
+  EXPECT_EQ(sampling.temperature, 1);
+  EXPECT_EQ(sampling.min_p, 0);
+  EXPECT_FLOAT_EQ(sampling.top_p, 0.99F);
+  EXPECT_EQ(sampling.top_k, 40U);
+  EXPECT_EQ(request->parameters.max_tokens, 128U);
+  EXPECT_FALSE(request->parameters.prompt_only);
+}
+
+TEST(Infill, NoTokensMeanThatThePromptIsRead) {
+  const auto parsed =
+      parse_llama_infill(R"({"input_prefix":"a","input_suffix":"b","n_predict":0})");
+  ASSERT_TRUE(std::holds_alternative<GenerationRequest>(parsed)) << refusal(parsed);
+  EXPECT_TRUE(std::get<GenerationRequest>(parsed).parameters.prompt_only);
+}
+
+TEST(LlamaCompletion, SamplersAreThoseOfTheList) {
+  const auto sampling = [](const std::string& more) {
+    const auto parsed = parse_llama_completion(R"({"prompt":"a",)" + more + "}");
+    EXPECT_TRUE(std::holds_alternative<GenerationRequest>(parsed)) << refusal(parsed);
+    return std::get<GenerationRequest>(parsed).parameters.sampling;
+  };
+  const ipc::Sampling plain = sampling(R"("samplers":[])");
+  EXPECT_FLOAT_EQ(plain.temperature, 0.8F);
+  EXPECT_FLOAT_EQ(plain.min_p, 0.05F);
+  const ipc::Sampling some = sampling(
+      R"("samplers":["dry","top_k","typ_p","min_p","xtc","temperature"],"repeat_penalty":1.5)");
+  EXPECT_FLOAT_EQ(some.temperature, 0.8F);
+  EXPECT_FLOAT_EQ(some.min_p, 0.05F);
+  EXPECT_EQ(some.top_k, 40U);
+  EXPECT_EQ(some.top_p, 1);
+  EXPECT_EQ(some.repetition_penalty, 1);
+  EXPECT_FLOAT_EQ(
+      sampling(R"("samplers":["penalties","temperature"],"repeat_penalty":1.5)").repetition_penalty,
+      1.5F);
+  for (const char* wrong :
+       {R"(["infill"])", R"(["temperature","top_k"])", R"([5])", R"("edkypmxt")", R"(["new"])"}) {
+    EXPECT_THAT(
+        refusal(parse_llama_completion(R"({"prompt":"a","samplers":)" + std::string(wrong) + "}")),
+        HasSubstr("samplers"))
+        << wrong;
+  }
 }
 
 }  // namespace
