@@ -31,6 +31,14 @@ void expect_tiles(const Routes& routes, std::uint32_t most, std::uint32_t tile_c
   ASSERT_EQ(seen.size(), routes.chosen.size());
 }
 
+std::vector<NamedMapping> mappings_with_units(gpu::Device& device) {
+  std::vector<NamedMapping> mappings = test_mappings(device);
+  k::Mapping units = k::lanes_mapping(device.info());
+  units.units = true;
+  mappings.push_back({"units, emulated", units});
+  return mappings;
+}
+
 TEST_F(ExpertKernels, TheRouterChoosesAsDoubleDoes) {
   for (const auto& [name, mapping] : test_mappings(device())) {
     for (const k::RouterShape& router :
@@ -106,12 +114,8 @@ TEST_F(ExpertKernels, LogitsThatAreNoNumbersChooseSomeExperts) {
 }
 
 TEST_F(ExpertKernels, ProductsAndTheirSumAreThoseOfDoubleAndKeepTheirBits) {
-  std::vector<NamedMapping> mappings = test_mappings(device());
-  k::Mapping units = k::lanes_mapping(device().info());
-  units.units = true;
-  mappings.push_back({"units, emulated", units});
   const k::RouterShape router{16, 4, false, true};
-  for (const auto& [name, mapping] : mappings) {
+  for (const auto& [name, mapping] : mappings_with_units(device())) {
     for (const TensorType type : {TensorType::kQ8_0, TensorType::kQ4_K}) {
       const bool blocks_of_256 = model::traits(type)->block_weights == 256;
       const std::uint32_t hidden = blocks_of_256 ? 256 : kHidden;
@@ -188,13 +192,9 @@ TEST_F(ExpertKernels, ProductsAndTheirSumAreThoseOfDoubleAndKeepTheirBits) {
 
 // A single column's products of long rows are divided among subgroups in a way of their own.
 TEST_F(ExpertKernels, ASingleColumnOfLongRowsHasTheBitsOfSeveral) {
-  std::vector<NamedMapping> mappings = test_mappings(device());
-  k::Mapping units = k::lanes_mapping(device().info());
-  units.units = true;
-  mappings.push_back({"units, emulated", units});
   const k::RouterShape router{8, 2, false, true};
   const std::uint32_t hidden = 1280, results = 52;
-  for (const auto& [name, mapping] : mappings) {
+  for (const auto& [name, mapping] : mappings_with_units(device())) {
     for (const TensorType type : {TensorType::kMXFP4, TensorType::kQ4_K}) {
       SCOPED_TRACE(testing::Message() << name << ' ' << model::traits(type)->name);
       const ExpertMatrices downs =
