@@ -36,20 +36,17 @@ Result<std::vector<model::TokenId>> infill_prompt(const model::Tokenizer& tokeni
                  "the model's vocabulary has no tokens for filling in, such as <|fim_prefix|>: it "
                  "was not trained for that");
   }
+  const bool marks_files = !marks->file.empty() && is_token(tokenizer, marks->file);
   std::vector<model::Segment> segments;
-  if (!request.files.empty() && (marks->file.empty() || !is_token(tokenizer, marks->file))) {
-    return Error(ErrorCode::kUnsupported,
-                 "the model's vocabulary has no token that begins another file; leave out "
-                 "`input_extra`");
-  }
   for (const ipc::InfillFile& file : request.files) {
-    segments.push_back({marks->file, true});
+    if (marks_files) segments.push_back({marks->file, true});
     segments.push_back({file.name, false});
     segments.push_back({"\n", false});
     segments.push_back({file.text, false});
+    if (!marks_files) segments.push_back({"\n\n", false});
   }
   // The file with the gap begins like the other files.
-  if (!request.files.empty()) segments.push_back({marks->file, true});
+  if (marks_files && !request.files.empty()) segments.push_back({marks->file, true});
   segments.push_back({marks->prefix, true});
   segments.push_back({request.prefix, false});
   segments.push_back({marks->suffix, true});

@@ -27,7 +27,11 @@ TEST(InfillPrompt, PutsTheGapBetweenTheVocabularysMarks) {
   ASSERT_TRUE(tokens.ok());
   EXPECT_EQ(tokens->front(), FakeTokenizer::kBos);
   EXPECT_EQ(tokens->back(), first + 2);
-  EXPECT_EQ(engine::infill_prompt(deepseek, with_file).error().code(), ErrorCode::kUnsupported);
+  // It has no mark for files.
+  tokens = engine::infill_prompt(deepseek, with_file);
+  ASSERT_TRUE(tokens.ok());
+  EXPECT_EQ(*tokens, (std::vector<model::TokenId>{FakeTokenizer::kBos, 'n', '\n', 'x', '\n', '\n',
+                                                  first, 'a', 'b', first + 1, 'c', first + 2}));
 }
 
 TEST(InfillPrompt, AVocabularyWithoutMarksSaysSo) {
