@@ -1,8 +1,8 @@
 // Products of experts' matrices in steps of one column (experts.glsl) include this file. Each workgroup chooses the
 // column's experts from the logits itself, which takes less time than waiting for a kernel that does nothing else.
 // With kHereAndTells the product's first workgroup also writes what choose.comp would write: tiles for the products
-// that follow, and weights for mix.comp. With kHere nothing is written: the products that follow choose by themselves,
-// too (expert_sum.glsl).
+// that follow, and weights for mix.comp. With kHere the product writes nothing, and the following products choose the
+// experts themselves (expert_sum.glsl).
 //
 // This works for a router whose weights are divided by the chosen experts' sum, and which has no scores, biases for
 // the choice, or experts' scales.
@@ -13,7 +13,7 @@ const uint kChosenRoom = 1;
 
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer TilesOut { uvec4 v[]; };
 
-// Returns the chosen experts' softmax parts, added up.
+// Returns the sum of the chosen experts' softmax parts.
 float sum_of_chosen() {
   precise float sum = 0.0;
   [[unroll]] for (uint place = 0; place < kUsed; place++)
@@ -27,7 +27,8 @@ float chosen_weight(uint place, float sum) {
   return weight;
 }
 
-// Writes the chosen experts and their weights, for the kernels that follow. All invocations of one workgroup call it.
+// Writes the chosen experts and their weights, which the following kernels read. All invocations of one workgroup call
+// it.
 void tell_chosen() {
   float sum = sum_of_chosen();
   FloatsOut weights = FloatsOut(push.tiles + kWeightsAt);

@@ -1,6 +1,6 @@
-// The downs of a single column's experts, and their sum: a workgroup computes a block of rows for all of the column's
-// experts, and adds up the results by weight. So no kernel stands between the downs and the next layer, and there are
-// no more workgroups than an H200 computes at once.
+// The downs of a single column's experts, and their sum. A workgroup computes a block of rows for all of the column's
+// experts, multiplies each expert's result by the expert's weight, and adds up the products. The sum needs no kernel of
+// its own, and an H200 computes all workgroups at once.
 //
 // A share is a segment of an expert's rows. A subgroup computes kOwnShares shares, and loads all of their weights
 // before it uses the first. Each result is the sum of its segments in rising order, and then the results are added as
@@ -12,15 +12,16 @@
 
 const uint kBlockRows = 16u;
 const uint kShares = kUsed * kSegments;
-// In a kernel that does something else, these are small: a compiler may look at the code before it knows that nothing
-// calls it, and there is room for no more weights.
+// These are small in a kernel that sums no experts, because such a kernel has room for few weights. A compiler may look
+// at the functions below before it knows that nothing calls them.
 const uint kOwnShares = kSumsExperts != 0u ? (kShares + kSubgroups - 1u) / kSubgroups : 1u;
 const uint kShareStages = kSumsExperts != 0u ? kSegmentStages : 1u;
 
 // [share][row], then the experts' results as [place][row].
 shared float share_sums[kSumFloats];
 
-// Beyond the last share, a subgroup computes the last one again.
+// Returns the number of the subgroup's share `s`. A subgroup that has fewer shares than the others computes the last
+// share again.
 uint own_share(const uint s) { return min(unit_subgroup * kOwnShares + s, kShares - 1u); }
 
 // Makes the column's experts known to the workgroup.
@@ -86,7 +87,7 @@ void sum_experts() {
   if (!chain_wait() || Words(push.parameters).v[push.count_word] == 0u) return;
   learn_experts();
   load_shares(block);
-  // What finishing the rows needs is loaded early, so that nobody waits for it.
+  // The kernel loads the operands of the sum before it multiplies, so that it need not wait for them afterwards.
   FusedRef fused = FusedRef(push.fused);
   bool makes_input = push.fused != 0ul && fused.next_gain != 0ul;
   uint row = block * kBlockRows + thread % kBlockRows;

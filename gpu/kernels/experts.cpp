@@ -63,8 +63,8 @@ bool is_serial(const MatvecShape& shape, const RouterShape& router, std::uint32_
 
 constexpr std::uint32_t kMostSubgroups = 16;  // of a workgroup
 
-// Single columns: the registers that a lane has for weights that are on their way. With more, fewer subgroups would fit
-// on a processor.
+// In a step of one column, the most registers of a lane that hold weights. If a lane held more, fewer subgroups would
+// fit on a processor.
 constexpr std::uint32_t kMostWeightWords = 96;
 
 // Returns the registers that a lane needs for a stage of a block's weights.
@@ -75,27 +75,28 @@ std::uint32_t stage_words(const MatvecShape& shape) {
   return (unit_quant_bytes(form) + unit_high_bytes(form)) / kLaneBytes + scales * kScaleWords;
 }
 
-// expert_sum.glsl: a subgroup's segments of experts' rows.
+// Returns how many shares a subgroup of expert_sum.glsl computes.
 std::uint32_t shares_of_subgroup(const MatvecShape& shape, const RouterShape& router) {
   return (router.used * unit_segments(shape).count + kMostSubgroups - 1) / kMostSubgroups;
 }
 
-// Returns the row blocks of a workgroup if there are as many workgroups as an H200, which has 132 processors, computes
-// at once.
+// Returns how many row blocks each workgroup must compute so that an H200, which has 132 processors, computes all
+// workgroups at once.
 std::uint32_t blocks_at_once(const MatvecShape& shape) {
   constexpr std::uint32_t kAtOnce = 128;
   return (unit_blocks(shape) * shape.together + kAtOnce - 1) / kAtOnce;
 }
 
-// Returns whether one_column_tiling() is for this product. With longer products (gpt-oss, DeepSeek) it was slower.
+// Returns whether one_column_tiling() is the best choice for this product. It made longer products (of gpt-oss and
+// DeepSeek) slower.
 bool fits_at_once(const MatvecShape& shape) {
   constexpr std::uint32_t kMostBlocks = 6;
   return shape.epilogue == Epilogue::kGated && blocks_at_once(shape) <= kMostBlocks;
 }
 
-// A single column's gates and ups: large workgroups, all of which a device computes at once. Each further workgroup
-// makes a link longer, because it chooses experts, waits, and says that it is done. Workgroups for which there is no
-// room yet start only when others are done.
+// Makes workgroups for a single column's gates and ups. They are so large that a device computes all of them at once.
+// Each further workgroup would make the link longer, because it chooses experts, waits, and counts itself as done. If a
+// device had no room for some workgroups, these would start only when others end.
 UnitTiling one_column_tiling(const MatvecShape& shape) {
   constexpr std::uint32_t kMostSums = 64;  // tiles of sums in shared memory, 512 bytes each
   const std::uint32_t segments = unit_segments(shape).count, blocks = blocks_at_once(shape);
@@ -108,8 +109,9 @@ UnitTiling one_column_tiling(const MatvecShape& shape) {
   return tiling;
 }
 
-// A single column's products that are too long for that: two blocks of rows of a subgroup, in steps of two groups. One
-// stream of gpt-oss made 611 tokens/s instead of 582, of DeepSeek-V2-Lite 337 instead of 331.
+// Shares a single column's product that is too long for one_column_tiling(): each subgroup computes two blocks of rows
+// in steps of two groups. With it one stream of gpt-oss made 611 tokens/s instead of 582, and one stream of
+// DeepSeek-V2-Lite 334 instead of 322.
 UnitTiling long_column_tiling(const MatvecShape& shape) {
   const std::uint32_t segments = unit_segments(shape).count;
   UnitTiling tiling;

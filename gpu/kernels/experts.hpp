@@ -95,9 +95,9 @@ void choose_in_product(MatvecVariant& variant, const RouterShape& router, float 
 // one column, and a down's rows are short. `shape` is that of expert_product().
 bool sums_experts(const Mapping& mapping, const MatvecShape& shape, const RouterShape& router,
                   std::uint32_t columns);
-// Makes that kernel, with a workgroup for each block of rows. It takes ExpertPush: `out_address` is what the sum is
-// added to, and `fused` has the next norm's gain, as for Epilogue::kAdd. It chooses the experts by itself or reads the
-// route (kByRoute), and tells nobody.
+// Makes that kernel, with a workgroup for each block of rows. It takes ExpertPush and adds the sum to the floats at
+// `out_address`; `fused` has the next norm's gain, as for Epilogue::kAdd. The kernel chooses the experts itself or
+// reads the route (kByRoute), and it does not write its choice.
 MatvecVariant expert_sum(const MatvecShape& shape, const RouterShape& router, float scale,
                          ChoosesHere chooses);
 // The product of `slices` matrices that every column uses: slice s multiplies the column's s-th input and gives its

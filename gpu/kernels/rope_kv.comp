@@ -99,7 +99,7 @@ void write_query_pair(uint column, uint head, uint position, uint pair, float fi
   q.v[pair * 2u + 1u] = b;
 }
 
-// What rotating an entry needs besides the head's entries.
+// The operands of an entry's rotation, apart from the head's entries.
 struct Turn {
   vec2 fine, coarse;
   float gain, partner_gain;

@@ -135,7 +135,7 @@ void check_messages(Fields& fields) {
     check_message(fields, (*value)[i], fmt::format("messages[{}]", i));
 }
 
-// Arguments are always an object.
+// Returns whether a schema is of another type than an object. The arguments of a call are always an object.
 bool describes_other_than_object(const json& schema) {
   constexpr std::string_view kOthers[] = {"null",   "boolean", "integer",
                                           "number", "string",  "array"};

@@ -20,8 +20,8 @@ const json* find(const json& object, const char* name) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-// Returns valid JSON without its blanks. Reading and writing it would round integers beyond 64 bits, and lose the
-// members' order, which decides their order in the answer.
+// Returns valid JSON without its blanks. A parser and a writer would round integers beyond 64 bits. They would also
+// lose the order of the members, and an answer has its members in that order.
 std::string without_blanks(std::string_view valid) {
   std::string out;
   bool inside = false;  // of a string

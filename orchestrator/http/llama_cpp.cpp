@@ -43,8 +43,9 @@ constexpr LlamaSampler kLlamaSamplers[] = {
 constexpr const char* kLlamaPenalties[] = {"repeat_penalty", "repetition_penalty",
                                            "frequency_penalty", "presence_penalty"};
 
-// Switches off what `samplers` does not list. Its order can only be the usual one. /infill may list the sampler
-// `infill`, which this server lacks; the client is told so.
+// Reads `samplers`, and switches off each sampler that the list leaves out. Refuses a list that is not in llama.cpp's
+// usual order. A request to /infill may list the sampler `infill`. This server lacks it, and a warning says so to the
+// client.
 void apply_sampler_list(Fields& fields, nlohmann::ordered_json& request, bool infill,
                         std::vector<std::string>& warnings) {
   const json* given = fields.get("samplers");
@@ -87,7 +88,8 @@ void apply_sampler_list(Fields& fields, nlohmann::ordered_json& request, bool in
   request.erase("samplers");
 }
 
-// `n_predict: 0` reads the prompt, so that a later request finds it in the prefix cache.
+// Returns whether the request generates nothing (`n_predict: 0`). An editor asks for that so that a later request finds
+// the prompt in the prefix cache.
 bool only_reads(Fields& fields) {
   const json* most = fields.get("n_predict");
   return most != nullptr && Fields::whole_number(*most) == std::int64_t{0};
@@ -201,7 +203,7 @@ Parsed<GenerationRequest> parse_llama(std::string_view body, bool infill) {
   }
   std::vector<std::string> warnings;
   apply_sampler_list(fields, ordered, infill, warnings);
-  // Editors send these, which end a suggestion early; a longer one does no harm.
+  // Editors send these fields to end a suggestion early. A suggestion that is longer does no harm.
   for (const char* name : {"n_indent", "t_max_predict_ms"}) {
     if (!infill || fields.get(name) == nullptr) continue;
     if (fields.number(name, 0, 0, 1e9) != 0) warnings.push_back(std::string(name) + " is left out");

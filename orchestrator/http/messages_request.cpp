@@ -154,7 +154,7 @@ class Translation : Translating {
     return type;
   }
 
-  // Templates have no place for the failure of a tool, so its text says that it failed.
+  // Templates can't mark a tool's result as failed, so the text of the result says it.
   std::string result_of(const Ordered& block, const std::string& where) {
     const Ordered* content = find(block, "content");
     std::string said = content == nullptr ? std::string() : text(*content, where + ".content");

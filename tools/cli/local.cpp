@@ -47,7 +47,7 @@ std::vector<config::Notice> path_notes(const config::Settings& settings) {
   const bool is_other =
       std::filesystem::exists(folder, code) && !std::filesystem::is_directory(folder, code);
   if (is_other)
-    notes.push_back({"server.models_folder", folder + " is no folder"});
+    notes.push_back({"server.models_folder", folder + " is not a folder"});
   else if (!folder.empty() && ::access(folder.c_str(), R_OK | X_OK) != 0)
     notes.push_back({"server.models_folder", folder + unreadable});
   const std::filesystem::path journal = settings.isolation.journal_path;

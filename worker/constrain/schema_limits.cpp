@@ -44,7 +44,7 @@ Result<Types> Types::of(const Json& names) {
       out.integer = out.fraction = true;
     else {
       return Error(ErrorCode::kInvalidArgument, "\"type\": " + shortened(name.dump()) +
-                                                    " is no type; use null, boolean, integer, "
+                                                    " is not a type; use null, boolean, integer, "
                                                     "number, string, array or object");
     }
     return {};

@@ -24,7 +24,8 @@
 
 namespace bulkhead::engine {
 
-// What is too complex stays too complex, so that a limit's error must not say "try again later".
+// Returns the error as one that will not pass. A constraint that is too complex stays too complex, so a limit's error
+// must not say "try again later".
 Error for_good(const Error& error);
 
 // Compiles the grammar that a request wants; kNone is not allowed. Errors are those of ConstraintCompiler.

@@ -372,7 +372,7 @@ TEST(Schema, AnIdBesideARefDoesNotCountInDraft7) {
 }
 
 TEST(Schema, JsonsNullIsNoType) {
-  EXPECT_THAT(refusal(R"({"type": null})"), HasSubstr("\"type\": null is no type; use null"));
+  EXPECT_THAT(refusal(R"({"type": null})"), HasSubstr("\"type\": null is not a type; use null"));
 }
 
 TEST(Schema, LenientlyNamesWhatIsLeftOut) {

@@ -11,7 +11,7 @@ namespace {
 
 class ExpertSum : public ExpertKernels {
  protected:
-  // The residual stream with the experts' sum, and the next product's input, in halves.
+  // The residual stream after the experts' sum was added to it, and the next product's input as halves.
   struct Made {
     std::vector<float> sum;
     std::vector<std::uint16_t> input;

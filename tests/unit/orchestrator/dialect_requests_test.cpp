@@ -1,5 +1,5 @@
-// What clients of the Messages, the Responses, Ollama's and llama.cpp's API may send, and what is refused by its name
-// there.
+// Tests how requests to the Messages, Responses, Ollama and llama.cpp APIs are read, and which of their fields are
+// refused by name.
 #include <string>
 #include <variant>
 

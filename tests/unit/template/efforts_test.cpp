@@ -1,11 +1,11 @@
-// Which effort of reasoning a template is given for the one that a client asked for.
-#include <fstream>
-#include <sstream>
+// Tests which effort of reasoning a template gets when a client asks for another one.
+#include <initializer_list>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include <gtest/gtest.h>
 
-#include "tests/support/fixtures.hpp"
 #include "tests/unit/template/render.hpp"
 #include "worker/model/template/chat.hpp"
 
@@ -21,36 +21,40 @@ std::string prompt_for(std::string_view source, const std::string& effort) {
   return prompt.ok() ? prompt.value().text() : prompt.error().message();
 }
 
+// Compares the prompts of a template for some efforts, as pairs of an effort and its prompt.
+void expect_prompts(std::string_view source,
+                    std::initializer_list<std::pair<const char*, const char*>> wanted) {
+  for (const auto& [effort, prompt] : wanted)
+    EXPECT_EQ(prompt_for(source, effort), prompt) << effort;
+}
+
 // gpt-oss writes the effort into the prompt, and was trained for three.
 TEST(Efforts, BecomeOneThatTheModelWasTrainedForWhereTheTemplateShowsThem) {
   constexpr char kShows[] =
       "{% if reasoning_effort is not defined %}{% set reasoning_effort = \"medium\" %}{% endif %}"
       "Reasoning: {{ reasoning_effort }}";
-  EXPECT_EQ(prompt_for(kShows, "none"), "Reasoning: low");
-  EXPECT_EQ(prompt_for(kShows, "minimal"), "Reasoning: low");
-  EXPECT_EQ(prompt_for(kShows, "low"), "Reasoning: low");
-  EXPECT_EQ(prompt_for(kShows, "medium"), "Reasoning: medium");
-  EXPECT_EQ(prompt_for(kShows, "high"), "Reasoning: high");
-  EXPECT_EQ(prompt_for(kShows, "xhigh"), "Reasoning: high");
-  EXPECT_EQ(prompt_for(kShows, "max"), "Reasoning: high");
-  EXPECT_EQ(prompt_for(kShows, "a lot"), "Reasoning: a lot");
+  expect_prompts(kShows, {{"none", "Reasoning: low"},
+                          {"minimal", "Reasoning: low"},
+                          {"low", "Reasoning: low"},
+                          {"medium", "Reasoning: medium"},
+                          {"high", "Reasoning: high"},
+                          {"xhigh", "Reasoning: high"},
+                          {"max", "Reasoning: high"},
+                          {"a lot", "Reasoning: a lot"}});
 }
 
 TEST(Efforts, StayWhatTheyAreWhereTheTemplateNamesThem) {
   constexpr char kNames[] =
       "{% if reasoning_effort in ['minimal', \"xhigh\"] %}!{% endif %}{{ reasoning_effort }}";
-  EXPECT_EQ(prompt_for(kNames, "minimal"), "!minimal");
-  EXPECT_EQ(prompt_for(kNames, "xhigh"), "!xhigh");
-  EXPECT_EQ(prompt_for(kNames, "max"), "!xhigh");
-  EXPECT_EQ(prompt_for(kNames, "none"), "!minimal");
+  expect_prompts(
+      kNames,
+      {{"minimal", "!minimal"}, {"xhigh", "!xhigh"}, {"max", "!xhigh"}, {"none", "!minimal"}});
 }
 
 // As DeepSeek V4's does.
 TEST(Efforts, BeyondHighAreTheOneThatTheTemplateLooksFor) {
   constexpr char kLooks[] = "{% if reasoning_effort == 'max' %}Think hard.{% endif %}a";
-  EXPECT_EQ(prompt_for(kLooks, "xhigh"), "Think hard.a");
-  EXPECT_EQ(prompt_for(kLooks, "max"), "Think hard.a");
-  EXPECT_EQ(prompt_for(kLooks, "high"), "a");
+  expect_prompts(kLooks, {{"xhigh", "Think hard.a"}, {"max", "Think hard.a"}, {"high", "a"}});
 }
 
 // As Hunyuan 3's does. Without this, a client that always says medium would fail at its first request.
@@ -59,10 +63,8 @@ TEST(Efforts, ThatATemplateRefusesBecomeTheNearestThatItTakes) {
       "{% if not reasoning_effort is defined %}{% set reasoning_effort = 'no_think' %}"
       "{% elif reasoning_effort not in ['high', 'low', 'no_think'] %}"
       "{{ raise_exception('should be no_think/low/high') }}{% endif %}{{ reasoning_effort }}";
-  EXPECT_EQ(prompt_for(kRefuses, "none"), "no_think");
-  EXPECT_EQ(prompt_for(kRefuses, "minimal"), "low");
-  EXPECT_EQ(prompt_for(kRefuses, "medium"), "high");
-  EXPECT_EQ(prompt_for(kRefuses, "max"), "high");
+  expect_prompts(kRefuses,
+                 {{"none", "no_think"}, {"minimal", "low"}, {"medium", "high"}, {"max", "high"}});
 }
 
 TEST(Efforts, AreNothingToTemplatesThatDoNotAsk) {

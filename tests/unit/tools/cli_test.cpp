@@ -222,7 +222,7 @@ TEST_F(Cli, CheckNotesWhatIsNoFolder) {
   };
   EXPECT_THAT(checked("server.models_folder=/no/such"),
               StartsWith("note: server.models_folder: /no/such can't be read from here now\n"));
-  EXPECT_THAT(checked("server.models_folder=" + file), HasSubstr("a-file is no folder\n"));
+  EXPECT_THAT(checked("server.models_folder=" + file), HasSubstr("a-file is not a folder\n"));
   EXPECT_THAT(checked("isolation.journal_path=/no/such/j"), HasSubstr("no folder /no/such now\n"));
   EXPECT_THAT(checked("isolation.journal_path=/"), HasSubstr("/ is a folder; name a file\n"));
   EXPECT_THAT(checked("isolation.journal_path=j"), StartsWith("the settings are valid"));

@@ -28,7 +28,7 @@ struct Abilities {
   Arguments arguments = Arguments::kNone;  // of past calls
   bool thinking_on = false;                // enable_thinking: true changes the prompt
   bool thinking_off = false;               // enable_thinking: false changes the prompt
-  Efforts efforts;                         // what stands for efforts that it does not know
+  Efforts efforts;                         // which effort it gets for one that it does not know
   Adaptations adaptations;
 };
 

@@ -92,7 +92,8 @@ class Splitter {
   const Text& line_;
   bool at_hyphens_;
   CountedVector<char32_t> chars_;
-  CountedVector<std::size_t> offsets_;  // of the characters, in bytes, and the line's end
+  CountedVector<std::size_t>
+      offsets_;  // the byte at which each character begins, and the line's size
 };
 
 // Returns how many characters of a word that is longer than a line go into the `room` that is left.
