@@ -138,8 +138,11 @@ FeedForwards GraphBuilder::feed_forwards(bool sigmoid) {
   if (made.dense_layers > 0) made.dense_hidden = input("hidden", feed_forward());
   if (!made.router) return made;
   made.expert_width = count("expert_feed_forward_length", kMaxWidth);
-  const std::uint32_t shared_width =
-      made.expert_width * count("expert_shared_count", kMaxExperts, 0);
+  const std::uint32_t shared = count("expert_shared_count", kMaxExperts, 0);
+  const std::uint32_t shared_width = shared == 0
+                                         ? 0
+                                         : count("expert_shared_feed_forward_length", kMaxWidth,
+                                                 std::uint64_t{made.expert_width} * shared);
   if (shared_width > kMaxWidth)
     corrupt("the shared experts' width " + std::to_string(shared_width) + " is too large");
   add_shared_expert(made, shared_width);

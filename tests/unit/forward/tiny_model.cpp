@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <numbers>
 #include <numeric>
 #include <random>
+#include <utility>
 
 namespace bulkhead::forward::tiny {
 namespace {
@@ -127,7 +129,7 @@ void Model::add_layer(std::uint32_t layer) {
     return;
   }
   add(block + "ffn_gate_inp.weight", {f.width, e.count}, 0, 4 / std::sqrt(f.width));
-  if (e.sigmoid) add(block + "exp_probs_b.bias", {e.count}, 0, 0.3);
+  if (e.biased) add(block + "exp_probs_b.bias", {e.count}, 0, 0.3);
   if (e.fused) {
     add_matrix(block + "ffn_gate_up_exps", f.width, 2 * e.width, e.count);
   } else {
@@ -313,7 +315,7 @@ std::vector<Vector> Model::attention(std::uint32_t layer, const std::vector<Vect
       norm_part(block + "attn_q_norm", q, head * f.size, f.size);
     for (std::size_t head = 0; f.norms_heads && head < f.kv_heads; ++head)
       norm_part(block + "attn_k_norm", k, head * f.size, f.size);
-    if (f.turns) {
+    if (f.turns && (f.windowed(layer) || !f.turns_windowed_only)) {
       turn(q, f.heads, static_cast<std::uint32_t>(position), f.windowed(layer));
       turn(k, f.kv_heads, static_cast<std::uint32_t>(position), f.windowed(layer));
     }
@@ -345,16 +347,33 @@ Vector Model::gated(const std::string& block, const std::string& ending, const V
   return product(block + "ffn_down" + ending, up, slice);
 }
 
+// Gives the experts of groups that are not taken a score that none can have.
+void Model::leave_out_groups(Vector& chosen_by) {
+  const ExpertFacts& e = facts_.experts;
+  if (e.groups_used == e.groups) return;
+  const std::size_t each = e.count / e.groups;
+  std::vector<std::pair<double, std::size_t>> groups;
+  for (std::size_t group = 0; group < e.groups; ++group) {
+    const auto begin = chosen_by.begin() + static_cast<std::ptrdiff_t>(group * each);
+    Vector of_group(begin, begin + static_cast<std::ptrdiff_t>(each));
+    std::ranges::sort(of_group, std::greater<>());
+    groups.emplace_back(of_group[0] + of_group[1], group);
+  }
+  std::ranges::sort(groups, std::greater<>());
+  least_gap_ =
+      std::min(least_gap_, 4 * (groups[e.groups_used - 1].first - groups[e.groups_used].first));
+  for (std::size_t i = e.groups_used; i < groups.size(); ++i)
+    std::fill_n(chosen_by.begin() + static_cast<std::ptrdiff_t>(groups[i].second * each), each,
+                -1e9);
+}
+
 Vector Model::experts(const std::string& block, const Vector& in) {
   const ExpertFacts& e = facts_.experts;
   Vector scores = product(block + "ffn_gate_inp", in);
   Vector chosen_by = scores;
   if (e.sigmoid) {
-    for (std::size_t i = 0; i < e.count; ++i) {
-      scores[i] = sigmoid(scores[i]);
-      chosen_by[i] =
-          scores[i] + static_cast<double>(tensors_.at(block + "exp_probs_b.bias").values[i]);
-    }
+    for (double& score : scores)
+      score = sigmoid(score);
   } else {
     const double most = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
@@ -365,13 +384,20 @@ Vector Model::experts(const std::string& block, const Vector& in) {
     for (double& score : scores)
       score /= sum;
   }
+  const bool by_scores = e.sigmoid || e.biased;
+  for (std::size_t i = 0; by_scores && i < e.count; ++i) {
+    chosen_by[i] = scores[i];
+    if (e.biased)
+      chosen_by[i] += static_cast<double>(tensors_.at(block + "exp_probs_b.bias").values[i]);
+  }
+  leave_out_groups(chosen_by);
   std::vector<std::size_t> order(e.count);
   std::iota(order.begin(), order.end(), 0U);
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return chosen_by[a] > chosen_by[b]; });
-  // A sigmoid's slope is a quarter at most.
+  // The slope of a sigmoid, and of a softmax, is a quarter at most.
   const double gap = chosen_by[order[e.used - 1]] - chosen_by[order[e.used]];
-  least_gap_ = std::min(least_gap_, e.sigmoid ? 4 * gap : gap);
+  least_gap_ = std::min(least_gap_, by_scores ? 4 * gap : gap);
   double sum = 0;
   for (std::size_t i = 0; i < e.used; ++i)
     sum += scores[order[i]];

@@ -21,7 +21,11 @@ struct ExpertFacts {
   std::uint32_t shared_width = 0;  // of an expert that every token takes; 0: none
   bool gated_share =
       false;             // the shared expert's result is multiplied by a sigmoid of the token's own
-  bool sigmoid = false;  // scores are sigmoids of the logits, and a bias takes part in the choice
+  bool sigmoid = false;  // scores are sigmoids of the logits, not their softmax
+  bool biased = false;   // a bias takes part in the choice
+  // Of so many groups of neighbours, a token takes experts from so many: those whose two best experts have the largest
+  // sum.
+  std::uint32_t groups = 1, groups_used = 1;
   bool renormalise = false;
   double scale = 1;
   bool fused = false;  // gate and up are one tensor
@@ -46,6 +50,7 @@ struct Facts {
   bool halves = true;        // entries i and i + half turn together; else 2i and 2i + 1
   std::uint32_t turned = 0;  // entries of a head that turn; 0: all
   bool turns = true;
+  bool turns_windowed_only = false;
   double base = 10000;
   YarnFacts yarn = {};
   std::uint32_t window = 0;  // positions that a windowed layer sees
@@ -121,6 +126,7 @@ class Model {
   Vector gated(const std::string& block, const std::string& ending, const Vector& in,
                std::size_t slice, bool fused) const;
   Vector experts(const std::string& block, const Vector& in);
+  void leave_out_groups(Vector& chosen_by);
 
   const Facts& facts_;
   unsigned seed_;

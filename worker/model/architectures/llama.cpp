@@ -1,10 +1,9 @@
 // Llama 2 and 3, Mistral, and models with the same graph (Touvron et al. 2023, arXiv 2302.13971): grouped attention
 // with rotary positions, a gated feed-forward, and an RMS norm before each. Mixtral (Jiang et al. 2024, arXiv
 // 2401.04088) has experts instead of the feed-forward, with weights that add up to one.
-#include "worker/model/graph_builder.hpp"
+#include "worker/model/architectures/shared.hpp"
 
 namespace bulkhead::model {
-namespace {
 
 void describe_llama(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
@@ -39,8 +38,6 @@ void describe_llama(GraphBuilder& model) {
   }
   model.output(epsilon);
 }
-
-}  // namespace
 
 BULKHEAD_ARCHITECTURE(llama, "llama", describe_llama);
 

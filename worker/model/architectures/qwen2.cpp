@@ -1,9 +1,8 @@
 // Qwen 2 and 2.5 (Yang et al. 2024, arXiv 2407.10671): grouped attention with rotary positions and biases of q, k and
 // v, a gated feed-forward, and an RMS norm before each.
-#include "worker/model/graph_builder.hpp"
+#include "worker/model/architectures/shared.hpp"
 
 namespace bulkhead::model {
-namespace {
 
 void describe_qwen2(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
@@ -30,8 +29,6 @@ void describe_qwen2(GraphBuilder& model) {
   }
   model.output(epsilon);
 }
-
-}  // namespace
 
 BULKHEAD_ARCHITECTURE(qwen2, "qwen2", describe_qwen2);
 

@@ -1,9 +1,8 @@
 // Qwen 3 (Yang et al. 2025, arXiv 2505.09388): grouped attention with rotary positions and an RMS norm of each head
 // of q and k, a gated feed-forward, and an RMS norm before each.
-#include "worker/model/graph_builder.hpp"
+#include "worker/model/architectures/shared.hpp"
 
 namespace bulkhead::model {
-namespace {
 
 void describe_qwen3(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
@@ -36,8 +35,6 @@ void describe_qwen3(GraphBuilder& model) {
   }
   model.output(epsilon);
 }
-
-}  // namespace
 
 BULKHEAD_ARCHITECTURE(qwen3, "qwen3", describe_qwen3);
 

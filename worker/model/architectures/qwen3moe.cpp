@@ -1,9 +1,8 @@
 // Qwen 3's mixtures of experts (Yang et al. 2025, arXiv 2505.09388), such as Qwen3-30B-A3B: Qwen 3's attention, and
 // gated feed-forwards that a router chooses, with weights that add up to one.
-#include "worker/model/graph_builder.hpp"
+#include "worker/model/architectures/shared.hpp"
 
 namespace bulkhead::model {
-namespace {
 
 void describe_qwen3moe(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
@@ -37,8 +36,6 @@ void describe_qwen3moe(GraphBuilder& model) {
   }
   model.output(epsilon);
 }
-
-}  // namespace
 
 BULKHEAD_ARCHITECTURE(qwen3moe, "qwen3moe", describe_qwen3moe);
 

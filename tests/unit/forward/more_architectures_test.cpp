@@ -1,0 +1,133 @@
+// Architectures that share most of their graph with others, against an evaluation in double of small random models.
+#include "architecture_cases.hpp"
+
+namespace bulkhead::forward {
+namespace {
+
+// The text part of vision models, whose heads' sections turn by equal positions.
+void add_sections(GgufBuilder& file, const std::string& prefix) {
+  file.numbers<std::int32_t>(prefix + "rope.dimension_sections", model::ValueType::kInt32,
+                             {6, 5, 5, 0});
+  file.u32(prefix + "n_deepstack_layers", 1);
+}
+
+TEST_F(Architectures, LanguageModelsOfVisionModels) {
+  expect_computes({.architecture = "qwen2vl", .qkv_biases = true, .add_keys = add_sections}, 20);
+  expect_computes({.architecture = "qwen3vl", .norms_heads = true, .add_keys = add_sections}, 20);
+  Facts facts{.architecture = "qwen3vlmoe", .norms_heads = true};
+  facts.experts = {.count = 8, .used = 3, .width = 32, .renormalise = true};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    add_sections(file, prefix);
+    file.u32(prefix + "expert_feed_forward_length", 32);
+  };
+  expect_computes(facts, 10);
+}
+
+TEST_F(Architectures, SeedOss) {
+  Facts facts{.architecture = "seed_oss", .qkv_biases = true};
+  facts.feed_forward_norm = "post_attention_norm";
+  expect_computes(facts, 20);
+}
+
+TEST_F(Architectures, Arcee) {
+  Facts facts{.architecture = "arcee", .halves = false, .yarn = {.factor = 4, .original = 32}};
+  facts.function = Function::kSquaredRelu;
+  facts.gated = false;
+  expect_computes(facts, 20);
+}
+
+TEST_F(Architectures, Ernie45) {
+  expect_computes({.architecture = "ernie4_5", .halves = false, .tied = true}, 20);
+}
+
+// The bias of the router takes part in the choice, though scores are a softmax.
+TEST_F(Architectures, Ernie45Moe) {
+  Facts facts{.architecture = "ernie4_5-moe", .layers = 3, .halves = false};
+  facts.experts = {.count = 8,
+                   .used = 3,
+                   .width = 32,
+                   .shared_width = 64,
+                   .biased = true,
+                   .renormalise = true,
+                   .dense_layers = 1};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "expert_feed_forward_length", 32).u32(prefix + "expert_shared_count", 2);
+    file.u32(prefix + "expert_shared_feed_forward_length", 64);
+    file.u32(prefix + "leading_dense_block_count", 1).u32(prefix + "interleave_moe_layer_step", 1);
+  };
+  expect_computes(facts, 10);
+}
+
+Facts dots(const char* name) {
+  Facts facts{.architecture = name, .layers = 3, .norms_heads = true};
+  facts.experts = {.count = 8,
+                   .used = 3,
+                   .width = 32,
+                   .shared_width = 64,
+                   .sigmoid = true,
+                   .biased = true,
+                   .renormalise = true,
+                   .scale = 2.5,
+                   .dense_layers = 1};
+  return facts;
+}
+
+TEST_F(Architectures, Dots1) {
+  Facts facts = dots("dots1");
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "expert_feed_forward_length", 32).u32(prefix + "expert_shared_count", 2);
+    file.u32(prefix + "leading_dense_block_count", 1).boolean(prefix + "expert_weights_norm", true);
+    file.f32(prefix + "expert_weights_scale", 2.5F);
+  };
+  expect_computes(facts, 10);
+}
+
+// q, k and v are one tensor, half of each head turns, the shared expert has a width of its own, and a token's experts
+// come from two of four groups.
+TEST_F(Architectures, BailingMoe2) {
+  Facts facts = dots("bailingmoe2");
+  facts.turned = 16;
+  facts.fused_qkv = true;
+  facts.experts.groups = 4;
+  facts.experts.groups_used = 2;
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "expert_feed_forward_length", 32).u32(prefix + "expert_shared_count", 1);
+    file.u32(prefix + "expert_shared_feed_forward_length", 64);
+    file.u32(prefix + "leading_dense_block_count", 1).boolean(prefix + "expert_weights_norm", true);
+    file.f32(prefix + "expert_weights_scale", 2.5F).u32(prefix + "expert_gating_func", 2);
+    file.u32(prefix + "expert_group_count", 4).u32(prefix + "expert_group_used_count", 2);
+  };
+  expect_computes(facts, 10);
+}
+
+TEST_F(Architectures, MiniMaxM2) {
+  Facts facts{.architecture = "minimax-m2", .turned = 16, .norms_rows = true};
+  facts.experts = {
+      .count = 8, .used = 3, .width = 32, .sigmoid = true, .biased = true, .renormalise = true};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "expert_feed_forward_length", 32).u32(prefix + "expert_gating_func", 2);
+  };
+  expect_computes(facts, 10);
+}
+
+// An expert is as wide as feed_forward_length says.
+TEST_F(Architectures, OlmoE) {
+  Facts facts{.architecture = "olmoe", .hidden = 32, .norms_rows = true};
+  facts.experts = {.count = 8, .used = 3, .width = 32};
+  expect_computes(facts, 10);
+}
+
+// Only layers with a window turn, unless there is no window at all.
+TEST_F(Architectures, Exaone4) {
+  Facts facts{.architecture = "exaone4", .norms_before = false};
+  facts.norms_after = facts.norms_heads = true;
+  expect_computes(facts, 20);
+  facts.layers = 4;
+  facts.window = 16;
+  facts.windowed = [](std::uint32_t layer) { return layer % 4 != 3; };
+  facts.turns_windowed_only = true;
+  expect_computes(facts, 40);
+}
+
+}  // namespace
+}  // namespace bulkhead::forward
