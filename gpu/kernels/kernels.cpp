@@ -166,6 +166,7 @@ KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape, const Ro
   RopeConstants rope;
   rope.pairing = flag(shape.rope_halves);
   rope.value_norm = static_cast<std::uint32_t>(rules.values);
+  rope.norm_last = flag(rules.norm_last);
   rope.temperature = std::bit_cast<std::uint32_t>(rules.temperature);
   rope.temperature_span = rules.temperature_span;
   return {"rope and KV write", spirv::rope_kv, sizeof(RopeKvPush),

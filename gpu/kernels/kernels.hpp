@@ -182,6 +182,7 @@ static_assert(sizeof(RopeKvPush) == 104);
 // A column has one workgroup for each head of q, then of k, then of v; or for the heads of q only.
 struct RopeKvRules {
   ValueNorm values = ValueNorm::kNone;
+  bool norm_last = false;  // q and k are normalised behind their rotation
   // Multiplies q at position p by 1 + temperature * ln(1 + p / temperature_span), where the quotient is rounded down.
   float temperature = 0;
   std::uint32_t temperature_span = 1;

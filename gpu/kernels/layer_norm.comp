@@ -1,5 +1,5 @@
 // Layer norm (Ba et al. 2016, arXiv 1607.06450) of each column, or of the columns that a list names, laid out as
-// products read it: (x - mean) / sqrt(mean of (x - mean)^2 + epsilon) * gain + bias.
+// products read it: (x - mean) / sqrt(mean of (x - mean)^2 + epsilon) * gain + bias, or without a bias.
 //
 // Order of additions: an invocation's entries k, k + kInvocations, ... in rising order, then invocations by halving
 // distances.
@@ -61,7 +61,9 @@ void make_norm() {
     precise float made = 0.0;
     if (k < push.width) {
       precise float apart = values.v[k] - mean;
-      made = fma(apart * scale, Floats(push.gain).v[k], Floats(push.bias).v[k]);
+      precise float bias = 0.0;
+      if (push.bias != 0ul) bias = Floats(push.bias).v[k];
+      made = fma(apart * scale, Floats(push.gain).v[k], bias);
     }
     store_input(push.out_address, index, push.out_stride, k, made, kForm);
   }

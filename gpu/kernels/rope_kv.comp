@@ -36,6 +36,7 @@ CONSTANT(5, kPairing, pairing, 0u)  // 0: (2i, 2i + 1); 1: (i, i + pairs)
 CONSTANT(6, kValueNorm, value_norm, 0u)  // ValueNorm
 CONSTANT(7, kTemperature, temperature, 0u)  // a float's bits: factor of q at long positions; 0: none
 CONSTANT(8, kTemperatureSpan, temperature_span, 1u)  // positions
+CONSTANT(9, kNormLast, norm_last, 0u)  // q and k are normalised behind their rotation, not before it
 CONSTANTS_END
 #include "values/value_norm.glsl"
 
@@ -137,6 +138,7 @@ void rotate() {
   bool is_query = head < kHeads;
   bool is_value = head >= kHeads + kKvHeads;
   bool normed = push.q_gain != 0ul && (!is_value || kValueNorm != kNoValueNorm);
+  bool last_normed = normed && !is_value && kNormLast != 0u, first_normed = normed && !last_normed;
   uint64_t gain = !normed || is_value ? 0ul : is_query ? push.q_gain : push.k_gain;
   uint position = info.y;
   uint page = 0;
@@ -162,16 +164,18 @@ void rotate() {
     [[unroll]] for (uint side = 0; side < 2; side++) {
       uint i = pair * 2u + side;
       precise float value = entries[i];
-      if (normed && i < kHead) value = is_value ? value * scale : value * scale * turns[side].gain;
+      if (first_normed && i < kHead) value = is_value ? value * scale : value * scale * turns[side].gain;
       if (!is_value && i < push.rope_pairs * 2u) {
         bool second = kPairing == 0u ? side == 1u : i >= push.rope_pairs;
         precise float other = entries[partner_of(i)];
-        if (normed) other = other * scale * turns[side].partner_gain;
+        if (first_normed) other = other * scale * turns[side].partner_gain;
         vec2 f = turns[side].fine, c = turns[side].coarse;
         precise float cosine = fma(c.x, f.x, -(c.y * f.y));
         precise float sine = fma(c.y, f.x, c.x * f.y);
         value = second ? fma(other, sine, value * cosine) : fma(-other, sine, value * cosine);
       }
+      // A rotation leaves the sum of squares as it is.
+      if (last_normed && i < kHead) value = value * scale * turns[side].gain;
       made[side] = value;
     }
     if (is_query) {

@@ -136,8 +136,8 @@ class Planner {
 
   // The step that made the stream prepares the next product's input. It prepares one input, for one norm.
   Status add_norm(const model::Norm& norm) {
-    if (plan_.fuses && !norm.adds && norm.bias == kAbsent && norm.in == kStream &&
-        writer_.waits() && norm.width == graph_.embedding) {
+    if (plan_.fuses && !norm.adds && !norm.centred && norm.in == kStream && writer_.waits() &&
+        norm.width == graph_.embedding) {
       if (writer_.start) {
         plan_.first_gain = norm.gain;
         plan_.first_input = norm.out;

@@ -50,6 +50,7 @@ Status AttentionSteps::add(const model::Rotate& rotate) {
       attention_shape(context_.graph, rotate.heads, rotate.rope, context_.kv_format);
   k::RopeKvRules rules;
   if (rotate.norms_values) rules.values = k::ValueNorm::kUnit;
+  rules.norm_last = rotate.norms_turned;
   rules.temperature = rotate.temperature;
   rules.temperature_span = rotate.temperature_span;
   return emit_.dispatch(k::rope_kv(context_.mapping, shape, rules), gpu::push_bytes(push),

@@ -212,7 +212,7 @@ Status add_output_norm(const StepContext& context, const Activations& activation
   norm.count_word = k::kOutputCountWord;
   norm.epsilon = graph.output_epsilon;
   const Extent extent{outputs.most, 1, 1, std::uint64_t{outputs.most} * norm.width * 8};
-  if (graph.output_bias == kAbsent) {
+  if (!graph.output_centred) {
     const auto makes = graph.output_gain == kAbsent ? k::NormMakes::kCopy : k::NormMakes::kNormed;
     return emit.dispatch(k::rms_norm(context.mapping, makes, form), gpu::push_bytes(norm), extent);
   }

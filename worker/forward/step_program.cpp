@@ -176,7 +176,7 @@ class Builder {
     return {shape_.columns, 1, 1, std::uint64_t{shape_.columns} * width * 8};
   }
   Status add(const NormStep& step) {
-    if (step.norm.bias != kAbsent)
+    if (step.norm.centred)
       return dispatch(
           k::layer_norm(context_.mapping, form_of(step.norm.out)),
           k::LayerNormPush{norm_push(step.norm), context_.weights.vector(step.norm.bias)},

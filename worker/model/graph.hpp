@@ -120,14 +120,15 @@ struct HeadShape {
 // An operation that is one dispatch of a kernel of its own has a file in operations/ (operations/README.md). The build
 // adds it to the list below.
 
-// out = in / sqrt(mean(in^2) + epsilon) * gain, over `width` entries from `first` on; or this is added to `out`. With
-// a bias it is a layer norm: (in - mean) / sqrt(variance + epsilon) * gain + bias.
+// out = in / sqrt(mean(in^2) + epsilon) * gain, over `width` entries from `first` on; or this is added to `out`. A
+// layer norm is centred: (in - mean) / sqrt(variance + epsilon) * gain, plus a bias if it has one.
 struct Norm {
   ActivationIndex in = kStream, out = kAbsent;
   VectorIndex gain = kAbsent;
   float epsilon = 0;
   std::uint32_t first = 0, width = 0;
   bool adds = false;
+  bool centred = false;
   VectorIndex bias = kAbsent;
 };
 
@@ -164,6 +165,7 @@ struct Rotate {
   HeadShape heads;
   VectorIndex bias = kAbsent;  // [q, k, v]
   VectorIndex q_gain = kAbsent, k_gain = kAbsent;
+  bool norms_turned = false;  // q and k are normalised behind their rotation, not before it
   float epsilon = 0;
   RopeIndex rope = kAbsent;  // kAbsent: no rotation
   KvIndex kv = kAbsent;
@@ -360,7 +362,8 @@ struct ModelGraph {
   std::vector<Layer> layers;
   // The logits: output_rows * norm(stream).
   VectorIndex output_gain = kAbsent;  // kAbsent: there is no norm
-  VectorIndex output_bias = kAbsent;  // not kAbsent: a layer norm
+  bool output_centred = false;        // a layer norm
+  VectorIndex output_bias = kAbsent;  // of a layer norm; kAbsent: it has none
   float output_epsilon = 0;
   MatrixPart output_rows;
   float logit_cap = 0;  // a logit l becomes logit_cap * tanh(l / logit_cap); 0: unchanged

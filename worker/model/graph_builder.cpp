@@ -320,8 +320,13 @@ void GraphBuilder::plain_output() {
   graph_.output_rows = graph_.embedding_rows;
 }
 
+void GraphBuilder::plain_centred_output(float epsilon, float divisor) {
+  output(epsilon, divisor);
+  graph_.output_centred = true;
+}
+
 void GraphBuilder::centred_output(float epsilon) {
-  output(epsilon);
+  plain_centred_output(epsilon);
   graph_.output_bias = add(VectorRow{{{tensor("output_norm.bias", graph_.embedding)}}});
 }
 
@@ -381,8 +386,14 @@ void LayerBuilder::norm(ActivationIndex in, const std::string& gain, ActivationI
 
 void LayerBuilder::layer_norm(ActivationIndex in, const std::string& name, ActivationIndex out,
                               float epsilon) {
-  norm(in, name, out, epsilon);
+  plain_layer_norm(in, name, out, epsilon);
   std::get<Norm>(operations().back()).bias = bias(name, width(in));
+}
+
+void LayerBuilder::plain_layer_norm(ActivationIndex in, const std::string& gain,
+                                    ActivationIndex out, float epsilon) {
+  norm(in, gain, out, epsilon);
+  std::get<Norm>(operations().back()).centred = true;
 }
 
 void LayerBuilder::norm_added(ActivationIndex in, const std::string& gain, ActivationIndex out,

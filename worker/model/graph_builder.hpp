@@ -148,6 +148,8 @@ class GraphBuilder {
   void output(float epsilon, float divisor = 1);
   // The same with a layer norm.
   void centred_output(float epsilon);
+  // The same with a layer norm that has no bias.
+  void plain_centred_output(float epsilon, float divisor = 1);
   // The hidden states are the stream itself, without a norm.
   void plain_output();
   // Limits the logits to the cap in that key; without the key to `fallback`; 0: no cap.
@@ -232,6 +234,9 @@ class LayerBuilder {
   void norm(ActivationIndex in, const std::string& gain, ActivationIndex out, float epsilon);
   // A layer norm, whose tensors are NAME.weight and NAME.bias.
   void layer_norm(ActivationIndex in, const std::string& name, ActivationIndex out, float epsilon);
+  // A layer norm without a bias.
+  void plain_layer_norm(ActivationIndex in, const std::string& gain, ActivationIndex out,
+                        float epsilon);
   // Adds the norm of `in` to `out`.
   void norm_added(ActivationIndex in, const std::string& gain, ActivationIndex out, float epsilon);
   // Normalises `width` entries of each column from `first` on in place.

@@ -44,6 +44,7 @@ Norm norm_of_embeddings(GraphBuilder& model, float epsilon) {
   norm.out = kStream;
   norm.width = model.embedding();
   norm.gain = model.add(VectorRow{{{model.tensor("token_embd_norm.weight", norm.width)}}});
+  norm.centred = true;
   norm.bias = model.add(VectorRow{{{model.tensor("token_embd_norm.bias", norm.width)}}});
   norm.epsilon = epsilon;
   return norm;

@@ -1,2 +1,2 @@
 // This field follows those of norm_push.glsl.
-uint64_t bias;  // [width]
+uint64_t bias;  // [width], or 0

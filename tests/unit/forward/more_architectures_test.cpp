@@ -117,6 +117,38 @@ TEST_F(Architectures, OlmoE) {
   expect_computes(facts, 10);
 }
 
+TEST_F(Architectures, Hunyuan) {
+  for (const std::uint32_t turned : {0U, 16U}) {
+    Facts facts{.architecture = "hunyuan-dense", .turned = turned, .tied = true};
+    facts.norms_heads = facts.norms_turned = true;
+    expect_computes(facts, 20);
+  }
+  Facts facts{.architecture = "hunyuan-moe", .norms_heads = true, .norms_turned = true};
+  facts.experts = {.count = 8, .used = 3, .width = 32, .shared_width = 96, .renormalise = true};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "expert_feed_forward_length", 32).u32(prefix + "expert_shared_count", 1);
+    file.u32(prefix + "expert_shared_feed_forward_length", 96);
+  };
+  expect_computes(facts, 10);
+}
+
+// Both branches read one layer norm, which has no bias, and the file has the factor of the logits.
+TEST_F(Architectures, Cohere) {
+  Facts facts{.architecture = "command-r", .halves = false};
+  facts.layer_norms = facts.plain_layer_norms = facts.parallel = facts.tied = true;
+  facts.logit_divisor = 4;
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.f32(prefix + "logit_scale", 0.25F);
+  };
+  expect_computes(facts, 20);
+  facts.architecture = "cohere2";
+  facts.layers = 4;
+  facts.window = 16;
+  facts.windowed = [](std::uint32_t layer) { return layer % 4 != 3; };
+  facts.turns_windowed_only = true;
+  expect_computes(facts, 40);
+}
+
 // Only layers with a window turn, unless there is no window at all.
 TEST_F(Architectures, Exaone4) {
   Facts facts{.architecture = "exaone4", .norms_before = false};

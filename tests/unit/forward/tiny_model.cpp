@@ -76,7 +76,7 @@ void Model::add_matrix(const std::string& name, std::uint64_t in, std::uint64_t 
 
 void Model::add_norm(const std::string& name, std::uint64_t width) {
   add(name + ".weight", {width}, 1, 0.3);
-  if (facts_.layer_norms) add(name + ".bias", {width}, 0, 0.3);
+  if (facts_.layer_norms && !facts_.plain_layer_norms) add(name + ".bias", {width}, 0, 0.3);
 }
 
 void Model::add_encoder() {
@@ -94,7 +94,7 @@ void Model::add_layer(std::uint32_t layer) {
     add_norm(block + "layer_output_norm", f.width);
   }
   if (f.norms_before) add_norm(block + "attn_norm", f.width);
-  if (f.norms_before) add_norm(block + f.feed_forward_norm, f.width);
+  if (f.norms_before && !f.parallel) add_norm(block + f.feed_forward_norm, f.width);
   if (f.norms_after) {
     add_norm(block + "post_attention_norm", f.width);
     add_norm(block + "post_ffw_norm", f.width);
@@ -311,14 +311,18 @@ std::vector<Vector> Model::attention(std::uint32_t layer, const std::vector<Vect
       q = norm(block + "attn_q_norm", q);
       k = norm(block + "attn_k_norm", k);
     }
-    for (std::size_t head = 0; f.norms_heads && head < f.heads; ++head)
-      norm_part(block + "attn_q_norm", q, head * f.size, f.size);
-    for (std::size_t head = 0; f.norms_heads && head < f.kv_heads; ++head)
-      norm_part(block + "attn_k_norm", k, head * f.size, f.size);
+    const auto norm_heads = [&] {
+      for (std::size_t head = 0; head < f.heads; ++head)
+        norm_part(block + "attn_q_norm", q, head * f.size, f.size);
+      for (std::size_t head = 0; head < f.kv_heads; ++head)
+        norm_part(block + "attn_k_norm", k, head * f.size, f.size);
+    };
+    if (f.norms_heads && !f.norms_turned) norm_heads();
     if (f.turns && (f.windowed(layer) || !f.turns_windowed_only)) {
       turn(q, f.heads, static_cast<std::uint32_t>(position), f.windowed(layer));
       turn(k, f.kv_heads, static_cast<std::uint32_t>(position), f.windowed(layer));
     }
+    if (f.norms_heads && f.norms_turned) norm_heads();
     queries.push_back(std::move(q));
     keys.push_back(std::move(k));
     values.push_back(part("attn_v", q_width + kv, kv, in[position]));
@@ -473,8 +477,10 @@ Vector Model::logits(std::span<const std::uint32_t> tokens) {
     for (std::size_t p = 0; p < stream.size(); ++p) {
       if (f.norms_after) branches[p] = norm(block + "post_attention_norm", branches[p]);
       add_to(stream[p], branches[p], f.residual_scale);
-      Vector branch = feed_forward(
-          layer, f.norms_before ? norm(block + f.feed_forward_norm, stream[p]) : stream[p]);
+      Vector normed = in[p];
+      if (!f.parallel)
+        normed = f.norms_before ? norm(block + f.feed_forward_norm, stream[p]) : stream[p];
+      Vector branch = feed_forward(layer, normed);
       if (f.norms_after) branch = norm(block + "post_ffw_norm", branch);
       add_to(stream[p], branch, f.residual_scale);
     }

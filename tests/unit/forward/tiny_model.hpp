@@ -68,6 +68,9 @@ struct Facts {
   bool norms_before = true, norms_after = false;
   bool norms_rows = false,
        norms_heads = false;  // of q and k: over all heads together, or each head
+  bool norms_turned = false;       // heads are normed behind their rotation
+  bool plain_layer_norms = false;  // without biases
+  bool parallel = false;           // the feed-forward reads the norm that attention reads
   const char* feed_forward_norm = "ffn_norm";
   Function function = Function::kSilu;  // of the feed-forward
   bool gated = true, fused_gate = false;

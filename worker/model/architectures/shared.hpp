@@ -9,6 +9,7 @@ void describe_llama(GraphBuilder& model);
 void describe_qwen2(GraphBuilder& model);
 void describe_qwen3(GraphBuilder& model);
 void describe_qwen3moe(GraphBuilder& model);
+void describe_cohere2(GraphBuilder& model);
 void describe_dots1(GraphBuilder& model);
 
 }  // namespace bulkhead::model

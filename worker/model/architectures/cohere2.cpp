@@ -1,0 +1,54 @@
+// Command R7B and Command A (Cohere 2025, arXiv 2504.00698): attention and the feed-forward read the same layer norm,
+// and both results are added to the residual stream. Three of four layers see a sliding window, and only the heads of
+// these layers turn by position. Older models (architecture command-r) have no windows.
+#include "worker/model/architectures/shared.hpp"
+
+namespace bulkhead::model {
+namespace {
+
+// The last of so many layers sees all positions.
+constexpr std::uint32_t kCohere2Period = 4;
+
+// Files have the factor of the logits.
+float logit_divisor(GraphBuilder& model) {
+  const double scale = model.number("logit_scale", 0);
+  if (!(scale >= 0 && scale < 1e6)) model.corrupt("logit_scale is not a positive number");
+  return scale > 0 ? static_cast<float>(1 / scale) : 1;
+}
+
+}  // namespace
+
+void describe_cohere2(GraphBuilder& model) {
+  const std::uint32_t width = model.embedding();
+  const HeadShape heads = model.heads();
+  const float epsilon = model.layer_epsilon();
+  const RopeIndex rope = model.rope(heads, RopePairing::kAdjacent);
+  const std::uint32_t window = model.window(0);
+  const std::vector<bool> windowed = model.windowed_layers(kCohere2Period);
+  const ActivationIndex normed = model.input("normed stream", width);
+  const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
+  const ActivationIndex attended = model.input("attention result", heads.query_width());
+  const ActivationIndex hidden = model.input("hidden", model.feed_forward());
+
+  model.embed();
+  for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
+    LayerBuilder layer = model.layer(i);
+    const bool slides = window != 0 && windowed[i];
+    layer.plain_layer_norm(kStream, "attn_norm", normed, epsilon);
+    layer.product(layer.qkv(heads, width), normed, qkv);
+    layer.attention({.qkv = qkv,
+                     .heads = heads,
+                     .bias = layer.qkv_bias(heads),
+                     .rope = slides || window == 0 ? rope : kAbsent},
+                    attended, {.window = slides ? window : 0});
+    layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream);
+
+    layer.gated_product("ffn_gate", "ffn_up", normed, hidden, Gate::kSilu);
+    layer.product_added(layer.rows("ffn_down", model.feed_forward(), width), hidden, kStream);
+  }
+  model.plain_centred_output(epsilon, logit_divisor(model));
+}
+
+BULKHEAD_ARCHITECTURE(cohere2, "cohere2", describe_cohere2);
+
+}  // namespace bulkhead::model
