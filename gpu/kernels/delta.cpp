@@ -24,22 +24,27 @@ DeltaConstants delta_constants(const Mapping& mapping, const DeltaShape& shape,
   constants.lanes = mapping.lanes;
   constants.neighbours = shape.neighbours ? 1 : 0;
   constants.form = static_cast<std::uint32_t>(mapping.input_form());
+  constants.value_size = shape.value_size;
+  constants.rule = static_cast<std::uint32_t>(shape.rule);
+  constants.normed = shape.normed();
   return constants;
 }
 
-// A head's entries, of which an invocation takes few.
-std::uint32_t invocations_of_head(const Mapping& mapping, const DeltaShape& shape) {
+// Of so many entries an invocation takes few.
+std::uint32_t invocations_for(const Mapping& mapping, std::uint32_t entries) {
   std::uint32_t invocations = mapping.lanes;
-  while (!mapping.rows && invocations < std::min(shape.size, 128U))
+  while (!mapping.rows && invocations < std::min(entries, 128U))
     invocations *= 2;
   return invocations;
 }
 
 }  // namespace
 
-KernelSpec delta_inputs(const Mapping& mapping, const DeltaShape& shape) {
-  return {"delta inputs", spirv::delta_inputs, sizeof(DeltaPush),
-          constants_of(delta_constants(mapping, shape, invocations_of_head(mapping, shape))), 0};
+DeltaKernel delta_inputs(const Mapping& mapping, const DeltaShape& shape) {
+  const std::uint32_t invocations = invocations_for(mapping, shape.size);
+  return {{"delta inputs", spirv::delta_inputs, sizeof(DeltaPush),
+           constants_of(delta_constants(mapping, shape, invocations)), 0},
+          (shape.channels() + shape.size - 1) / shape.size};
 }
 
 DeltaScan delta_scan(const Mapping& mapping, const DeltaShape& shape) {
@@ -48,12 +53,14 @@ DeltaScan delta_scan(const Mapping& mapping, const DeltaShape& shape) {
   const std::uint32_t values = constants.invocations / constants.parts;
   return {{"delta scan", spirv::delta_scan, sizeof(DeltaPush), constants_of(constants),
            mapping.rows ? 0 : mapping.required_subgroup},
-          (shape.size + values - 1) / values};
+          (shape.value_size + values - 1) / values};
 }
 
-KernelSpec delta_output(const Mapping& mapping, const DeltaShape& shape) {
-  return {"delta output", spirv::delta_output, sizeof(DeltaPush),
-          constants_of(delta_constants(mapping, shape, invocations_of_head(mapping, shape))), 0};
+DeltaKernel delta_output(const Mapping& mapping, const DeltaShape& shape) {
+  const std::uint32_t invocations = invocations_for(mapping, shape.normed());
+  return {{"delta output", spirv::delta_output, sizeof(DeltaPush),
+           constants_of(delta_constants(mapping, shape, invocations)), 0},
+          shape.value_width() / shape.normed()};
 }
 
 }  // namespace bulkhead::gpu::kernels

@@ -1,14 +1,19 @@
-// Shared by the kernels of gated delta nets (gpu/kernels/delta.hpp): their push constants, and the places of a
-// sequence's columns and state.
+// Shared by the kernels of gated delta nets and of Mamba-2 (gpu/kernels/delta.hpp): their push constants, and the
+// places of a sequence's columns and state.
 layout(push_constant, std430) uniform Push {
 #include "fields/delta_push.glsl"
 #include "fields/chain_push.glsl"
 } push;
 
 #include "constants/delta.glsl"
+#include "values/state_rule.glsl"
 
-const uint kChannels = (2u * kKeyHeads + kValueHeads) * kSize;
-const uint kValueWidth = kValueHeads * kSize;
+const uint kKeyWidth = kKeyHeads * kSize, kValueWidth = kValueHeads * kValueSize;
+const uint kChannels = 2u * kKeyWidth + kValueWidth;
+// The first channels of q, k and v: a gated delta net's are in this order, Mamba-2's in the other.
+const uint kQAt = kRule == kDeltaRule ? 0u : kValueWidth + kKeyWidth;
+const uint kKAt = kRule == kDeltaRule ? kKeyWidth : kValueWidth;
+const uint kVAt = kRule == kDeltaRule ? 2u * kKeyWidth : 0u;
 const uint kStateFloats = kValueWidth * kSize;  // before the convolution's rows
 
 // A sequence's columns in the step.

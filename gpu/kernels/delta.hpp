@@ -1,11 +1,11 @@
-// Gated delta nets from C++ (Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464). Each value head of a sequence has a
-// matrix of keys times values, which every position changes and reads. Each channel of q, k and v keeps its last
-// inputs for a convolution. The matrices and the inputs together are a layer's part of a state slot
-// (DeltaShape::state_floats).
+// Gated delta nets (Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464) and Mamba-2 (Dao and Gu 2024, arXiv
+// 2405.21060) from C++. Each value head of a sequence has a matrix of keys times values, which every position changes
+// and reads. Each channel of q, k and v (Mamba-2's C, B and x) keeps its last inputs for a convolution. The matrices
+// and the inputs together are a layer's part of a state slot (DeltaShape::state_floats).
 //
-//   delta_inputs   convolves, applies SiLU, and scales q and k to length 1
+//   delta_inputs   convolves and applies SiLU; scales a delta net's q and k to length 1
 //   delta_scan     goes through each sequence's columns in order; changes the state and reads it
-//   delta_output   normalises each head and multiplies it by SiLU of its gate
+//   delta_output   normalises, and multiplies by SiLU of the gates
 //
 // All three take DeltaPush. The results are the same to the last bit however many positions of a sequence a step has.
 #pragma once
@@ -19,17 +19,27 @@ namespace bulkhead::gpu::kernels {
 constexpr std::uint32_t kMostDeltaSize = 512;
 
 struct DeltaShape {
-  std::uint32_t size = 0;  // entries of a head; a multiple of four, at most kMostDeltaSize
+  std::uint32_t size =
+      0;  // entries of a head of q or k; a multiple of four, at most kMostDeltaSize
   std::uint32_t key_heads = 0;
   std::uint32_t value_heads = 0;  // a multiple of key_heads
   std::uint32_t taps = 0;         // taps of the convolution; at least 2
   // the value heads of a key head are neighbours; otherwise every n-th value head belongs to it
   bool neighbours = false;
+  std::uint32_t value_size =
+      0;  // entries of a value head; a multiple of four; a delta net's are `size`
+  StateRule rule = StateRule::kDelta;
 
-  std::uint32_t channels() const { return (2 * key_heads + value_heads) * size; }
-  std::uint32_t value_width() const { return value_heads * size; }
+  std::uint32_t channels() const { return 2 * key_heads * size + value_width(); }
+  std::uint32_t value_width() const { return value_heads * value_size; }
+  // Returns the entries of the result that are normed together: a head, or the heads of a key head.
+  std::uint32_t normed() const {
+    return rule == StateRule::kDelta ? value_size : value_width() / key_heads;
+  }
   // Returns the number of entries of a column of DeltaPush::mixed.
-  std::uint32_t mixed_width() const { return channels() + value_width() + 2 * value_heads; }
+  std::uint32_t mixed_width() const {
+    return channels() + value_width() + (rule == StateRule::kDelta ? 2 : 1) * value_heads;
+  }
   // Returns the size of a layer's part of a state slot.
   std::uint64_t state_floats() const {
     const std::uint64_t floats =
@@ -56,15 +66,19 @@ struct DeltaPush {
 };
 static_assert(sizeof(DeltaPush) == 104);
 
-// Workgroups: (column, head of q, k or v).
-KernelSpec delta_inputs(const Mapping& mapping, const DeltaShape& shape);
+// Workgroups: (column, y).
+struct DeltaKernel {
+  KernelSpec spec;
+  std::uint32_t y = 1;
+};
+DeltaKernel delta_inputs(const Mapping& mapping, const DeltaShape& shape);
 // Workgroups: (run, value head, z).
 struct DeltaScan {
   KernelSpec spec;
   std::uint32_t z = 1;
 };
 DeltaScan delta_scan(const Mapping& mapping, const DeltaShape& shape);
-// Workgroups: (column, value head).
-KernelSpec delta_output(const Mapping& mapping, const DeltaShape& shape);
+// Workgroups: (column, y).
+DeltaKernel delta_output(const Mapping& mapping, const DeltaShape& shape);
 
 }  // namespace bulkhead::gpu::kernels

@@ -1,9 +1,10 @@
-// Computes the inputs of gated delta nets: the convolution of each channel over the last kTaps positions, and SiLU of
-// it. Heads of q and k are then scaled to length 1, and those of q divided by the root of their size. A workgroup
-// computes a head of a column: q, then k, then v.
+// Computes the inputs of gated delta nets and of Mamba-2: the convolution of each channel over the last kTaps
+// positions, plus a bias if there is one, and SiLU of it. A gated delta net's heads of q and k are then scaled to
+// length 1, and those of q divided by the root of their size. A workgroup computes kSize neighbouring channels of a
+// column; a gated delta net's are a head of q, k or v.
 //
-// Order of additions: taps from the oldest position on; squares of an invocation's entries k, k + kInvocations, ... in
-// rising order, then invocations by halving distances.
+// Order of additions: taps from the oldest position on, then the bias; squares of an invocation's entries k, k +
+// kInvocations, ... in rising order, then invocations by halving distances.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -27,6 +28,7 @@ void convolve() {
   precise float sum = 0.0;
   for (uint i = id; i < kSize; i += kInvocations) {
     uint channel = head * kSize + i;
+    if (channel >= kChannels) break;
     precise float value = 0.0;
     for (uint tap = 0; tap < kTaps; tap++) {
       uint back = kTaps - 1u - tap;
@@ -38,12 +40,13 @@ void convolve() {
       }
       value = fma(Floats(push.weights).v[channel * kTaps + tap], in_value, value);
     }
+    if (push.bias != 0ul) value = value + Floats(push.bias).v[channel];
     precise float made = gated(kSilu, value, 1.0);
     entries[i] = made;
     sum = fma(made, made, sum);
   }
   precise float scale = 1.0;
-  if (head < 2u * kKeyHeads) {
+  if (kRule == kDeltaRule && head < 2u * kKeyHeads) {
     sums[id] = sum;
     barrier();
     [[unroll]] for (uint distance = kInvocations / 2u; distance > 0u; distance /= 2u) {
@@ -57,7 +60,7 @@ void convolve() {
     if (head < kKeyHeads) scale = scale / sqrt(float(kSize));
   }
   FloatsOut made_at = FloatsOut(push.convolved + (uint64_t(column) * kChannels + head * kSize) * 4u);
-  for (uint i = id; i < kSize; i += kInvocations) {
+  for (uint i = id; i < kSize && head * kSize + i < kChannels; i += kInvocations) {
     precise float made = entries[i] * scale;
     made_at.v[i] = made;
   }

@@ -1,5 +1,7 @@
 // Computes the output of a gated delta net: each head's norm (root mean square) of what was read of the state, times
-// a gain, times SiLU of its gate, in the layout of a product's input. A workgroup computes a value head of a column.
+// a gain, times SiLU of its gate, in the layout of a product's input. With Mamba-2 (kSumRule) the head's own input
+// times its skip is added to what was read, and SiLU of the gate multiplies the sum before the norm, which covers
+// kNormed entries of several heads. A workgroup computes kNormed entries of a column.
 //
 // Order of additions: as in delta_inputs.comp.
 #version 460
@@ -12,18 +14,26 @@
 
 shared float sums[kInvocations];
 
-void gate_head() {
+// Returns an entry of the column before the norm.
+float entry_at(uint column, uint entry) {
+  precise float value = Floats(push.read + (uint64_t(column) * kValueWidth + entry) * 4u).v[0];
+  if (kRule == kDeltaRule) return value;
+  float own = Floats(push.convolved + (uint64_t(column) * kChannels + kVAt + entry) * 4u).v[0];
+  precise float all = fma(Floats(push.bias).v[entry / kValueSize], own, value);
+  return gated(kSilu, Floats(push.mixed + (uint64_t(column) * push.mixed_stride + kChannels + entry) * 4u).v[0], all);
+}
+
+void gate_entries() {
   uint column = gl_WorkGroupID.x;
   if (column >= Words(push.parameters).v[0]) return;
   if (!chain_wait()) return;
-  uint head = gl_WorkGroupID.y;
+  uint first = gl_WorkGroupID.y * kNormed;
   uint id = gl_LocalInvocationID.x;
-  Floats values = Floats(push.read + (uint64_t(column) * kValueWidth + head * kSize) * 4u);
-  Floats gates = Floats(push.mixed + (uint64_t(column) * push.mixed_stride + kChannels + head * kSize) * 4u);
+  Floats gates = Floats(push.mixed + (uint64_t(column) * push.mixed_stride + kChannels + first) * 4u);
 
   precise float sum = 0.0;
-  for (uint i = id; i < kSize; i += kInvocations) {
-    float value = values.v[i];
+  for (uint i = id; i < kNormed; i += kInvocations) {
+    precise float value = entry_at(column, first + i);
     sum = fma(value, value, sum);
   }
   sums[id] = sum;
@@ -35,19 +45,21 @@ void gate_head() {
     }
     barrier();
   }
-  precise float mean = sums[0] / float(kSize);
+  precise float mean = sums[0] / float(kNormed);
   precise float scale = 1.0 / sqrt(mean + push.epsilon);
-  for (uint i = id; i < kSize; i += kInvocations) {
-    precise float normed = values.v[i] * scale * Floats(push.weights).v[i];
-    store_input(push.out_address, column, push.out_stride, head * kSize + i, gated(kSilu, gates.v[i], normed), kForm);
+  for (uint i = id; i < kNormed; i += kInvocations) {
+    uint gain_at = kRule == kDeltaRule ? i : first + i;
+    precise float normed = entry_at(column, first + i) * scale * Floats(push.weights).v[gain_at];
+    float made = kRule == kDeltaRule ? gated(kSilu, gates.v[i], normed) : normed;
+    store_input(push.out_address, column, push.out_stride, first + i, made, kForm);
   }
-  if (head + 1u != kValueHeads) return;
+  if (first + kNormed != kValueWidth) return;
   for (uint pad = kValueWidth + id; pad < push.padded_width; pad += kInvocations) {
     store_input(push.out_address, column, push.out_stride, pad, 0.0, kForm);
   }
 }
 
 void main() {
-  gate_head();
+  gate_entries();
   chain_arrive();
 }

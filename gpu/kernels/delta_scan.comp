@@ -4,6 +4,10 @@
 //   S = decay * S;  S = S + k (beta * (v - S^T k))^T;  out = S^T q
 //   decay = exp(rate * softplus(alpha + bias)), beta = sigmoid(its row)
 //
+// Mamba-2's state (kSumRule; Dao and Gu 2024, arXiv 2405.21060) learns whatever comes:
+//
+//   S = decay * S;  S = S + k (softplus(alpha + bias) * v)^T;  out = S^T q
+//
 // A workgroup computes some values of a head of one sequence, with kParts lanes for each value, for all of the
 // sequence's columns in order; the state stays in registers from column to column. So it makes no difference how
 // positions are divided into steps.
@@ -66,10 +70,10 @@ void scan() {
   uint part = id % kParts;
   uint head = gl_WorkGroupID.y;
   uint value_at = gl_WorkGroupID.z * (kInvocations / kParts) + id / kParts;
-  bool there = value_at < kSize;
+  bool there = value_at < kValueSize;
   if (!there) value_at = 0u;  // lanes work together; the results of these lanes are not used
   uint key_head = kNeighbours != 0u ? head / (kValueHeads / kKeyHeads) : head % kKeyHeads;
-  uint64_t row_at = ((uint64_t(head) * kSize + value_at) * kQuads + part) * 16u;
+  uint64_t row_at = ((uint64_t(head) * kValueSize + value_at) * kQuads + part) * 16u;
 
   vec4 state[kOwnQuads];
   [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
@@ -90,13 +94,15 @@ void scan() {
     uint column = run.first + t;
     uint64_t mixed = push.mixed + uint64_t(column) * push.mixed_stride * 4u;
     uint64_t convolved = push.convolved + uint64_t(column) * (kChannels * 4u);
-    Vec4s q_quads = Vec4s(convolved + key_head * (kSize * 4u));
-    Vec4s k_quads = Vec4s(convolved + (kKeyHeads + key_head) * (kSize * 4u));
-    float value = Floats(convolved + (2u * kKeyHeads + head) * (kSize * 4u)).v[value_at];
+    Vec4s q_quads = Vec4s(convolved + (kQAt + key_head * kSize) * 4u);
+    Vec4s k_quads = Vec4s(convolved + (kKAt + key_head * kSize) * 4u);
+    float value = Floats(convolved + (kVAt + head * kValueSize) * 4u).v[value_at];
     Floats rows = Floats(mixed + (kChannels + kValueWidth) * 4u);
-    precise float beta = 1.0 / (1.0 + exp(-rows.v[head]));
-    precise float biased = rows.v[kValueHeads + head] + bias;
-    precise float grown = rate * softplus(biased);
+    precise float beta = 0.0;
+    if (kRule == kDeltaRule) beta = 1.0 / (1.0 + exp(-rows.v[head]));
+    precise float biased = rows.v[kRule == kDeltaRule ? kValueHeads + head : head] + bias;
+    precise float pace = softplus(biased);
+    precise float grown = rate * pace;
     precise float decay = exp(grown);
 
     vec4 k[kOwnQuads], q[kOwnQuads];
@@ -107,11 +113,14 @@ void scan() {
       q[i] = own ? q_quads.v[i * kParts + part] : vec4(0.0);
       precise vec4 decayed = state[i] * decay;
       state[i] = decayed;
-      sums = fma(decayed, k[i], sums);
+      if (kRule == kDeltaRule) sums = fma(decayed, k[i], sums);
     }
-    precise float known = sum_of_parts(sums);
-    precise float missing = value - known;
-    precise float learnt = missing * beta;
+    precise float learnt = value * pace;
+    if (kRule == kDeltaRule) {
+      precise float known = sum_of_parts(sums);
+      precise float missing = value - known;
+      learnt = missing * beta;
+    }
     sums = vec4(0.0);
     [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
       precise vec4 grown_state = fma(k[i], vec4(learnt), state[i]);
@@ -120,7 +129,7 @@ void scan() {
     }
     precise float made = sum_of_parts(sums);
     if (there && part == 0u) {
-      FloatsOut(push.read + (uint64_t(column) * kValueWidth + head * kSize) * 4u).v[value_at] = made;
+      FloatsOut(push.read + (uint64_t(column) * kValueWidth + head * kValueSize) * 4u).v[value_at] = made;
     }
     if (there && t + 1u == run.saved_after) {
       [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {

@@ -58,7 +58,11 @@ struct UsesOf {
     return {{gated.gate, gated.values}, {gated.out}, {}};
   }
   Uses operator()(model::DeltaNet& net) const {
-    return {{net.in}, {net.out}, {net.taps, net.rates, net.bias, net.gain}, nullptr, &net.state};
+    return {{net.in},
+            {net.out},
+            {net.taps, net.taps_bias, net.rates, net.bias, net.skip, net.gain},
+            nullptr,
+            &net.state};
   }
   Uses operator()(model::HasOwnKernel auto& operation) const {
     const auto list = [](const auto& named) {

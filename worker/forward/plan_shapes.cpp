@@ -31,8 +31,23 @@ k::AttentionShape attention_shape(const model::ModelGraph& graph, const model::R
   return shape;
 }
 
+namespace {
+
+k::StateRule rule_of(model::StateRule rule) {
+  switch (rule) {
+    case model::StateRule::kDelta:
+      return k::StateRule::kDelta;
+    case model::StateRule::kSum:
+      return k::StateRule::kSum;
+  }
+  return k::StateRule::kDelta;
+}
+
+}  // namespace
+
 k::DeltaShape delta_shape(const model::DeltaHeads& heads) {
-  return {heads.size, heads.keys, heads.values, heads.taps, heads.neighbours};
+  return {heads.size,       heads.keys,       heads.values,       heads.taps,
+          heads.neighbours, heads.value_size, rule_of(heads.rule)};
 }
 
 k::Gate gate_of(model::Gate function) {

@@ -23,7 +23,7 @@ Status add_delta(const StepContext& context, const Activations& activations, con
   push.runs = push.parameters + context.parameter_layout.runs;
   push.column_runs = push.parameters + context.parameter_layout.column_runs;
   push.weights = vector(net.taps);
-  push.bias = vector(net.bias);
+  push.bias = vector(net.taps_bias);
   push.out_address = activations.at(net.out);
   push.mixed_stride = stride_of(context, net.in);
   push.slot_floats = static_cast<std::uint32_t>(shape.state_floats());
@@ -31,11 +31,13 @@ Status add_delta(const StepContext& context, const Activations& activations, con
   push.padded_width = k::input_padded(context.mapping, shape.value_width());
   push.epsilon = net.epsilon;
   const std::uint64_t columns = place.columns;
-  BULKHEAD_RETURN_IF_ERROR(emit.dispatch(
-      k::delta_inputs(context.mapping, shape), gpu::push_bytes(push),
-      {place.columns, 2 * shape.key_heads + shape.value_heads, 1, columns * shape.channels() * 8}));
+  const k::DeltaKernel inputs = k::delta_inputs(context.mapping, shape);
+  BULKHEAD_RETURN_IF_ERROR(
+      emit.dispatch(inputs.spec, gpu::push_bytes(push),
+                    {place.columns, inputs.y, 1, columns * shape.channels() * 8}));
   emit.barrier();
   push.weights = vector(net.rates);
+  push.bias = vector(net.bias);
   const std::uint32_t runs = std::min(place.columns, context.most_runs);
   const k::DeltaScan scan = k::delta_scan(context.mapping, shape);
   BULKHEAD_RETURN_IF_ERROR(
@@ -43,8 +45,10 @@ Status add_delta(const StepContext& context, const Activations& activations, con
                     {runs, shape.value_heads, scan.z, runs * shape.state_floats() * 8}));
   emit.barrier();
   push.weights = vector(net.gain);
-  return emit.dispatch(k::delta_output(context.mapping, shape), gpu::push_bytes(push),
-                       {place.columns, shape.value_heads, 1, columns * shape.value_width() * 8});
+  push.bias = vector(net.skip);
+  const k::DeltaKernel output = k::delta_output(context.mapping, shape);
+  return emit.dispatch(output.spec, gpu::push_bytes(push),
+                       {place.columns, output.y, 1, columns * shape.value_width() * 8});
 }
 
 }  // namespace bulkhead::forward

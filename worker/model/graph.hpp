@@ -85,16 +85,21 @@ struct KvStore {
   std::uint32_t value_entries = 0;
 };
 
-// The heads of a gated delta net: each value head has its own state, and shares q and k with others.
+// How a head's state learns: a gated delta net's what it does not know yet, Mamba-2's whatever comes.
+enum class StateRule { kDelta, kSum };
+
+// The heads of a gated delta net, or of Mamba-2: each value head has its own state, and shares q and k with others.
 struct DeltaHeads {
   std::uint32_t keys = 0, values = 0;  // numbers of heads; values is a multiple of keys
-  std::uint32_t size = 0;              // entries per head
+  std::uint32_t size = 0;              // entries of a head of q or k
   std::uint32_t taps = 0;              // positions over which q, k and v are convolved
   // The value heads of a key head are neighbours; otherwise a value head uses the key head of its number modulo `keys`.
   bool neighbours = false;
+  std::uint32_t value_size = 0;  // entries of a value head; a delta net's are `size`
+  StateRule rule = StateRule::kDelta;
 
-  std::uint32_t channels() const { return (2 * keys + values) * size; }
-  std::uint32_t value_width() const { return values * size; }
+  std::uint32_t channels() const { return 2 * keys * size + value_width(); }
+  std::uint32_t value_width() const { return values * value_size; }
 };
 
 // What one layer carries from a sequence's position to the next, whatever the number of positions: a sequence has one
@@ -253,13 +258,19 @@ struct Gated {
 // v heads, gates, betas, alphas], with one beta and one alpha for each value head. q, k and v are convolved over the
 // last positions. A head's state decays, learns k -> v, and is read with q. The result is normalised for each head
 // and multiplied by SiLU of its gate.
+//
+// With StateRule::kSum it is Mamba-2 (Dao and Gu 2024, arXiv 2405.21060): `in` is [v heads (x), k heads (B), q heads
+// (C), gates (z), alphas (dt)]. v times a head's skip is added to what is read. The sum is multiplied by SiLU of the
+// gates, then normalised for each key head's group of value heads.
 struct DeltaNet {
   ActivationIndex in = kAbsent, out = kAbsent;
   DeltaHeads heads;
   VectorIndex taps = kAbsent;   // [channel][heads.taps]
+  VectorIndex taps_bias = kAbsent;  // [channel]; kAbsent: there is none
+  VectorIndex skip = kAbsent;       // for each value head; only with kSum
   VectorIndex rates = kAbsent;  // of the decay, for each value head; they are negative
   VectorIndex bias = kAbsent;   // of the alphas
-  VectorIndex gain = kAbsent;   // of a head's norm
+  VectorIndex gain = kAbsent;   // of a head's norm; with kSum an entry for each of v
   float epsilon = 0;
   StateIndex state = kAbsent;
 };

@@ -1,5 +1,6 @@
 #include "worker/model/graph_builder.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace bulkhead::model {
@@ -144,6 +145,13 @@ double GraphBuilder::number(std::string_view name, double fallback) {
   return fallback;
 }
 
+double GraphBuilder::positive(std::string_view name, double fallback) {
+  const double value = number(name, fallback);
+  if (!(value > 0 && value < 1e6))
+    corrupt("metadata key " + key(name) + " is not a positive number");
+  return value;
+}
+
 std::string GraphBuilder::text(std::string_view name, std::string_view fallback) {
   read_keys_.emplace(name);
   const auto value = file_.get_string(key(name));
@@ -165,9 +173,29 @@ bool GraphBuilder::has_key(std::string_view name) const {
 }
 
 HeadShape GraphBuilder::heads() {
+  const std::uint32_t heads = count("attention.head_count", kMaxHeads);
+  return heads_with(heads, count("attention.head_count_kv", kMaxHeads, heads));
+}
+
+HeadShape GraphBuilder::heads_of_some(std::vector<bool>& attends) {
+  const std::vector<std::uint32_t> each = counts("attention.head_count_kv", kMaxHeads, 0);
+  const std::uint32_t most = *std::ranges::max_element(each);
+  // The size of the KV cache is counted in tokens of layers with attention.
+  if (most == 0) refuse("has no layer that attends to all positions, which is not supported");
+  attends.clear();
+  for (const std::uint32_t heads : each) {
+    attends.push_back(heads != 0);
+    if (heads != 0 && heads != most)
+      refuse("has " + std::to_string(heads) + " key-value heads in one layer and " +
+             std::to_string(most) + " in another; only models with as many in each are supported");
+  }
+  return heads_with(count("attention.head_count", kMaxHeads), std::max(most, 1U));
+}
+
+HeadShape GraphBuilder::heads_with(std::uint32_t heads, std::uint32_t kv_heads) {
   HeadShape shape;
-  shape.heads = count("attention.head_count", kMaxHeads);
-  shape.kv_heads = count("attention.head_count_kv", kMaxHeads, shape.heads);
+  shape.heads = heads;
+  shape.kv_heads = kv_heads;
   if (shape.heads % shape.kv_heads != 0)
     corrupt(std::to_string(shape.heads) + " attention heads are not a multiple of " +
             std::to_string(shape.kv_heads) + " key-value heads");

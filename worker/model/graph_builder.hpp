@@ -74,6 +74,8 @@ class GraphBuilder {
   std::uint32_t count(std::string_view name, std::uint64_t limit,
                       std::optional<std::uint64_t> fallback = std::nullopt);
   double number(std::string_view name, double fallback);
+  // The same; a number that is not between 0 and a million is an error.
+  double positive(std::string_view name, double fallback);
   // Returns a count for each layer: an array's elements, of which there must be enough, or one count for all layers.
   // Bools count as 0 and 1.
   std::vector<std::uint32_t> counts(std::string_view name, std::uint64_t limit,
@@ -88,6 +90,9 @@ class GraphBuilder {
   std::uint32_t context() const { return graph_.context; }
   std::uint32_t feed_forward() { return count("feed_forward_length", kMaxWidth); }
   HeadShape heads();
+  // The same for a model of which only some layers attend. attention.head_count_kv then has a number for each layer;
+  // 0: it does not attend. `attends` gets an element for each layer.
+  HeadShape heads_of_some(std::vector<bool>& attends);
   float rms_epsilon() { return epsilon("attention.layer_norm_rms_epsilon"); }
   float layer_epsilon() { return epsilon("attention.layer_norm_epsilon"); }
   // Returns the counts of experts and of those that a column uses; nothing for a dense model.
@@ -107,6 +112,8 @@ class GraphBuilder {
   void add_shared_expert(FeedForwards& made, std::uint32_t width, std::string gate = "");
   // Reads the keys ssm.* of gated delta nets.
   DeltaHeads delta_heads();
+  // The same for Mamba-2.
+  DeltaHeads mamba_heads();
   // Returns for each layer whether it is a gated delta net, by the keys attention.recurrent_layers or
   // full_attention_interval.
   std::vector<bool> recurrent_layers();
@@ -191,6 +198,8 @@ class GraphBuilder {
  private:
   friend class LayerBuilder;
   void fail(Error error);
+  HeadShape heads_with(std::uint32_t heads, std::uint32_t kv_heads);
+  DeltaHeads state_heads();
   float epsilon(std::string_view name);
   std::string key(std::string_view name) const { return prefix_ + "." + std::string(name); }
   void read_names();
@@ -284,14 +293,18 @@ class LayerBuilder {
   // floats, gated_qkv_width() wide. `plain`: floats, as wide as q, for the result before the gates.
   void gated_attention(const HeadShape& heads, RopeIndex rope, float epsilon, ActivationIndex in,
                        ActivationIndex qkvg, ActivationIndex plain, ActivationIndex out);
-  // Returns the floats of `mixed` below: q, k, v, gates, betas and alphas.
+  // Returns the floats of `mixed` below: q, k, v, gates, betas (of a delta net) and alphas.
   static std::uint32_t delta_mixed_width(const DeltaHeads& heads) {
-    return heads.channels() + heads.value_width() + 2 * heads.values;
+    return heads.channels() + heads.value_width() +
+           (heads.rule == StateRule::kDelta ? 2 : 1) * heads.values;
   }
   // A gated delta net with the tensors attn_qkv and attn_gate (or ssm_in), ssm_*. `mixed`: floats,
   // delta_mixed_width() wide.
   void delta_net(const DeltaHeads& heads, float epsilon, ActivationIndex in, ActivationIndex mixed,
                  ActivationIndex out);
+  // Mamba-2 with the tensors ssm_*, but ssm_out.
+  void mamba(const DeltaHeads& heads, float epsilon, ActivationIndex in, ActivationIndex mixed,
+             ActivationIndex out);
   // Adds the layer's first half: the norm attn_norm, then a delta net or gated attention, whose result is added to
   // the stream.
   void mix(const DeltaMixers& shape);

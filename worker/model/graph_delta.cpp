@@ -8,7 +8,8 @@
 
 namespace bulkhead::model {
 
-DeltaHeads GraphBuilder::delta_heads() {
+// What the keys of gated delta nets and of Mamba-2 have in common.
+DeltaHeads GraphBuilder::state_heads() {
   DeltaHeads heads;
   heads.keys = count("ssm.group_count", kMaxHeads);
   heads.values = count("ssm.time_step_rank", kMaxHeads);
@@ -19,14 +20,32 @@ DeltaHeads GraphBuilder::delta_heads() {
     corrupt(std::to_string(heads.values) + " value heads (" + key("ssm.time_step_rank") +
             ") are not a multiple of " + std::to_string(heads.keys) + " key heads (" +
             key("ssm.group_count") + ")");
-  if (std::uint64_t{heads.values} * heads.size != inner)
-    refuse("metadata key " + key("ssm.inner_size") + " is " + std::to_string(inner) + ", not " +
-           std::to_string(heads.values) + " heads of " + std::to_string(heads.size) +
-           "; only models with keys and values of one size are supported");
-  if (heads.size % 4 != 0)
-    refuse("metadata key " + key("ssm.state_size") + " is " + std::to_string(heads.size) +
-           "; only multiples of 4 are supported");
+  if (inner % heads.values != 0)
+    corrupt("metadata key " + key("ssm.inner_size") + " is " + std::to_string(inner) +
+            ", not a multiple of the " + std::to_string(heads.values) + " value heads");
+  heads.value_size = inner / heads.values;
+  for (const std::uint32_t size : {heads.size, heads.value_size}) {
+    if (size % 4 != 0 || size == 0)
+      refuse("has heads of " + std::to_string(size) + " entries (" + key("ssm.state_size") + ", " +
+             key("ssm.inner_size") + "); only multiples of 4 are supported");
+  }
   if (heads.taps < 2) refuse("has a convolution over a single position, which is not supported");
+  return heads;
+}
+
+DeltaHeads GraphBuilder::delta_heads() {
+  const DeltaHeads heads = state_heads();
+  if (heads.value_size != heads.size)
+    refuse("metadata key " + key("ssm.inner_size") + " is not " + std::to_string(heads.values) +
+           " heads of " + std::to_string(heads.size) +
+           "; only models with keys and values of one size are supported");
+  return heads;
+}
+
+DeltaHeads GraphBuilder::mamba_heads() {
+  DeltaHeads heads = state_heads();
+  heads.rule = StateRule::kSum;
+  heads.neighbours = true;
   return heads;
 }
 
@@ -165,6 +184,32 @@ void LayerBuilder::delta_net(const DeltaHeads& heads, float epsilon, ActivationI
   net.rates = model_.add(VectorRow{{{model_.tensor(name("ssm_a"), heads.values)}}});
   net.bias = bias("ssm_dt", heads.values);
   net.gain = vector("ssm_norm", heads.size);
+  net.epsilon = epsilon;
+  net.state = model_.add(StateStore{heads});
+  append(net);
+}
+
+void LayerBuilder::mamba(const DeltaHeads& heads, float epsilon, ActivationIndex in,
+                         ActivationIndex mixed, ActivationIndex out) {
+  const std::uint64_t inner = heads.value_width(), channels = heads.channels();
+  // The file has the gates' rows first.
+  const TensorIndex all =
+      model_.tensor(name("ssm_in.weight"), width(in), inner + channels + heads.values);
+  product({{all, inner, channels}, {all, 0, inner}, {all, inner + channels, heads.values}}, in,
+          mixed);
+  const auto floats = [&](const char* tensor, std::uint64_t width, std::uint64_t rows) {
+    return model_.add(VectorRow{{{model_.float_rows(name(tensor), width, rows)}}});
+  };
+  DeltaNet net;
+  net.in = mixed;
+  net.out = out;
+  net.heads = heads;
+  net.taps = floats("ssm_conv1d.weight", heads.taps, channels);
+  net.taps_bias = bias("ssm_conv1d", channels);
+  net.rates = floats("ssm_a", 1, heads.values);
+  net.bias = bias("ssm_dt", heads.values);
+  net.skip = floats("ssm_d", 1, heads.values);
+  net.gain = floats("ssm_norm.weight", inner / heads.keys, heads.keys);
   net.epsilon = epsilon;
   net.state = model_.add(StateStore{heads});
   append(net);

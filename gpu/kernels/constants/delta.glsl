@@ -1,7 +1,7 @@
-// The constants of the kernels of gated delta nets (delta.glsl).
+// The constants of the kernels of gated delta nets and of Mamba-2 (delta.glsl).
 CONSTANTS(DeltaConstants, 0)
 INVOCATIONS(0, kInvocations, invocations, 64u)
-CONSTANT(1, kSize, size, 128u)  // entries of a head; a multiple of four
+CONSTANT(1, kSize, size, 128u)  // entries of a head of q or k; a multiple of four
 CONSTANT(2, kKeyHeads, key_heads, 1u)
 CONSTANT(3, kValueHeads, value_heads, 1u)
 CONSTANT(4, kTaps, taps, 4u)    // taps of the convolution
@@ -9,4 +9,7 @@ CONSTANT(5, kParts, parts, 8u)  // lanes that share a value's keys; a power of t
 CONSTANT(6, kLanes, lanes, 8u)  // subgroup size
 CONSTANT(7, kNeighbours, neighbours, 0u)  // 1: the value heads of a key head are neighbours
 CONSTANT(8, kForm, form, 0u)    // InputForm of the result
+CONSTANT(9, kValueSize, value_size, 128u)  // entries of a value head; a multiple of four
+CONSTANT(10, kRule, rule, 0u)   // StateRule
+CONSTANT(11, kNormed, normed, 128u)  // entries of the result that are normed together
 CONSTANTS_END

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <random>
 #include <span>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernel_harness.hpp"
@@ -20,6 +22,7 @@ constexpr float kEpsilon = 1e-6F;
 struct Inputs {
   std::vector<float> mixed;  // [column][mixed_width]
   std::vector<float> taps, rates, bias, gain;
+  std::vector<float> taps_bias, skip;  // only with StateRule::kSum
 };
 
 // Columns [first, first + count) of a sequence, which are its positions, and the slots they use.
@@ -49,11 +52,15 @@ class DeltaKernels : public KernelTest {
     return values;
   }
   Inputs random_inputs(const k::DeltaShape& shape, std::uint32_t columns) {
+    const bool sums = shape.rule == k::StateRule::kSum;
     Inputs made{random_floats(std::size_t{columns} * shape.mixed_width(), 1),
                 random_floats(std::size_t{shape.channels()} * shape.taps, 0.5F),
-                random_floats(shape.value_heads, 0.2F, -0.6F), random_floats(shape.value_heads, 1),
-                random_floats(shape.size, 0.3F, 1)};
-    made.mixed[shape.channels() + shape.value_width() + shape.value_heads] = 40;  // an alpha
+                random_floats(shape.value_heads, 0.2F, -0.6F),
+                random_floats(shape.value_heads, 1),
+                random_floats(sums ? shape.value_width() : shape.size, 0.3F, 1),
+                random_floats(sums ? shape.channels() : 0, 0.3F),
+                random_floats(sums ? shape.value_heads : 0, 1)};
+    made.mixed[shape.mixed_width() - shape.value_heads] = 40;  // an alpha
     return made;
   }
   std::mt19937 random_{11};
@@ -97,6 +104,9 @@ std::vector<float> DeltaKernels::step(const k::Mapping& mapping, const k::DeltaS
                     rates = buffer(std::span<const float>(in.rates)),
                     bias = buffer(std::span<const float>(in.bias)),
                     gain = buffer(std::span<const float>(in.gain)),
+                    taps_bias = buffer(
+                        std::span<const float>(in.taps_bias.empty() ? in.bias : in.taps_bias)),
+                    skip = buffer(std::span<const float>(in.skip.empty() ? in.bias : in.skip)),
                     convolved = empty(std::uint64_t{columns} * shape.channels() * 4),
                     read_back = empty(std::uint64_t{columns} * shape.value_width() * 4);
   const std::uint32_t stride = k::input_stride(mapping, shape.value_width());
@@ -110,7 +120,7 @@ std::vector<float> DeltaKernels::step(const k::Mapping& mapping, const k::DeltaS
   push.runs = run_list.address();
   push.column_runs = of_columns.address();
   push.weights = taps.address();
-  push.bias = bias.address();
+  push.bias = in.taps_bias.empty() ? 0 : taps_bias.address();
   push.out_address = out.address();
   push.mixed_stride = shape.mixed_width();
   push.slot_floats = static_cast<std::uint32_t>(shape.state_floats());
@@ -118,12 +128,16 @@ std::vector<float> DeltaKernels::step(const k::Mapping& mapping, const k::DeltaS
   push.padded_width = k::input_padded(mapping, shape.value_width());
   push.epsilon = kEpsilon;
   // One workgroup more than there are columns and runs.
-  run(k::delta_inputs(mapping, shape), push, columns + 1, 2 * shape.key_heads + shape.value_heads);
+  const k::DeltaKernel inputs = k::delta_inputs(mapping, shape),
+                       output = k::delta_output(mapping, shape);
+  run(inputs.spec, push, columns + 1, inputs.y);
   push.weights = rates.address();
+  push.bias = bias.address();
   const k::DeltaScan scan = k::delta_scan(mapping, shape);
   run(scan.spec, push, static_cast<std::uint32_t>(runs.size()) + 1, shape.value_heads, scan.z);
   push.weights = gain.address();
-  run(k::delta_output(mapping, shape), push, columns + 1, shape.value_heads);
+  push.bias = in.skip.empty() ? 0 : skip.address();
+  run(output.spec, push, columns + 1, output.y);
   const auto laid_out = read<float>(out, std::size_t{columns} * stride);
   std::vector<float> made;
   for (std::uint32_t c = 0; c < columns; ++c) {
@@ -144,7 +158,9 @@ struct Expected {
   std::vector<double> out;
   std::vector<double> state;  // [value head][value][key]
 };
+Expected mamba_reference(const k::DeltaShape& shape, const Inputs& in);
 Expected reference(const k::DeltaShape& shape, const Inputs& in) {
+  if (shape.rule == k::StateRule::kSum) return mamba_reference(shape, in);
   const std::size_t size = shape.size, channels = shape.channels(), width = shape.mixed_width();
   const std::size_t columns = in.mixed.size() / width;
   Expected made;
@@ -198,7 +214,57 @@ Expected reference(const k::DeltaShape& shape, const Inputs& in) {
   return made;
 }
 
-const k::DeltaShape kShapes[] = {{64, 2, 6, 4, false}, {128, 1, 2, 4, false}, {48, 2, 4, 2, true}};
+// Mamba-2 as its paper has it: x, B and C are convolved; a head's state decays and learns dt * x B^T, and is read with
+// C; gates multiply before the norm of each group.
+Expected mamba_reference(const k::DeltaShape& shape, const Inputs& in) {
+  const std::size_t inner = shape.value_width(), groups = shape.key_heads, size = shape.size;
+  const std::size_t channels = shape.channels(), width = shape.mixed_width();
+  const std::size_t columns = in.mixed.size() / width, heads = shape.value_heads;
+  Expected made;
+  made.state.resize(inner * size);
+  for (std::size_t t = 0; t < columns; ++t) {
+    const float* const row = in.mixed.data() + t * width;
+    std::vector<double> all(channels);
+    for (std::size_t c = 0; c < channels; ++c) {
+      double sum = in.taps_bias[c];
+      for (std::size_t tap = 0; tap < shape.taps; ++tap) {
+        if (t + tap + 1 < shape.taps) continue;
+        sum += double{in.taps[c * shape.taps + tap]} *
+               in.mixed[(t + tap + 1 - shape.taps) * width + c];
+      }
+      all[c] = silu(sum);
+    }
+    std::vector<double> gated(inner);
+    for (std::size_t i = 0; i < inner; ++i) {
+      const std::size_t head = i / shape.value_size, group = head / (heads / groups);
+      const double* const b = all.data() + inner + group * size;
+      const double* const c = all.data() + inner + (groups + group) * size;
+      const double dt = std::log1p(std::exp(double{row[channels + inner + head]} + in.bias[head]));
+      double read = in.skip[head] * all[i];
+      for (std::size_t n = 0; n < size; ++n) {
+        double& state = made.state[i * size + n];
+        state = state * std::exp(in.rates[head] * dt) + dt * all[i] * b[n];
+        read += state * c[n];
+      }
+      gated[i] = read * silu(row[channels + i]);
+    }
+    for (std::size_t i = 0; i < inner; ++i) {
+      const std::size_t of_group = inner / groups, first = i / of_group * of_group;
+      double squares = 0;
+      for (std::size_t j = first; j < first + of_group; ++j)
+        squares += gated[j] * gated[j];
+      made.out.push_back(gated[i] * in.gain[i] /
+                         std::sqrt(squares / static_cast<double>(of_group) + kEpsilon));
+    }
+  }
+  return made;
+}
+
+const k::DeltaShape kShapes[] = {{64, 2, 6, 4, false, 64},
+                                 {128, 1, 2, 4, false, 128},
+                                 {48, 2, 4, 2, true, 48},
+                                 {128, 2, 6, 4, true, 64, k::StateRule::kSum},
+                                 {16, 1, 4, 4, true, 80, k::StateRule::kSum}};
 
 TEST_F(DeltaKernels, AreTheDoubleEvaluations) {
   for (const auto& [name, mapping] : test_mappings(device())) {
@@ -222,8 +288,12 @@ TEST_F(DeltaKernels, AreTheDoubleEvaluations) {
 // In one step; position by position; in steps of different widths beside another sequence; from a state
 // that was saved in the middle of a step.
 TEST_F(DeltaKernels, CutsOfAPromptDoNotChangeABit) {
+  std::vector<std::tuple<std::string, k::Mapping, k::DeltaShape>> cases;
   for (const auto& [name, mapping] : test_mappings(device())) {
-    const k::DeltaShape shape = kShapes[0];
+    cases.emplace_back(name, mapping, kShapes[0]);
+    cases.emplace_back(std::string(name) + " Mamba-2", mapping, kShapes[3]);
+  }
+  for (const auto& [name, mapping, shape] : cases) {
     const std::uint64_t floats = shape.state_floats();
     const Inputs in = random_inputs(shape, 23);
     Inputs other = random_inputs(shape, 23);
@@ -231,6 +301,8 @@ TEST_F(DeltaKernels, CutsOfAPromptDoNotChangeABit) {
     other.rates = in.rates;
     other.bias = in.bias;
     other.gain = in.gain;
+    other.taps_bias = in.taps_bias;
+    other.skip = in.skip;
     const gpu::Buffer states = empty(4 * floats * 4);
     const auto whole = step(mapping, shape, {{&in, 0, 23, 0, 0, 9, 3}}, states);
     const auto ends = read<float>(states, 4 * floats);

@@ -149,6 +149,40 @@ TEST_F(Architectures, Cohere) {
   expect_computes(facts, 40);
 }
 
+TEST_F(Architectures, GraniteHybrid) {
+  Facts facts{.architecture = "granitehybrid", .layers = 4, .halves = false, .score_scale = 0.2};
+  facts.mamba = {.heads = 4, .size = 24, .groups = 1, .state = 16};
+  facts.mixers = "mmam";
+  facts.turns = false;
+  facts.embedding_scale = 3;
+  facts.residual_scale = 0.4;
+  facts.logit_divisor = 4;
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.f32(prefix + "embedding_scale", 3).f32(prefix + "residual_scale", 0.4F);
+    file.f32(prefix + "logit_scale", 4).f32(prefix + "attention.scale", 0.2F);
+    file.boolean(prefix + "rope.scaling.finetuned", false);
+  };
+  expect_computes(facts, 40);
+  facts.hidden = 32;
+  facts.experts = {.count = 8, .used = 3, .width = 32, .shared_width = 64, .renormalise = true};
+  facts.add_keys = [scales = facts.add_keys](GgufBuilder& file, const std::string& prefix) {
+    scales(file, prefix);
+    file.u32(prefix + "expert_shared_feed_forward_length", 64);
+  };
+  expect_computes(facts, 20);
+}
+
+TEST_F(Architectures, NemotronH) {
+  Facts facts{.architecture = "nemotron_h", .layers = 6};
+  facts.mamba = {.heads = 6, .size = 16, .groups = 2, .state = 24};
+  facts.mixers = "mfmafm";
+  facts.one_branch = true;
+  facts.turns = false;
+  facts.function = Function::kSquaredRelu;
+  facts.gated = false;
+  expect_computes(facts, 40);
+}
+
 // Only layers with a window turn, unless there is no window at all.
 TEST_F(Architectures, Exaone4) {
   Facts facts{.architecture = "exaone4", .norms_before = false};

@@ -94,11 +94,15 @@ void Model::add_layer(std::uint32_t layer) {
     add_norm(block + "layer_output_norm", f.width);
   }
   if (f.norms_before) add_norm(block + "attn_norm", f.width);
-  if (f.norms_before && !f.parallel) add_norm(block + f.feed_forward_norm, f.width);
+  if (f.norms_before && !f.parallel && !f.one_branch)
+    add_norm(block + f.feed_forward_norm, f.width);
   if (f.norms_after) {
     add_norm(block + "post_attention_norm", f.width);
     add_norm(block + "post_ffw_norm", f.width);
   }
+  if (!f.one_branch || mixer(layer) == 'f') add_feed_forward(layer);
+  if (mixer(layer) == 'm') add_mamba(block);
+  if (mixer(layer) != 'a') return;
   if (f.fused_qkv) {
     add_matrix(block + "attn_qkv", f.width, q + 2 * kv);
     if (f.qkv_biases) add(block + "attn_qkv.bias", {q + 2 * kv}, 0, 0.5);
@@ -118,6 +122,23 @@ void Model::add_layer(std::uint32_t layer) {
     add(block + "attn_q_norm.weight", {f.norms_rows ? q : f.size}, 1, 0.3);
     add(block + "attn_k_norm.weight", {f.norms_rows ? kv : f.size}, 1, 0.3);
   }
+}
+
+void Model::add_mamba(const std::string& block) {
+  const MambaFacts& m = facts_.mamba;
+  add_matrix(block + "ssm_in", facts_.width, m.inner() + m.channels() + m.heads);
+  add(block + "ssm_conv1d.weight", {m.taps, m.channels()}, 0, 0.6);
+  add(block + "ssm_conv1d.bias", {m.channels()}, 0, 0.3);
+  add(block + "ssm_dt.bias", {m.heads}, 0, 1);
+  add(block + "ssm_a", {1, m.heads}, -0.8, 0.2);
+  add(block + "ssm_d", {1, m.heads}, 1, 0.3);
+  add(block + "ssm_norm.weight", {m.inner() / m.groups, m.groups}, 1, 0.3);
+  add_matrix(block + "ssm_out", m.inner(), facts_.width);
+}
+
+void Model::add_feed_forward(std::uint32_t layer) {
+  const Facts& f = facts_;
+  const std::string block = block_of(layer);
   const ExpertFacts& e = f.experts;
   if (e.count == 0 || layer < e.dense_layers) {
     if (f.gated && !f.fused_gate) add_matrix(block + "ffn_gate", f.width, f.hidden);
@@ -164,6 +185,25 @@ std::string Model::file() const {
     made.text(prefix + "rope.scaling.type", "yarn");
     made.f32(prefix + "rope.scaling.factor", static_cast<float>(f.yarn.factor));
     made.u32(prefix + "rope.scaling.original_context_length", f.yarn.original);
+  }
+  if (f.mamba.heads != 0) {
+    made.u32(prefix + "ssm.conv_kernel", f.mamba.taps)
+        .u32(prefix + "ssm.state_size", f.mamba.state);
+    made.u32(prefix + "ssm.group_count", f.mamba.groups)
+        .u32(prefix + "ssm.time_step_rank", f.mamba.heads)
+        .u32(prefix + "ssm.inner_size", f.mamba.inner());
+    std::vector<std::int32_t> kv_heads, widths;
+    for (const char each : f.mixers) {
+      kv_heads.push_back(each == 'a' ? static_cast<std::int32_t>(f.kv_heads) : 0);
+      widths.push_back(each == 'f' ? static_cast<std::int32_t>(f.hidden) : 0);
+    }
+    made.drop(prefix + "attention.head_count_kv");
+    made.numbers<std::int32_t>(prefix + "attention.head_count_kv", model::ValueType::kInt32,
+                               kv_heads);
+    if (f.one_branch) {
+      made.drop(prefix + "feed_forward_length");
+      made.numbers<std::int32_t>(prefix + "feed_forward_length", model::ValueType::kInt32, widths);
+    }
   }
   if (f.experts.count != 0)
     made.u32(prefix + "expert_count", f.experts.count)
@@ -293,6 +333,74 @@ Vector Model::attended(const Vector& q, const std::vector<Vector>& keys,
         out[own + i] += weights[p - first] / sum * values[p][shared + i];
     }
   }
+  return out;
+}
+
+// Changes the state, [head][entry][entry of B], at a position, and returns what is read of it, before the norm. `rows`
+// are what ssm_in makes of all positions.
+Vector Model::mamba_read(const std::string& block, const std::vector<Vector>& rows,
+                         std::size_t position, Vector& state) const {
+  const MambaFacts& m = facts_.mamba;
+  const auto floats = [&](const char* name, std::size_t i) {
+    return static_cast<double>(tensors_.at(block + name).values[i]);
+  };
+  const std::size_t inner = m.inner();
+  Vector convolved(m.channels());
+  for (std::size_t c = 0; c < convolved.size(); ++c) {
+    double sum = floats("ssm_conv1d.bias", c);
+    for (std::size_t back = 0; back < m.taps && back <= position; ++back)
+      sum += floats("ssm_conv1d.weight", c * m.taps + m.taps - 1 - back) *
+             rows[position - back][inner + c];
+    convolved[c] = activated(Function::kSilu, sum);
+  }
+  Vector read(inner);
+  for (std::size_t i = 0; i < inner; ++i) {
+    const std::size_t head = i / m.size, group = head / (m.heads / m.groups);
+    const double* const b = convolved.data() + inner + group * m.state;
+    const double* const c = convolved.data() + inner + (m.groups + group) * m.state;
+    const double dt = std::log1p(
+        std::exp(rows[position][inner + m.channels() + head] + floats("ssm_dt.bias", head)));
+    read[i] = floats("ssm_d", head) * convolved[i];
+    for (std::size_t n = 0; n < m.state; ++n) {
+      double& entry = state[i * m.state + n];
+      entry = entry * std::exp(dt * floats("ssm_a", head)) + dt * convolved[i] * b[n];
+      read[i] += entry * c[n];
+    }
+    read[i] *= activated(Function::kSilu, rows[position][i]);
+  }
+  return read;
+}
+
+std::vector<Vector> Model::mamba(std::uint32_t layer, const std::vector<Vector>& in) const {
+  const MambaFacts& m = facts_.mamba;
+  const std::string block = block_of(layer);
+  std::vector<Vector> rows, out;
+  for (const Vector& each : in)
+    rows.push_back(product(block + "ssm_in", each));
+  Vector state(std::size_t{m.inner()} * m.state);
+  for (std::size_t position = 0; position < in.size(); ++position) {
+    Vector read = mamba_read(block, rows, position, state);
+    const std::size_t of_group = m.inner() / m.groups;
+    for (std::size_t first = 0; first < read.size(); first += of_group) {
+      double squares = 0;
+      for (std::size_t i = first; i < first + of_group; ++i)
+        squares += read[i] * read[i];
+      for (std::size_t i = first; i < first + of_group; ++i)
+        read[i] *= static_cast<double>(tensors_.at(block + "ssm_norm.weight").values[i]) /
+                   std::sqrt(squares / static_cast<double>(of_group) + kEpsilon);
+    }
+    out.push_back(product(block + "ssm_out", read));
+  }
+  return out;
+}
+
+// What a layer's first branch adds to each position.
+std::vector<Vector> Model::mixed(std::uint32_t layer, const std::vector<Vector>& in) {
+  if (mixer(layer) == 'a') return attention(layer, in);
+  if (mixer(layer) == 'm') return mamba(layer, in);
+  std::vector<Vector> out;
+  for (const Vector& each : in)
+    out.push_back(feed_forward(layer, each));
   return out;
 }
 
@@ -473,10 +581,11 @@ Vector Model::logits(std::span<const std::uint32_t> tokens) {
     for (Vector& each : in) {
       if (f.norms_before) each = norm(block + "attn_norm", each);
     }
-    std::vector<Vector> branches = attention(layer, in);
+    std::vector<Vector> branches = mixed(layer, in);
     for (std::size_t p = 0; p < stream.size(); ++p) {
       if (f.norms_after) branches[p] = norm(block + "post_attention_norm", branches[p]);
       add_to(stream[p], branches[p], f.residual_scale);
+      if (f.one_branch) continue;
       Vector normed = in[p];
       if (!f.parallel)
         normed = f.norms_before ? norm(block + f.feed_forward_norm, stream[p]) : stream[p];

@@ -39,6 +39,15 @@ struct YarnFacts {
   double attention = 1;        // another factor of cosines and sines
 };
 
+// Mamba-2; heads 0: no layer has it.
+struct MambaFacts {
+  std::uint32_t heads = 0, size = 0;    // entries of a head
+  std::uint32_t groups = 1, state = 0;  // heads of a group share B and C, of so many entries
+  std::uint32_t taps = 4;
+  std::uint32_t inner() const { return heads * size; }
+  std::uint32_t channels() const { return inner() + 2 * groups * state; }
+};
+
 enum class Function { kSilu, kGelu, kSquaredRelu };
 
 // What distinguishes architectures. Lengths are in entries.
@@ -71,6 +80,10 @@ struct Facts {
   bool norms_turned = false;       // heads are normed behind their rotation
   bool plain_layer_norms = false;  // without biases
   bool parallel = false;           // the feed-forward reads the norm that attention reads
+  MambaFacts mamba = {};
+  // Each layer's mixer: 'a' attention, 'm' Mamba-2, 'f' none, but a feed-forward. Empty: all attend.
+  std::string mixers = {};
+  bool one_branch = false;  // layers have no feed-forward beside their mixer
   const char* feed_forward_norm = "ffn_norm";
   Function function = Function::kSilu;  // of the feed-forward
   bool gated = true, fused_gate = false;
@@ -121,6 +134,15 @@ class Model {
   Vector norm(const std::string& name, const Vector& in) const;
   void norm_part(const std::string& name, Vector& of, std::size_t first, std::size_t count) const;
   void turn(Vector& heads, std::size_t count, std::uint32_t position, bool windowed) const;
+  char mixer(std::uint32_t layer) const {
+    return facts_.mixers.empty() ? 'a' : facts_.mixers[layer];
+  }
+  void add_mamba(const std::string& block);
+  void add_feed_forward(std::uint32_t layer);
+  std::vector<Vector> mamba(std::uint32_t layer, const std::vector<Vector>& in) const;
+  Vector mamba_read(const std::string& block, const std::vector<Vector>& rows, std::size_t position,
+                    Vector& state) const;
+  std::vector<Vector> mixed(std::uint32_t layer, const std::vector<Vector>& in);
   std::vector<Vector> attention(std::uint32_t layer, const std::vector<Vector>& in) const;
   Vector attended(const Vector& q, const std::vector<Vector>& keys,
                   const std::vector<Vector>& values, std::uint32_t layer,

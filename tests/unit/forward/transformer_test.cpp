@@ -272,7 +272,8 @@ TEST(Sizes, AStepHasAsManySequencesAsTheDeviceAndTheModelAllow) {
   EXPECT_EQ(batch({.memory_bytes = 80 * kMebibyte}, 300), 300U) << "as it was asked for";
   // A sequence carries a little more than 40 MiB from position to position; all sequences carry 4
   // GiB at most.
-  const model::DeltaHeads heads{.keys = 16, .values = 16, .size = 128, .taps = 4};
+  const model::DeltaHeads heads{
+      .keys = 16, .values = 16, .size = 128, .taps = 4, .value_size = 128};
   graph->states.resize(40, model::StateStore{heads});
   EXPECT_LE(batch({}), 102U);
   EXPECT_GE(batch({}), 90U);

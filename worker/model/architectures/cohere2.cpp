@@ -9,13 +9,6 @@ namespace {
 // The last of so many layers sees all positions.
 constexpr std::uint32_t kCohere2Period = 4;
 
-// Files have the factor of the logits.
-float logit_divisor(GraphBuilder& model) {
-  const double scale = model.number("logit_scale", 0);
-  if (!(scale >= 0 && scale < 1e6)) model.corrupt("logit_scale is not a positive number");
-  return scale > 0 ? static_cast<float>(1 / scale) : 1;
-}
-
 }  // namespace
 
 void describe_cohere2(GraphBuilder& model) {
@@ -46,7 +39,7 @@ void describe_cohere2(GraphBuilder& model) {
     layer.gated_product("ffn_gate", "ffn_up", normed, hidden, Gate::kSilu);
     layer.product_added(layer.rows("ffn_down", model.feed_forward(), width), hidden, kStream);
   }
-  model.plain_centred_output(epsilon, logit_divisor(model));
+  model.plain_centred_output(epsilon, static_cast<float>(1 / model.positive("logit_scale", 1)));
 }
 
 BULKHEAD_ARCHITECTURE(cohere2, "cohere2", describe_cohere2);

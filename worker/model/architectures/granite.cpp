@@ -9,17 +9,10 @@
 namespace bulkhead::model {
 namespace {
 
-double positive(GraphBuilder& model, const char* key, double fallback) {
-  const double value = model.number(key, fallback);
-  if (!(value > 0 && value < 1e6))
-    model.corrupt("metadata key " + std::string(key) + " is not a positive number");
-  return value;
-}
-
 void describe_granite(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
-  const double residual = positive(model, "residual_scale", 1);
+  const double residual = model.positive("residual_scale", 1);
   const auto epsilon =
       static_cast<float>(static_cast<double>(model.rms_epsilon()) / (residual * residual));
   // Files of models without rotary positions say that these are not fine-tuned.
@@ -32,7 +25,7 @@ void describe_granite(GraphBuilder& model) {
   const ActivationIndex attended = model.input("attention result", heads.query_width());
   const ActivationIndex hidden = model.input("hidden", model.feed_forward());
 
-  model.embed(static_cast<float>(positive(model, "embedding_scale", 1) / residual));
+  model.embed(static_cast<float>(model.positive("embedding_scale", 1) / residual));
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
     LayerBuilder layer = model.layer(i);
     layer.norm(kStream, "attn_norm", normed, epsilon);
@@ -50,7 +43,7 @@ void describe_granite(GraphBuilder& model) {
     layer.gated_product("ffn_gate", "ffn_up", normed, hidden, Gate::kSilu);
     layer.product_added(layer.rows("ffn_down", model.feed_forward(), width), hidden, kStream);
   }
-  model.output(epsilon, static_cast<float>(positive(model, "logit_scale", 1)));
+  model.output(epsilon, static_cast<float>(model.positive("logit_scale", 1)));
 }
 
 }  // namespace
