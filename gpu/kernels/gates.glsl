@@ -5,7 +5,7 @@
 // 2 = sigmoid(2u); here 2u = sqrt(8 / pi) * (gate + 0.044715 * gate^3).
 //
 // kClamped (OpenAI 2025, arXiv 2508.10925): both are limited to 7, the gate only from above; the sigmoid is of 1.702
-// times the gate; and 1 is added to the up. kSigmoid: only the gate's sigmoid.
+// times the gate; and 1 is added to the up. kSigmoid: only the gate's sigmoid. kSquaredRelu: max(gate, 0)^2.
 float gated(uint function, float gate, float up) {
   if (function == kClamped) {
     gate = min(gate, 7.0);
@@ -20,6 +20,10 @@ float gated(uint function, float gate, float up) {
   }
   precise float sigmoid = 1.0 / (1.0 + exp(-turn));
   precise float activated = function == kSigmoid ? sigmoid : gate * sigmoid;
+  if (function == kSquaredRelu) {
+    float positive = max(gate, 0.0);
+    activated = positive * positive;
+  }
   precise float result = activated * up;
   return result;
 }

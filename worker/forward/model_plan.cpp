@@ -417,6 +417,14 @@ class Planner {
 
   Status add_experts_gated(const model::Experts& experts, ActivationIndex routes,
                            ActivationIndex hidden, MatrixIndex summed) {
+    if (experts.gate.empty()) {
+      const ActivationIndex up = between("experts' up", hidden);
+      BULKHEAD_TRY(ProductStep ups,
+                   expert_product(experts, {&experts.up}, experts.in, up, experts.up_bias));
+      plan_.steps.emplace_back(ExpertProductsStep{experts.router, routes, {ups}, summed});
+      plan_.steps.emplace_back(GateStep{up, kAbsent, hidden, 0, gate_of(experts.function)});
+      return {};
+    }
     if (type_of(experts.gate.front()) == type_of(experts.up.front())) {
       BULKHEAD_TRY(ProductStep both,
                    expert_product(experts, {&experts.gate, &experts.up}, experts.in, hidden,

@@ -60,6 +60,8 @@ k::Gate gate_of(model::Gate function) {
       return k::Gate::kClamped;
     case model::Gate::kSigmoid:
       return k::Gate::kSigmoid;
+    case model::Gate::kSquaredRelu:
+      return k::Gate::kSquaredRelu;
   }
   return k::Gate::kSilu;
 }

@@ -233,8 +233,8 @@ struct Attend {
 };
 
 // kGelu: the tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415). kClamped: gpt-oss's SwiGLU
-// (gpu/kernels/gates.glsl). kSigmoid: only the gate's sigmoid.
-enum class Gate { kSilu, kGelu, kClamped, kSigmoid };
+// (gpu/kernels/gates.glsl). kSigmoid: only the gate's sigmoid. kSquaredRelu: max(gate, 0)^2.
+enum class Gate { kSilu, kGelu, kClamped, kSigmoid, kSquaredRelu };
 
 // out = gate(gate_matrix * in) * (up_matrix * in). Without an up: gate(gate_matrix * in + bias), which `factors`, if
 // given, multiplies: as many entries of that activation from `first_factor` on.
@@ -299,12 +299,12 @@ struct Router {
 
 // out = out + sum of weight * (down * (function(gate * in) * (up * in))) over the column's experts, in the order of
 // their logits, then the shared expert's result times its weight. If `out` is not the residual stream, it is
-// overwritten.
+// overwritten. Without gates: down * function(up * in).
 struct Experts {
   Router router;
   ActivationIndex in = kAbsent, out = kStream;
   std::uint32_t width = 0;  // of an expert's gated product
-  // One part with a slice for each expert, or one part for each expert.
+  // One part with a slice for each expert, or one part for each expert. `gate` may be empty.
   std::vector<MatrixPart> gate, up, down;
   VectorIndex gate_bias = kAbsent, up_bias = kAbsent, down_bias = kAbsent;  // [expert][row]
   Gate function = Gate::kSilu;

@@ -323,6 +323,9 @@ class LayerBuilder {
   // the gain of the norm whose result is `in`.
   Experts experts(Router router, const std::string& norm, float epsilon, ActivationIndex in,
                   std::uint32_t width);
+  // The same without gates: the function is applied to the ups. ffn_{up,down}_exps.
+  Experts ungated_experts(Router router, const std::string& norm, float epsilon, ActivationIndex in,
+                          std::uint32_t width, Gate function);
   // Sets the tensors of the experts' gates and ups: ffn_gate_up_exps, which holds both, or one tensor each.
   void add_gates_and_ups(Experts& experts, std::uint64_t embedding);
   // Adds experts as experts() does, with the shared expert of `shape` before them.
@@ -340,6 +343,9 @@ class LayerBuilder {
 
  private:
   void share(Experts& experts, const FeedForwards& shape);
+  Experts experts_without_products(Router router, const std::string& norm, float epsilon,
+                                   ActivationIndex in, std::uint32_t width);
+  void add_choice_bias(Router& router);
   std::vector<MatrixPart> delta_rows(const DeltaHeads& heads, std::uint64_t width);
   std::vector<MatrixPart> expert_rows(const std::string& name, std::uint64_t width,
                                       std::uint64_t rows, std::uint32_t experts);

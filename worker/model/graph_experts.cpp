@@ -114,8 +114,9 @@ void LayerBuilder::add_gates_and_ups(Experts& experts, std::uint64_t embedding) 
   experts.up = expert_rows("ffn_up", embedding, width, count);
 }
 
-Experts LayerBuilder::experts(Router router, const std::string& norm, float epsilon,
-                              ActivationIndex in, std::uint32_t width) {
+Experts LayerBuilder::experts_without_products(Router router, const std::string& norm,
+                                               float epsilon, ActivationIndex in,
+                                               std::uint32_t width) {
   const std::uint32_t embedding = model_.embedding();
   Experts made;
   made.in = in;
@@ -125,9 +126,30 @@ Experts LayerBuilder::experts(Router router, const std::string& norm, float epsi
       VectorRow{{{model_.float_rows(name("ffn_gate_inp.weight"), embedding, router.experts)}}});
   made.router.gain = vector(norm, embedding);
   made.router.epsilon = epsilon;
-  add_gates_and_ups(made, embedding);
-  made.down = expert_rows("ffn_down", width, embedding, router.experts);
   return made;
+}
+
+Experts LayerBuilder::experts(Router router, const std::string& norm, float epsilon,
+                              ActivationIndex in, std::uint32_t width) {
+  Experts made = experts_without_products(router, norm, epsilon, in, width);
+  add_gates_and_ups(made, model_.embedding());
+  made.down = expert_rows("ffn_down", width, model_.embedding(), router.experts);
+  return made;
+}
+
+Experts LayerBuilder::ungated_experts(Router router, const std::string& norm, float epsilon,
+                                      ActivationIndex in, std::uint32_t width, Gate function) {
+  Experts made = experts_without_products(router, norm, epsilon, in, width);
+  made.function = function;
+  made.up = expert_rows("ffn_up", model_.embedding(), width, router.experts);
+  made.down = expert_rows("ffn_down", width, model_.embedding(), router.experts);
+  add_choice_bias(made.router);
+  return made;
+}
+
+void LayerBuilder::add_choice_bias(Router& router) {
+  const TensorIndex bias = model_.optional_tensor(name("exp_probs_b.bias"), router.experts);
+  if (bias != kAbsent) router.choice_bias = model_.add(VectorRow{{{bias}}});
 }
 
 FeedForwards GraphBuilder::feed_forwards(bool sigmoid) {
@@ -167,8 +189,7 @@ void LayerBuilder::feed_forward(const FeedForwards& shape, const std::string& no
     return;
   }
   Experts made = experts_beside_shared(shape, norm, epsilon, in);
-  const TensorIndex bias = model_.optional_tensor(name("exp_probs_b.bias"), made.router.experts);
-  if (bias != kAbsent) made.router.choice_bias = model_.add(VectorRow{{{bias}}});
+  add_choice_bias(made.router);
   append(made);
 }
 

@@ -4,4 +4,5 @@ VALUE(kSilu, kSilu, 0)
 VALUE(kGelu, kGelu, 1)        // in its tanh form
 VALUE(kClamped, kClamped, 2)  // like SiLU, with gate and up kept within bounds, which changes the up, too
 VALUE(kSigmoid, kSigmoid, 3)  // only the sigmoid
+VALUE(kSquaredRelu, kSquaredRelu, 4)  // max(gate, 0)^2
 VALUES_END

@@ -183,6 +183,33 @@ TEST_F(Architectures, NemotronH) {
   expect_computes(facts, 40);
 }
 
+// Experts have no gates, either.
+TEST_F(Architectures, NemotronHMoe) {
+  Facts facts{.architecture = "nemotron_h_moe", .layers = 4};
+  facts.mamba = {.heads = 4, .size = 16, .groups = 2, .state = 16};
+  facts.mixers = "mfaf";
+  facts.one_branch = true;
+  facts.turns = false;
+  facts.function = Function::kSquaredRelu;
+  facts.gated = false;
+  facts.hidden = 32;
+  facts.experts = {.count = 8,
+                   .used = 3,
+                   .width = 32,
+                   .shared_width = 64,
+                   .sigmoid = true,
+                   .biased = true,
+                   .renormalise = true,
+                   .scale = 2.5};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "expert_feed_forward_length", 32);
+    file.u32(prefix + "expert_shared_feed_forward_length", 64);
+    file.u32(prefix + "expert_shared_count", 1).u32(prefix + "expert_group_count", 1);
+    file.boolean(prefix + "expert_weights_norm", true).f32(prefix + "expert_weights_scale", 2.5F);
+  };
+  expect_computes(facts, 20);
+}
+
 // Only layers with a window turn, unless there is no window at all.
 TEST_F(Architectures, Exaone4) {
   Facts facts{.architecture = "exaone4", .norms_before = false};

@@ -33,6 +33,8 @@ double gated(gpu::kernels::Gate function, double gate, double up) {
     }
     case gpu::kernels::Gate::kSigmoid:
       return up / (1 + std::exp(-gate));
+    case gpu::kernels::Gate::kSquaredRelu:
+      return std::max(gate, 0.0) * std::max(gate, 0.0) * up;
   }
   return 0;
 }

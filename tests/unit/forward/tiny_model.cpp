@@ -154,12 +154,12 @@ void Model::add_feed_forward(std::uint32_t layer) {
   if (e.fused) {
     add_matrix(block + "ffn_gate_up_exps", f.width, 2 * e.width, e.count);
   } else {
-    add_matrix(block + "ffn_gate_exps", f.width, e.width, e.count);
+    if (f.gated) add_matrix(block + "ffn_gate_exps", f.width, e.width, e.count);
     add_matrix(block + "ffn_up_exps", f.width, e.width, e.count);
   }
   add_matrix(block + "ffn_down_exps", e.width, f.width, e.count);
   if (e.shared_width == 0) return;
-  add_matrix(block + "ffn_gate_shexp", f.width, e.shared_width);
+  if (f.gated) add_matrix(block + "ffn_gate_shexp", f.width, e.shared_width);
   add_matrix(block + "ffn_up_shexp", f.width, e.shared_width);
   add_matrix(block + "ffn_down_shexp", e.shared_width, f.width);
   if (e.gated_share) add(block + "ffn_gate_inp_shexp.weight", {f.width}, 0, 0.3);

@@ -1,7 +1,8 @@
 // Nemotron-H and Nemotron Nano 2 (NVIDIA 2025, arXiv 2504.03624 and 2508.14444): a layer is Mamba-2 (Dao and Gu 2024,
 // arXiv 2405.21060), attention without rotary positions, or a feed-forward without a gate, whose function is the
-// squared ReLU.
-#include "worker/model/graph_builder.hpp"
+// squared ReLU. In Nemotron 3 Nano (nemotron_h_moe.cpp) these are experts, beside one that every token takes; a router
+// chooses by sigmoids plus biases.
+#include "worker/model/architectures/shared.hpp"
 
 namespace bulkhead::model {
 namespace {
@@ -18,6 +19,52 @@ std::uint32_t read_feed_forwards(GraphBuilder& model, std::vector<bool>& has) {
   return inner;
 }
 
+// Feed-forwards without gates: dense ones, or experts.
+struct UngatedFeedForwards {
+  std::uint32_t inner = 0;  // the width of a dense one, or of the shared expert
+  std::optional<Router> router;
+  std::uint32_t expert_width = 0;
+  ActivationIndex up = kAbsent, hidden = kAbsent;  // of a dense one, or of the shared expert
+  ActivationIndex shared = kAbsent;                // the shared expert's result
+};
+
+UngatedFeedForwards ungated_feed_forwards(GraphBuilder& model, std::uint32_t inner) {
+  UngatedFeedForwards made;
+  made.inner = inner;
+  made.router = model.scored_router(true);
+  if (made.router) {
+    made.expert_width = model.count("expert_feed_forward_length", kMaxWidth, inner);
+    made.inner = model.count("expert_shared_feed_forward_length", kMaxWidth, made.expert_width);
+    made.shared = model.floats("shared expert's result", model.embedding());
+    if (model.has_key("moe_latent_size"))
+      model.refuse("has experts that read a latent vector (nemotron_h_moe.moe_latent_size)");
+  }
+  made.up = model.floats("up", made.inner);
+  made.hidden = model.input("hidden", made.inner);
+  return made;
+}
+
+void feed(LayerBuilder& layer, const UngatedFeedForwards& shape, std::uint32_t width, float epsilon,
+          ActivationIndex normed) {
+  if (!shape.router) {
+    layer.product({layer.rows("ffn_up", width, shape.inner)}, normed, shape.up,
+                  layer.optional_bias("ffn_up", shape.inner));
+    layer.append(SquaredRelu{shape.up, shape.hidden});
+    layer.product_added(layer.rows("ffn_down", shape.inner, width), shape.hidden, kStream,
+                        layer.optional_bias("ffn_down", width));
+    return;
+  }
+  layer.product({layer.rows("ffn_up_shexp", width, shape.inner)}, normed, shape.up);
+  layer.append(SquaredRelu{shape.up, shape.hidden});
+  layer.product({layer.rows("ffn_down_shexp", shape.inner, width)}, shape.hidden, shape.shared);
+  Experts experts = layer.ungated_experts(*shape.router, "attn_norm", epsilon, normed,
+                                          shape.expert_width, Gate::kSquaredRelu);
+  experts.shared = shape.shared;
+  layer.append(experts);
+}
+
+}  // namespace
+
 void describe_nemotron_h(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   std::vector<bool> attends, feeds;
@@ -25,15 +72,14 @@ void describe_nemotron_h(GraphBuilder& model) {
   const DeltaHeads mamba = model.mamba_heads();
   const float epsilon = model.rms_epsilon();
   const double score_scale = model.number("attention.scale", 0);  // 0: as usual
-  const std::uint32_t inner = read_feed_forwards(model, feeds);
+  const UngatedFeedForwards feed_forwards =
+      ungated_feed_forwards(model, read_feed_forwards(model, feeds));
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
   const ActivationIndex mixed =
       model.floats("Mamba's x, B, C, gates", LayerBuilder::delta_mixed_width(mamba));
   const ActivationIndex read = model.input("Mamba's result", mamba.value_width());
-  const ActivationIndex up = model.floats("up", inner);
-  const ActivationIndex hidden = model.input("hidden", inner);
 
   model.embed();
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
@@ -47,11 +93,7 @@ void describe_nemotron_h(GraphBuilder& model) {
       layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream,
                           layer.optional_bias("attn_output", width));
     } else if (feeds[i]) {
-      layer.product({layer.rows("ffn_up", width, inner)}, normed, up,
-                    layer.optional_bias("ffn_up", inner));
-      layer.append(SquaredRelu{up, hidden});
-      layer.product_added(layer.rows("ffn_down", inner, width), hidden, kStream,
-                          layer.optional_bias("ffn_down", width));
+      feed(layer, feed_forwards, width, epsilon, normed);
     } else {
       layer.mamba(mamba, epsilon, normed, mixed, read);
       layer.product_added(layer.rows("ssm_out", mamba.value_width(), width), read, kStream);
@@ -59,8 +101,6 @@ void describe_nemotron_h(GraphBuilder& model) {
   }
   model.output(epsilon);
 }
-
-}  // namespace
 
 BULKHEAD_ARCHITECTURE(nemotron_h, "nemotron_h", describe_nemotron_h);
 

@@ -6,6 +6,7 @@
 namespace bulkhead::model {
 
 void describe_llama(GraphBuilder& model);
+void describe_nemotron_h(GraphBuilder& model);
 void describe_qwen2(GraphBuilder& model);
 void describe_qwen3(GraphBuilder& model);
 void describe_qwen3moe(GraphBuilder& model);
