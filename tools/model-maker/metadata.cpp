@@ -136,8 +136,19 @@ void add_delta_keys(const Shape& shape, Metadata& metadata) {
   metadata.add_uint(prefix + ".ssm.state_size", shape.delta_size);
   metadata.add_uint(prefix + ".ssm.group_count", shape.delta_keys);
   metadata.add_uint(prefix + ".ssm.time_step_rank", shape.delta_values);
-  metadata.add_uint(prefix + ".ssm.inner_size", shape.delta_values * shape.delta_size);
-  metadata.add_uint(prefix + ".full_attention_interval", 4);
+  const std::uint32_t size = shape.kinds.empty() ? shape.delta_size : shape.mamba_size;
+  metadata.add_uint(prefix + ".ssm.inner_size", shape.delta_values * size);
+  if (shape.kinds.empty()) metadata.add_uint(prefix + ".full_attention_interval", 4);
+}
+
+void add_kinds_keys(const Shape& shape, Metadata& metadata) {
+  std::vector<std::int32_t> kv_heads, widths;
+  for (const char kind : shape.kinds) {
+    kv_heads.push_back(kind == '*' ? static_cast<std::int32_t>(shape.kv_heads) : 0);
+    widths.push_back(kind == 'E' ? static_cast<std::int32_t>(shape.feed_forward) : 0);
+  }
+  metadata.add_ints(shape.architecture + ".attention.head_count_kv", kv_heads);
+  metadata.add_ints(shape.architecture + ".feed_forward_length", widths);
 }
 
 void add_two_kinds_keys(const Shape& shape, Metadata& metadata) {
@@ -193,9 +204,11 @@ void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metad
   metadata.add_uint(prefix + ".block_count", shape.layers);
   metadata.add_uint(prefix + ".context_length", shape.context);
   metadata.add_uint(prefix + ".embedding_length", shape.embedding);
-  metadata.add_uint(prefix + ".feed_forward_length", shape.feed_forward);
+  if (shape.kinds.empty()) metadata.add_uint(prefix + ".feed_forward_length", shape.feed_forward);
   metadata.add_uint(prefix + ".attention.head_count", shape.heads);
-  if (shape.full_interval != 0) {
+  if (!shape.kinds.empty()) {
+    add_kinds_keys(shape, metadata);
+  } else if (shape.full_interval != 0) {
     add_two_kinds_keys(shape, metadata);
   } else {
     metadata.add_uint(prefix + ".attention.head_count_kv", shape.kv_heads);

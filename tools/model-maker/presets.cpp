@@ -1,4 +1,7 @@
 // The shapes of published models, from their configurations, and small shapes for tests.
+#include <string>
+#include <utility>
+
 #include "tools/model-maker/shape.hpp"
 
 namespace bulkhead::model_maker {
@@ -103,6 +106,30 @@ Shape tiny_delta() {
                           1e-6F, false, false, false, 8, 2, 96},
                          2, 4, 64);
 }
+// Gives the shape experts without gates that sigmoids choose, and layers of these kinds.
+Shape with_mamba(Shape shape, std::string kinds, std::uint32_t groups, std::uint32_t heads,
+                 std::uint32_t state, std::uint32_t size) {
+  shape.kinds = std::move(kinds);
+  shape.delta_keys = groups;
+  shape.delta_values = heads;
+  shape.delta_size = state;
+  shape.mamba_size = size;
+  shape.shared_experts = 1;
+  shape.shared_width = 2 * shape.expert_width;
+  shape.sigmoid = shape.renormalised = true;
+  shape.expert_scale = 2.5F;
+  return shape;
+}
+Shape nemotron_3_nano() {
+  return with_mamba({"nemotron-3-nano-30b-a3b", "nemotron_h_moe", 52, 2688, 1856, 32, 2, 128,
+                     131072, 262144, 10000.0F, 1e-5F, false, false, false, 128, 6, 1856},
+                    "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", 8, 64, 128, 64);
+}
+Shape tiny_mamba() {
+  return with_mamba({"tiny-mamba", "nemotron_h_moe", 5, 256, 96, 4, 2, 64, 512, 1024, 10000.0F,
+                     1e-5F, false, false, false, 8, 2, 96},
+                    "ME*ME", 2, 4, 64, 32);
+}
 Shape tiny_latent() {
   const Shape shape{"tiny-latent", "deepseek2", 2,     256,   512,   4,     1, 96, 512,
                     1024,          1000000.0F,  1e-5F, false, false, false, 8, 2,  96};
@@ -175,6 +202,7 @@ const std::vector<Shape>& presets() {
       glm_4_7_flash(),
       qwen3_5_27b(),
       qwen3_5_35b_a3b(),
+      nemotron_3_nano(),
       {"starcoder2-3b", "starcoder2", 30, 3072, 12288, 24, 2, 128, 49152, 16384, 999999.44F, 1e-5F,
        true, false, true},
       with_half_turning({"nemotron-mini-4b", "nemotron", 32, 3072, 9216, 24, 8, 128, 256000, 4096,
@@ -194,6 +222,7 @@ const std::vector<Shape>& presets() {
       tiny_latent(),
       tiny_glm(),
       tiny_delta(),
+      tiny_mamba(),
       tiny_two_kinds(),
       with_pooling({"all-minilm-l6", "bert", 6, 384, 1536, 12, 12, 32, 30522, 512, 10000.0F, 1e-12F,
                     true, false, true},

@@ -114,13 +114,15 @@ double gain_of(const std::string& name, const Shape& shape) {
 PlannedTensor planned(const model::TensorRow& row, const Shape& shape, const std::string& file_type,
                       TensorType base) {
   PlannedTensor made{row.name, TensorType::kF32, {row.width}};
-  if (row.rows == 1 && row.slices == 1) {
+  if (row.plain || (row.rows == 1 && row.slices == 1)) {
     const bool multiplies =
         row.name.find("norm") != std::string::npos || row.name.find("scale") != std::string::npos;
     made.fill = multiplies                      ? Fill::kNorm
                 : row.name.starts_with("rope_") ? Fill::kRopeFactors
                 : row.name.ends_with(".ssm_a")  ? Fill::kRates
                                                 : Fill::kWeights;
+  }
+  if (row.rows == 1 && row.slices == 1) {
     made.deviation = 0.05;
     return made;
   }
@@ -215,6 +217,8 @@ Status check(const Shape& shape) {
   if (shape.delta_values != 0 && (shape.delta_keys == 0 || shape.delta_size == 0 ||
                                   shape.delta_values % shape.delta_keys != 0))
     return wrong("delta nets' heads of values must be a multiple of those of keys");
+  if (!shape.kinds.empty() && (shape.kinds.size() != shape.layers || shape.mamba_size == 0))
+    return wrong("each layer needs a kind, and Mamba-2 the size of its heads");
   if (shape.full_interval != 0 &&
       (shape.window == 0 || shape.full_kv_heads == 0 || shape.heads % shape.full_kv_heads != 0 ||
        shape.window_head_size == 0 || shape.window_head_size % 2 != 0))

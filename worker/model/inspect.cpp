@@ -88,6 +88,13 @@ Result<bool> describe_architecture(std::string& out, const GgufFile& file,
                            std::to_string(latent) + " and " +
                            std::to_string(rotate->heads.size - latent) + " entries that turn");
   }
+  if (const auto* const net = first_operation<DeltaNet>(*graph)) {
+    const DeltaHeads& heads = net->heads;
+    line("states:", std::to_string(graph->states.size()) + " layers are " +
+                        (heads.rule == StateRule::kSum ? "Mamba-2" : "gated delta nets") +
+                        ", with " + std::to_string(heads.values) + " heads of " +
+                        std::to_string(heads.size) + " x " + std::to_string(heads.value_size));
+  }
   line("vocabulary:",
        std::to_string(graph->vocabulary) + " tokens" +
            (graph->tied_output() && !is_encoder(*graph) ? ", output tied to the embeddings" : ""));
