@@ -1,6 +1,7 @@
 #include "gpu/command_ring.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <map>
 #include <unordered_map>
@@ -213,40 +214,26 @@ class RecordedRing final : public RingBase {
       drop(recordings_.begin()->first);
   }
 
-  Result<Ticket> submit_together(std::span<const RecordingId> ids, std::span<const After> after,
-                                 std::uint32_t variant) override {
-    commands_.clear();
-    for (const RecordingId id : ids) {
-      const auto found = recordings_.find(id);
-      if (found == recordings_.end() || variant >= found->second.variants.size())
-        return unknown_recording(id);
-      const Variant& chosen = found->second.variants[variant];
-      if (!stamps_.may_run(chosen.commands)) BULKHEAD_RETURN_IF_ERROR(wait(chosen.last_ticket));
-      commands_.push_back(chosen.commands);
+  Status submit_batches(std::span<Batch> batches) override {
+    for (std::vector<VkCommandBuffer>& commands : commands_)
+      commands.clear();
+    std::array<Submission, kMostBatches> submissions;
+    for (std::size_t i = 0; i < batches.size(); ++i) {
+      BULKHEAD_RETURN_IF_ERROR(gather(batches[i], commands_[i]));
+      submissions[i].commands = commands_[i];
+      submissions[i].after = batches[i].after;
+      submissions[i].signal = timeline_.handle();
+      submissions[i].value = submitted_ + 1 + i;
     }
-    Submission submission;
-    submission.commands = commands_;
-    submission.after = after;
-    submission.signal = timeline_.handle();
-    submission.value = submitted_ + 1;
     {
       const Timed timed(*this, &CommandRingStats::submit_nanoseconds);
-      BULKHEAD_RETURN_IF_ERROR(
-          submit_commands(device_.compute_queue(), submission, "submitting GPU work"));
+      BULKHEAD_RETURN_IF_ERROR(submit_commands(device_.compute_queue(),
+                                               std::span(submissions).first(batches.size()),
+                                               "submitting GPU work"));
     }
-    ++submitted_;
-    count(&CommandRingStats::submissions);
-    bool replay = true;
-    for (const RecordingId id : ids) {
-      Recording& recording = recordings_.find(id)->second;
-      Variant& chosen = recording.variants[variant];
-      stamps_.submitted(chosen.commands, submitted_);
-      replay = replay && chosen.last_ticket != 0;
-      chosen.last_ticket = submitted_;
-      recording.last_use = submitted_;
-    }
-    if (replay) count(&CommandRingStats::replays);
-    return submitted_;
+    for (Batch& batch : batches)
+      note(batch);
+    return {};
   }
 
   Result<std::vector<KernelTime>> profile(RecordingId id, std::uint32_t variant) override {
@@ -273,6 +260,35 @@ class RecordedRing final : public RingBase {
     VkCommandBuffer commands;
     Ticket last_ticket;
   };
+
+  // Appends the command buffers of a batch's recordings.
+  Status gather(const Batch& batch, std::vector<VkCommandBuffer>& commands) {
+    for (const RecordingId id : batch.ids) {
+      const auto found = recordings_.find(id);
+      if (found == recordings_.end() || batch.variant >= found->second.variants.size())
+        return unknown_recording(id);
+      const Variant& chosen = found->second.variants[batch.variant];
+      if (!stamps_.may_run(chosen.commands)) BULKHEAD_RETURN_IF_ERROR(wait(chosen.last_ticket));
+      commands.push_back(chosen.commands);
+    }
+    return {};
+  }
+
+  // Counts a batch that was submitted, and sets its ticket.
+  void note(Batch& batch) {
+    batch.ticket = ++submitted_;
+    count(&CommandRingStats::submissions);
+    bool replay = true;
+    for (const RecordingId id : batch.ids) {
+      Recording& recording = recordings_.find(id)->second;
+      Variant& chosen = recording.variants[batch.variant];
+      stamps_.submitted(chosen.commands, submitted_);
+      replay = replay && chosen.last_ticket != 0;
+      chosen.last_ticket = submitted_;
+      recording.last_use = submitted_;
+    }
+    if (replay) count(&CommandRingStats::replays);
+  }
 
   Result<VkCommandBuffer> idle_commands() {
     if (idle_.empty()) return pool_.allocate();
@@ -322,7 +338,8 @@ class RecordedRing final : public RingBase {
 
   RecordingId last_id_ = 0;
   std::map<RecordingId, Recording> recordings_;
-  std::vector<VkCommandBuffer> commands_;  // of the submission that is being made
+  std::array<std::vector<VkCommandBuffer>, kMostBatches>
+      commands_;  // of the batches that are submitted
   std::vector<Retired> retired_;
   std::vector<VkCommandBuffer> idle_;
 };
@@ -348,17 +365,17 @@ class PlainRing final : public RingBase {
   void drop(RecordingId id) override { builds_.erase(id); }
   void drop_all() override { builds_.clear(); }
 
-  Result<Ticket> submit_together(std::span<const RecordingId> ids, std::span<const After> after,
-                                 std::uint32_t variant) override {
-    for (const RecordingId id : ids) {
-      const auto found = builds_.find(id);
-      if (found == builds_.end() || variant >= found->second.size()) return unknown_recording(id);
+  Status submit_batches(std::span<Batch> batches) override {
+    for (const Batch& batch : batches) {
+      for (const RecordingId id : batch.ids) {
+        const auto found = builds_.find(id);
+        if (found == builds_.end() || batch.variant >= found->second.size())
+          return unknown_recording(id);
+      }
     }
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      BULKHEAD_RETURN_IF_ERROR(
-          submit_alone(builds_.find(ids[i])->second[variant], i == 0 ? after : decltype(after)()));
-    }
-    return submitted_;
+    for (Batch& batch : batches)
+      BULKHEAD_RETURN_IF_ERROR(submit_recordings(batch));
+    return {};
   }
   Result<std::vector<KernelTime>> profile(RecordingId id, std::uint32_t variant) override {
     const auto found = builds_.find(id);
@@ -404,6 +421,16 @@ class PlainRing final : public RingBase {
     return {};
   }
 
+  // Each recording is a submission of its own.
+  Status submit_recordings(Batch& batch) {
+    for (std::size_t i = 0; i < batch.ids.size(); ++i) {
+      BULKHEAD_RETURN_IF_ERROR(submit_alone(builds_.find(batch.ids[i])->second[batch.variant],
+                                            i == 0 ? batch.after : std::span<const After>()));
+    }
+    batch.ticket = submitted_;
+    return {};
+  }
+
   Status record_and_submit(VkCommandBuffer commands, const Build& build,
                            std::span<const After> after) {
     BULKHEAD_RETURN_IF_ERROR(record_once(commands, build));
@@ -417,7 +444,7 @@ class PlainRing final : public RingBase {
     submission.after = after;
     submission.signal = timeline_.handle();
     submission.value = submitted_ + 1;
-    return submit_commands(device_.compute_queue(), submission, "submitting GPU work");
+    return submit_commands(device_.compute_queue(), {&submission, 1}, "submitting GPU work");
   }
 
   Status record_once(VkCommandBuffer commands, const Build& build) {

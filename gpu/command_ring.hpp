@@ -48,7 +48,7 @@ std::span<const std::byte> push_bytes(const Push& push) {
 
 struct CommandRingStats {
   std::uint64_t recordings = 0;   // command buffers recorded
-  std::uint64_t submissions = 0;  // vkQueueSubmit calls
+  std::uint64_t submissions = 0;  // batches that the queue got
   std::uint64_t replays = 0;      // submissions of an existing recording
   std::uint64_t waits = 0;
   std::uint64_t wait_microseconds = 0;
@@ -88,23 +88,31 @@ class CommandRing {
   virtual void drop(RecordingId id) = 0;  // after its last submission has finished
   virtual void drop_all() = 0;
 
-  // Submits different recordings on the compute queue, at least one and at most kMostTogether. If `after` is given, the
-  // device first waits until its semaphore reaches its value (see BlitQueue). Recordings run in order, and each sees
-  // what those before it wrote. A recording may be submitted again before it has finished, but a ring that times its
-  // submissions (track_statistics) may wait until it has. Recordings that are submitted together follow each other
-  // sooner. Once the host has waited for the ticket, it sees what they wrote to mapped memory. Error kNotFound: the
-  // ring has no recording for one of the ids, and has submitted nothing.
+  // Submits batches on the compute queue, at least one and at most kMostBatches. A batch has different recordings, at
+  // least one and at most kMostTogether. If it has `after`, the device first waits until its semaphore reaches its
+  // value (see BlitQueue). Recordings run in order, and each sees what those before it wrote. A recording may be submitted
+  // again before it has finished, but a ring that times its submissions (track_statistics) may wait until it has.
+  // Recordings of a batch follow each other sooner than those of two batches, and batches that are submitted together
+  // sooner than others. Once the host has waited for a batch's ticket, it sees what the batch wrote to mapped memory.
+  // Error kNotFound: the ring has no recording for one of the ids, and has submitted nothing.
   using Ticket = std::uint64_t;
   struct After {
     VkSemaphore semaphore = VK_NULL_HANDLE;  // timeline
     std::uint64_t value = 0;
   };
-  static constexpr std::size_t kMostTogether = 8;
-  virtual Result<Ticket> submit_together(std::span<const RecordingId> ids,
-                                         std::span<const After> after, std::uint32_t variant) = 0;
+  static constexpr std::size_t kMostTogether = 8, kMostBatches = 2;
+  struct Batch {
+    std::span<const RecordingId> ids;
+    std::span<const After> after = {};
+    std::uint32_t variant = 0;
+    Ticket ticket = 0;  // the ring sets it
+  };
+  virtual Status submit_batches(std::span<Batch> batches) = 0;
   Result<Ticket> submit(RecordingId id, std::span<const After> after = {},
                         std::uint32_t variant = 0) {
-    return submit_together({&id, 1}, after, variant);
+    Batch batch{{&id, 1}, after, variant};
+    BULKHEAD_RETURN_IF_ERROR(submit_batches({&batch, 1}));
+    return batch.ticket;
   }
   // kDeadlineExceeded after timeout_ms; kDeviceLost if the device is lost.
   virtual Status wait(Ticket ticket) = 0;

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include <vulkan/vulkan.h>
 
@@ -59,9 +60,9 @@ inline VkResult create_command_pool(VkDevice device, const VkCommandPoolCreateIn
   return vkCreateCommandPool(device, &info, nullptr, pool);
 }
 
-inline VkResult queue_submit(VkQueue queue, const VkSubmitInfo2& submit, VkFence fence) {
+inline VkResult queue_submit(VkQueue queue, std::span<const VkSubmitInfo2> submits, VkFence fence) {
   if (const VkResult result = injected(Call::kSubmit); result != VK_SUCCESS) return result;
-  return vkQueueSubmit2(queue, 1, &submit, fence);
+  return vkQueueSubmit2(queue, static_cast<std::uint32_t>(submits.size()), submits.data(), fence);
 }
 
 inline VkResult wait_fence(VkDevice device, VkFence fence, std::uint64_t timeout_ns) {

@@ -191,39 +191,57 @@ void transfer_to_host_barrier(VkCommandBuffer commands) {
           VK_PIPELINE_STAGE_2_HOST_BIT, VK_ACCESS_2_HOST_READ_BIT);
 }
 
-Status submit_commands(VkQueue queue, const Submission& submission, const char* what) {
+namespace {
+
+// What vkQueueSubmit2 reads of a submission. It must not move once fill() has run.
+struct SubmitInfo {
   std::array<VkSemaphoreSubmitInfo, 4> waits;
-  std::uint32_t wait_count = 0;
-  for (const CommandRing::After& after : submission.after) {
-    if (after.semaphore == VK_NULL_HANDLE) continue;
-    if (wait_count == waits.size()) {
-      return Error(ErrorCode::kInternal, std::string(what) + ": too many semaphores to wait for");
-    }
-    VkSemaphoreSubmitInfo wait{VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO};
-    wait.semaphore = after.semaphore;
-    wait.value = after.value;
-    wait.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;
-    waits[wait_count++] = wait;
-  }
   VkSemaphoreSubmitInfo signal{VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO};
-  signal.semaphore = submission.signal;
-  signal.value = submission.value;
-  signal.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;
   std::array<VkCommandBufferSubmitInfo, CommandRing::kMostTogether> commands{};
-  if (submission.commands.size() > commands.size())
-    return Error(ErrorCode::kInternal, std::string(what) + ": too many command buffers");
-  for (std::size_t i = 0; i < submission.commands.size(); ++i) {
-    commands[i].sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO;
-    commands[i].commandBuffer = submission.commands[i];
+
+  Status fill(const Submission& submission, VkSubmitInfo2& info, const char* what) {
+    std::uint32_t wait_count = 0;
+    for (const CommandRing::After& after : submission.after) {
+      if (after.semaphore == VK_NULL_HANDLE) continue;
+      if (wait_count == waits.size())
+        return Error(ErrorCode::kInternal, std::string(what) + ": too many semaphores to wait for");
+      VkSemaphoreSubmitInfo wait{VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO};
+      wait.semaphore = after.semaphore;
+      wait.value = after.value;
+      wait.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;
+      waits[wait_count++] = wait;
+    }
+    signal.semaphore = submission.signal;
+    signal.value = submission.value;
+    signal.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;
+    if (submission.commands.size() > commands.size())
+      return Error(ErrorCode::kInternal, std::string(what) + ": too many command buffers");
+    for (std::size_t i = 0; i < submission.commands.size(); ++i) {
+      commands[i].sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO;
+      commands[i].commandBuffer = submission.commands[i];
+    }
+    info = {VK_STRUCTURE_TYPE_SUBMIT_INFO_2};
+    info.waitSemaphoreInfoCount = wait_count;
+    info.pWaitSemaphoreInfos = waits.data();
+    info.commandBufferInfoCount = static_cast<std::uint32_t>(submission.commands.size());
+    info.pCommandBufferInfos = commands.data();
+    info.signalSemaphoreInfoCount = submission.signal == VK_NULL_HANDLE ? 0 : 1;
+    info.pSignalSemaphoreInfos = &signal;
+    return {};
   }
-  VkSubmitInfo2 info{VK_STRUCTURE_TYPE_SUBMIT_INFO_2};
-  info.waitSemaphoreInfoCount = wait_count;
-  info.pWaitSemaphoreInfos = waits.data();
-  info.commandBufferInfoCount = static_cast<std::uint32_t>(submission.commands.size());
-  info.pCommandBufferInfos = commands.data();
-  info.signalSemaphoreInfoCount = submission.signal == VK_NULL_HANDLE ? 0 : 1;
-  info.pSignalSemaphoreInfos = &signal;
-  const VkResult result = fault::queue_submit(queue, info, submission.fence);
+};
+
+}  // namespace
+
+Status submit_commands(VkQueue queue, std::span<const Submission> submissions, const char* what) {
+  std::array<SubmitInfo, CommandRing::kMostBatches> parts;
+  std::array<VkSubmitInfo2, CommandRing::kMostBatches> infos;
+  if (submissions.empty() || submissions.size() > parts.size())
+    return Error(ErrorCode::kInternal, std::string(what) + ": too many submissions, or none");
+  for (std::size_t i = 0; i < submissions.size(); ++i)
+    BULKHEAD_RETURN_IF_ERROR(parts[i].fill(submissions[i], infos[i], what));
+  const VkResult result = fault::queue_submit(queue, std::span(infos).first(submissions.size()),
+                                              submissions.back().fence);
   if (result != VK_SUCCESS) return Device::vulkan_error(result, what);
   return {};
 }
@@ -253,7 +271,7 @@ Status run_once(CommandPool& pool, VkQueue queue, std::uint32_t timeout_ms, cons
     Submission submission;
     submission.commands = {&commands, 1};
     submission.fence = fence;
-    BULKHEAD_RETURN_IF_ERROR(submit_commands(queue, submission, what));
+    BULKHEAD_RETURN_IF_ERROR(submit_commands(queue, {&submission, 1}, what));
     in_flight = true;
     const VkResult done = fault::wait_fence(device, fence, timeout_ms * kNanosecondsPerMillisecond);
     in_flight = done != VK_SUCCESS;

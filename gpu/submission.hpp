@@ -78,7 +78,8 @@ struct Submission {
   std::uint64_t value = 0;
   VkFence fence = VK_NULL_HANDLE;
 };
-Status submit_commands(VkQueue queue, const Submission& submission, const char* what);
+// Hands at most CommandRing::kMostBatches submissions to the queue in one call. Only the last one may have a fence.
+Status submit_commands(VkQueue queue, std::span<const Submission> submissions, const char* what);
 
 // Polls the fence for up to 2 ms, as drivers of other interfaces do by default. A host that sleeps learns of the end
 // 20 us later after a copy and 80 us later after a step, and then runs slower for a while (H200). The caller must

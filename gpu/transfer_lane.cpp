@@ -110,7 +110,7 @@ Status TransferLane::submit(const Slot& slot, std::span<const CommandRing::After
     if (reset != VK_SUCCESS) return Device::vulkan_error(reset, options_.name);
     submission.fence = slot.fence;
   }
-  return submit_commands(options_.queue, submission, options_.name);
+  return submit_commands(options_.queue, {&submission, 1}, options_.name);
 }
 
 Result<TransferLane::Slot> TransferLane::free_slot(const Copy& copy) {

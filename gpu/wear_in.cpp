@@ -26,7 +26,7 @@ Status wear_in_queue(Device& device, VkQueue queue, std::uint32_t family, std::u
     submission.commands = {&commands, 1};
     submission.signal = done.handle();
     submission.value = i;
-    const Status submitted = submit_commands(queue, submission, "a first submission");
+    const Status submitted = submit_commands(queue, {&submission, 1}, "a first submission");
     const std::uint64_t last = submitted.ok() ? i : i - 1;
     if (i % kInFlight == 0 || i == submissions || !submitted.ok()) {
       const Status over = done.wait(last, timeout_ms, "a first submission");

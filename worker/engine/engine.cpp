@@ -127,6 +127,11 @@ std::string Engine::StepFacts::name(std::uint64_t number) const {
 // Submits as many steps as the executor takes: while the host looks at one step's tokens, the device computes the
 // next step.
 Status Engine::submit_steps() {
+  BULKHEAD_RETURN_IF_ERROR(plan_and_submit());
+  return executor_.flush();
+}
+
+Status Engine::plan_and_submit() {
   BULKHEAD_RETURN_IF_ERROR(give_adjustments());
   if (profile_wanted_) {
     if (scheduler_.in_flight() > 0) return {};

@@ -168,6 +168,7 @@ class Engine {
   void score_prompt(Request& request, const ColumnOutput& output, std::uint32_t position);
   void tell_prompt_token(Request& request, const Sampler::Logprobs& logprobs);
   Status submit_steps();
+  Status plan_and_submit();
   Result<bool> ask_draft_model();
   Status look_at_memory(std::uint64_t step);
   bool grow_cache(std::uint32_t slab);

@@ -235,10 +235,13 @@ class Executor {
   virtual Status submit(const Step& step) = 0;
   // Says what the adjusted outputs of the step submitted last get before their draws, in the order of these outputs.
   // The device computes the step's logits meanwhile. Call it once after submit() of a step with adjusted columns,
-  // before the next submit() and before wait() for that step.
+  // before the next submit() and before wait() for that step. The executor may keep what it was told until the next
+  // submit() or wait(): the device has less to do between a step and the next one if it gets both together.
   virtual Status choose(std::span<const Adjustment> /*adjustments*/) {
     return Error(ErrorCode::kUnsupported, "this executor adjusts no logits");
   }
+  // Sends what choose() has kept. For a caller that does something else before the next submit() or wait().
+  virtual Status flush() { return {}; }
   // For steps that may take longer than the engine may be silent. Waits at most `wait_ms` for the oldest step in
   // flight. Returns false if that step still runs: the engine gives a sign of life and asks again. Returns true if the
   // engine may call wait() now; an executor of short steps returns true at once.

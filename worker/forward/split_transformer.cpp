@@ -56,6 +56,7 @@ class SplitTransformer final : public Transformer {
     copies_[(submitted_ - 1) % copies_.size()].take_adjustments(adjustments);
     return at_.back() == submitted_ - 1 ? keep(last().choose(adjustments)) : Status();
   }
+  Status flush() override { return keep(last().flush()); }
 
   Result<std::span<const engine::ColumnOutput>> wait() override {
     if (submitted_ == waited_) return Error(ErrorCode::kInternal, "no step is in flight");
@@ -253,8 +254,10 @@ class SplitTransformer final : public Transformer {
     const StepCopy& copy = copies_[step % copies_.size()];
     const bool ends = stage + 1 == stages_.size();
     BULKHEAD_RETURN_IF_ERROR(stages_[stage]->submit(ends ? copy.whole() : copy.without_outputs()));
-    if (ends && !copy.adjustments().empty())
+    if (ends && !copy.adjustments().empty()) {
       BULKHEAD_RETURN_IF_ERROR(last().choose(copy.adjustments()));
+      BULKHEAD_RETURN_IF_ERROR(last().flush());
+    }
     at_[stage] = step;
     ++entered_[stage];
     return start_lots(stage);

@@ -52,12 +52,17 @@ Status StepRunner::choose(std::span<const engine::Adjustment> adjustments) {
   const bool waits = slots_.in_flight() > 0 && slots_[index].waits;
   if (!waits || adjustments.size() != slots_[index].adjusted.size())
     return Error(ErrorCode::kInternal, "adjustments for a step that does not wait for so many");
-  const auto follow = [&]() -> Status {
-    BULKHEAD_RETURN_IF_ERROR(slots_.write_adjustments(index, adjustments));
-    return send(last_recorded_, index, Parts::kFollower, {});
-  };
-  const Status sent = follow();
-  return sent.ok() ? sent : fail(index, sent);
+  const Status written = slots_.write_adjustments(index, adjustments);
+  if (!written.ok()) return fail(index, written);
+  kept_ = Sent{last_recorded_, index, Parts::kFollower};
+  return {};
+}
+
+Status StepRunner::flush() {
+  if (!kept_) return {};
+  const Sent kept = *std::exchange(kept_, std::nullopt);
+  const Status sent = send({&kept, 1});
+  return sent.ok() ? sent : fail(kept.index, sent);
 }
 
 Status StepRunner::record(StepShape shape, const OutputWishes& wishes) {
@@ -89,22 +94,32 @@ Status StepRunner::launch(const Recordings& recorded, std::uint32_t index) {
   const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
   const std::span after(&uploaded, wait_for_upload ? 1 : 0);
   slot.downloaded.reset();
-  return send(recorded, index, slot.waits ? Parts::kStep : Parts::kAll, after);
+  const Sent step{recorded, index, slot.waits ? Parts::kStep : Parts::kAll, after};
+  if (!kept_) return send({&step, 1});
+  return send(std::array{*std::exchange(kept_, std::nullopt), step});
 }
 
-// Submits the step, or what follows it, or both; with what follows it, starts the downloads. `after`: what the device
-// waits for.
-Status StepRunner::send(const Recordings& recorded, std::uint32_t index, Parts parts,
-                        std::span<const gpu::CommandRing::After> after) {
-  StepSlot& slot = slots_[index];
-  std::array<gpu::CommandRing::RecordingId, 2> ids{};
-  static_assert(std::tuple_size_v<decltype(ids)> <= gpu::CommandRing::kMostTogether);
-  std::size_t count = 0;
-  if (parts != Parts::kFollower) ids[count++] = recorded.step->id;
-  if (parts != Parts::kStep && recorded.follower != nullptr) ids[count++] = recorded.follower->id;
-  BULKHEAD_TRY(slot.ticket, ring().submit_together(std::span(ids).first(count), after, index));
-  if (parts == Parts::kStep) return {};
-  return slots_.start_downloads(index, *recorded.step->activations, blit(), ring());
+// Hands everything to the queue in one call, and starts the downloads of what follows steps.
+Status StepRunner::send(std::span<const Sent> all) {
+  using Ring = gpu::CommandRing;
+  std::array<std::array<Ring::RecordingId, 2>, Ring::kMostBatches> ids{};
+  static_assert(std::tuple_size_v<decltype(ids)::value_type> <= Ring::kMostTogether);
+  std::array<Ring::Batch, Ring::kMostBatches> batches{};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    std::size_t count = 0;
+    if (all[i].parts != Parts::kFollower) ids[i][count++] = all[i].recorded.step->id;
+    if (all[i].parts != Parts::kStep && all[i].recorded.follower != nullptr)
+      ids[i][count++] = all[i].recorded.follower->id;
+    batches[i] = {std::span(ids[i]).first(count), all[i].after, all[i].index};
+  }
+  BULKHEAD_RETURN_IF_ERROR(ring().submit_batches(std::span(batches).first(all.size())));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    slots_[all[i].index].ticket = batches[i].ticket;
+    if (all[i].parts == Parts::kStep) continue;
+    BULKHEAD_RETURN_IF_ERROR(
+        slots_.start_downloads(all[i].index, *all[i].recorded.step->activations, blit(), ring()));
+  }
+  return {};
 }
 
 Result<std::span<const engine::ColumnOutput>> StepRunner::wait() {
@@ -138,19 +153,23 @@ const Status& StepRunner::fail(std::uint32_t index, const Status& failure) {
   if (slot.tells_logprobs) words += ", then log-probabilities";
   if (slot.tells_hidden) words += ", then hidden states";
   broken_ = failure.error().within(words);
+  kept_.reset();
   return broken_;
 }
 
 Result<bool> StepRunner::finished(std::uint32_t wait_ms) {
+  BULKHEAD_RETURN_IF_ERROR(flush());
   return ring().finished(slots_[slots_.last()].ticket, wait_ms);
 }
 
 Result<bool> StepRunner::oldest_finished(std::uint32_t wait_ms) {
   if (slots_.in_flight() == 0) return true;
+  BULKHEAD_RETURN_IF_ERROR(flush());
   return ring().finished(slots_[slots_.oldest()].ticket, wait_ms);
 }
 
 Status StepRunner::finish(std::uint32_t index) {
+  BULKHEAD_RETURN_IF_ERROR(flush());
   StepSlot& slot = slots_[index];
   BULKHEAD_RETURN_IF_ERROR(ring().wait(slot.ticket));
   if (!slot.downloaded) return {};

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,9 +35,10 @@ class StepRunner {
 
   Status reserve_logits(std::uint32_t outputs) { return slots_.reserve_logits(outputs); }
   Status reserve_adjustments(std::uint64_t edits) { return slots_.reserve_adjustments(edits); }
-  // Like Executor::submit, choose and wait, with checks of the engine's promises.
+  // Like Executor::submit, choose, flush and wait, with checks of the engine's promises.
   Status submit(const engine::Step& step);
   Status choose(std::span<const engine::Adjustment> adjustments);
+  Status flush();
   Result<std::span<const engine::ColumnOutput>> wait();
   // For a stage of a split model: where the caller puts the rows of the residual stream before it submits a step, and
   // the rows that the most recently awaited step has computed, which are valid until the next step.
@@ -78,9 +80,15 @@ class StepRunner {
   };
   Result<Recordings> recordings_of(std::uint32_t index);
   Status launch(const Recordings& recorded, std::uint32_t index);
+  // What is submitted of a slot's step: the step, what follows it, or both.
   enum class Parts : std::uint8_t { kStep, kFollower, kAll };
-  Status send(const Recordings& recorded, std::uint32_t index, Parts parts,
-              std::span<const gpu::CommandRing::After> after);
+  struct Sent {
+    Recordings recorded;
+    std::uint32_t index = 0;
+    Parts parts = Parts::kAll;
+    std::span<const gpu::CommandRing::After> after = {};  // what the device waits for
+  };
+  Status send(std::span<const Sent> all);
   // Keeps a failure, with what was recorded for the slot's step in front.
   const Status& fail(std::uint32_t index, const Status& failure);
   Status finish(std::uint32_t index);
@@ -96,6 +104,8 @@ class StepRunner {
   StepRecordings recordings_;
   StepShape last_shape_;
   Recordings last_recorded_;  // of the step submitted last, until the next one or wait()
+  // What follows the step submitted last, from choose() until it is sent, at the latest with the next step.
+  std::optional<Sent> kept_;
   Status broken_;
   std::uint64_t steps_ = 0, computed_again_ = 0;
   std::uint32_t steps_to_lose_ = 0;  // the oldest ones in flight

@@ -77,6 +77,7 @@ class LoadedTransformer final : public Transformer {
   Status choose(std::span<const engine::Adjustment> adjustments) override {
     return runner_.choose(adjustments);
   }
+  Status flush() override { return runner_.flush(); }
   Result<std::span<const engine::ColumnOutput>> wait() override { return runner_.wait(); }
   bool lost() const override { return runner_.lost(); }
 

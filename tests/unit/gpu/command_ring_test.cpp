@@ -1,8 +1,10 @@
 // The command ring, switched on and off: the same recordings give the same results either way.
 #include "gpu/command_ring.hpp"
 
+#include <array>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -19,6 +21,12 @@ class Ring : public GpuTest, public ::testing::WithParamInterface<bool> {
     config::CommandBufferRingSettings settings;
     settings.ring_size = ring_size;
     return *CommandRing::create(device(), settings, GetParam(), kTimeoutMs);
+  }
+  static Result<CommandRing::Ticket> submit_batch(CommandRing& ring,
+                                                  std::span<const CommandRing::RecordingId> ids) {
+    CommandRing::Batch batch{ids};
+    BULKHEAD_RETURN_IF_ERROR(ring.submit_batches({&batch, 1}));
+    return batch.ticket;
   }
   static void run(CommandRing& ring, CommandRing::RecordingId id) {
     const auto ticket = ring.submit(id);
@@ -236,7 +244,7 @@ TEST_P(Ring, RecordingsThatAreSubmittedTogetherRunInOrder) {
   };
   const std::vector<CommandRing::RecordingId> ids{step(2, 1), step(3, 0), step(1, 5)};
   for (int round = 0; round < 2; ++round) {
-    const auto ticket = ring->submit_together(ids, {}, 0);
+    const auto ticket = submit_batch(*ring, ids);
     ASSERT_TRUE(ticket.ok()) << ticket.error().message();
     ASSERT_TRUE(ring->wait(*ticket).ok());
   }
@@ -246,8 +254,39 @@ TEST_P(Ring, RecordingsThatAreSubmittedTogetherRunInOrder) {
     EXPECT_EQ(ring->stats().replays, 1U);
   }
   const std::vector<CommandRing::RecordingId> unknown{ids[0], ids[2] + 100};
-  EXPECT_EQ(ring->submit_together(unknown, {}, 0).error().code(), ErrorCode::kNotFound);
+  EXPECT_EQ(submit_batch(*ring, unknown).error().code(), ErrorCode::kNotFound);
   EXPECT_EQ(read_floats(slice(x))[0], ((1 * 2 + 1) * 3 + 5) * 6 + 3 + 5);
+}
+
+TEST_P(Ring, EachBatchOfACallHasATicketAndWaitsForItsOwn) {
+  const auto ring = make_ring();
+  const Kernel kernel = axpb_kernel();
+  const Buffer x = floats(counting(1000));
+  const auto step = [&](float a, float b) {
+    return *ring->record(
+        [&, a, b](Recorder& recorder) { axpb(recorder, kernel, slice(x), slice(x), a, b); });
+  };
+  const std::vector<CommandRing::RecordingId> first{step(2, 1), step(3, 0)}, second{step(1, 5)};
+  Timeline gate;
+  ASSERT_TRUE(gate.init(device()).ok());
+  // With the ring off, each submission waits for the one before.
+  if (!GetParam()) {
+    ASSERT_TRUE(gate.signal(1).ok());
+  }
+  const CommandRing::After opened{gate.handle(), 1};
+  std::array<CommandRing::Batch, 2> batches{
+      {{.ids = first}, {.ids = second, .after = {&opened, 1}}}};
+  const Status submitted = ring->submit_batches(batches);
+  ASSERT_TRUE(submitted.ok()) << submitted.error().message();
+  EXPECT_LT(batches[0].ticket, batches[1].ticket);
+  ASSERT_TRUE(ring->wait(batches[0].ticket).ok());
+  if (GetParam()) {
+    EXPECT_EQ(*ring->finished(batches[1].ticket, 0), false);
+    EXPECT_EQ(ring->stats().submissions, 2U);
+    ASSERT_TRUE(gate.signal(1).ok());
+  }
+  ASSERT_TRUE(ring->wait(batches[1].ticket).ok());
+  EXPECT_EQ(read_floats(slice(x))[0], (1 * 2 + 1) * 3 + 5);
 }
 
 // The device hangs, so a place in the ring does not become free; the wait must end.
