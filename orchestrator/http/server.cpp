@@ -1,5 +1,6 @@
 #include "orchestrator/http/server.hpp"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -25,9 +26,18 @@ namespace {
 
 constexpr std::size_t kMaxConnections = 2048;
 constexpr std::size_t kForOperators = 16;  // connections kept for operators' requests
+constexpr std::size_t kFewestConnections = 2 * kForOperators;
 // A connection that is younger may have sent its request already.
 constexpr std::chrono::milliseconds kIdleAtLeast{250};
 constexpr std::chrono::seconds kCloseTimeout{5};
+
+// Leaves half of the descriptors that this process may have to workers and files: otherwise clients could keep a
+// worker from being replaced.
+std::size_t places() {
+  rlimit open_files{};
+  if (::getrlimit(RLIMIT_NOFILE, &open_files) != 0) return kMaxConnections;
+  return std::clamp<rlim_t>(open_files.rlim_cur / 2, kFewestConnections, kMaxConnections);
+}
 
 }  // namespace
 
@@ -50,6 +60,7 @@ struct Server::Impl final : ConnectionOwner, std::enable_shared_from_this<Server
 
   const std::string host;
   const std::uint16_t port;
+  const std::size_t most_connections = places();
   tcp::acceptor acceptor;
   asio::steady_timer pause;
   Timer close_timer;
@@ -89,9 +100,9 @@ void Server::Impl::accept_later() {
 void Server::Impl::accepted(tcp::socket socket) {
   auto connection = make_connection(shared_from_this(), std::move(socket));
   const std::size_t others = connections.size();
-  const bool full = others >= kMaxConnections - kForOperators && !close_longest_idle();
+  const bool full = others >= most_connections - kForOperators && !close_longest_idle();
   connections.insert(connection);
-  if (full && others >= kMaxConnections) {
+  if (full && others >= most_connections) {
     ++refused;
     return connection->refuse_for_overload();
   }
@@ -227,6 +238,11 @@ std::uint16_t Server::port() const {
 
 void Server::serve(Api& api) {
   impl_->api = &api;
+  if (impl_->most_connections < kMaxConnections) {
+    spdlog::warn(
+        "at most {} connections, and not {}, because the limit on open files (`ulimit -n`) is low",
+        impl_->most_connections, kMaxConnections);
+  }
   impl_->accept();
 }
 

@@ -156,5 +156,37 @@ TEST(Places, WhenAllAreTakenTheOperatorsEndpointsStillAnswer) {
   EXPECT_EQ(serving.get("/v1/workers").status, 200);
 }
 
+// Clients that hold every connection that they get would otherwise leave a worker's successor no descriptor.
+TEST(Places, ALowLimitOnOpenFilesLeavesRoomForWorkers) {
+  char program[] = "/tmp/bulkhead-limited-XXXXXX";
+  UniqueFd script(::mkostemp(program, O_CLOEXEC));
+  const std::string lines = "#!/bin/sh\nulimit -n 160\nexec " BULKHEADD " \"$@\"\n";
+  ASSERT_EQ(::write(script.get(), lines.data(), lines.size()), static_cast<ssize_t>(lines.size()));
+  ASSERT_EQ(::fchmod(script.get(), 0700), 0);
+  script.reset();  // a file that is open for writing can't be started
+  Serving serving;
+  serving.daemon = std::make_unique<Daemon>(
+      program, Daemon::Options{.arguments = {}, .environment = {{"BULKHEAD_WORKER", FAKE_WORKER}}});
+  serving.port = serving.daemon->wait_until_listening();
+  ::unlink(program);
+  ASSERT_NE(serving.port, 0) << serving.daemon->log();
+  const json before = serving.worker();
+  Clients busy;
+  for (int i = 0; i < 200; ++i) {
+    busy.push_back(std::make_unique<HttpClient>(serving.port));
+    busy.back()->send_raw("POST /v1/completions HTTP/1.1\r\n");
+  }
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(300));  // the daemon takes what it has room for
+  ::kill(before["pid"].get<pid_t>(), SIGKILL);
+  const auto ready_twice = [&] {
+    const std::string log = serving.daemon->log();
+    const std::size_t first = log.find(": ready: ");
+    return first != std::string::npos && log.find(": ready: ", first + 1) != std::string::npos;
+  };
+  // The busy clients are sent away after 15 s.
+  EXPECT_TRUE(Serving::eventually(ready_twice, std::chrono::seconds(8))) << serving.daemon->log();
+}
+
 }  // namespace
 }  // namespace bulkhead::test
