@@ -49,7 +49,7 @@ Status parse_first_line(std::string_view line, RequestHead& head) {
   if (version.size() != 8 || !version.starts_with("HTTP/") || version[6] != '.')
     return broken("the first line does not end with HTTP/1.1");
   if (version != "HTTP/1.0" && version != "HTTP/1.1")
-    return Error(ErrorCode::kUnsupported, "Only HTTP/1.0 and HTTP/1.1 are spoken here.");
+    return Error(ErrorCode::kUnsupported, "only HTTP/1.0 and HTTP/1.1 are spoken here");
   head.method = line.substr(0, first);
   head.target = target;
   head.minor_version = version.back() - '0';

@@ -155,6 +155,7 @@ TEST(Framing, WhatCanBeReadInTwoWaysIsRefusedAndEndsItsConnection) {
     client.send_raw(bytes + kNext);
     const HttpReply reply = client.receive();
     EXPECT_EQ(reply.status, 400) << reply.body;
+    EXPECT_EQ(reply.body.find(".."), std::string::npos) << reply.body;
     EXPECT_EQ(client.receive_head().status, 0) << "the connection went on";
   }
   EXPECT_EQ(serving.get("/health").status, 200);
