@@ -46,17 +46,18 @@ void Router::add_from_folder(const std::string& name,
                       fmt::format("{} earlier looks into {} have not ended.", kMostLooks, folder)));
   }
   const std::uint64_t number = ++last_look_;
-  auto look = [this, number, folder, file = *file, looks = looks_] {
+  auto look = [this, number, name, folder, file = *file, looks = looks_] {
     std::error_code error;
     const bool there = std::filesystem::is_regular_file(file, error);
     const std::string mark = there ? file_mark_of(file) : "";
     std::lock_guard lock(looks->mutex);
     if (looks->loop == nullptr) return;
-    looks->loop->post([this, number, folder, file, mark, looks] {
+    looks->loop->post([this, number, name, folder, file, mark, looks] {
       if (looks->loop == nullptr) return;
       const auto told = std::move(looking_.extract(number).mapped());
       told(mark.empty() || stopping_
-               ? Error(ErrorCode::kNotFound, fmt::format("The file {} does not exist.", file))
+               ? Error(ErrorCode::kNotFound,
+                       fmt::format("The model '{}' does not exist; {} is no file.", name, file))
                : Result<std::size_t>(add_file(folder, file, mark)));
     });
   };

@@ -99,8 +99,9 @@ Result<std::string> file_in_folder(const std::string& folder, const std::string&
   const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
   if (std::ranges::any_of(name, is_control)) return unknown("; its name has control characters");
   // Symbolic links in the folder are followed: whoever put them there means what they lead to.
-  const fs::path file =
-      (fs::path(folder) / name).lexically_normal();  // an absolute name stays that
+  fs::path file = (fs::path(folder) / name).lexically_normal();  // an absolute name stays that
+  if (lower(file.extension().string()) != ".gguf")
+    file += ".gguf";  // as models are listed without it
   const fs::path inside = file.lexically_relative(normal(folder));
   if (inside.empty() || *inside.begin() == ".." || name_of(file).empty())
     return unknown("; it names no GGUF file in server.models_folder");

@@ -18,8 +18,9 @@ namespace bulkhead::orchestrator {
 // are there already. kNotFound: the folder can't be read.
 Status add_models_of_folder(config::Settings& settings);
 
-// Returns the normalised path of the file that `name` names: `name` is its path, or its path in the folder. Does not
-// check whether the file exists. kNotFound: `name` can't be a model in the folder, or there is no folder.
+// Returns the normalised path of the file that `name` names: `name` is its path, or its path in the folder, and may
+// lack ".gguf". Does not check whether the file exists. kNotFound: `name` can't be a model in the folder, or there is
+// no folder.
 Result<std::string> file_in_folder(const std::string& folder, const std::string& name);
 
 // Makes a model from a file of the folder; `file` is its normalised path. `taken` has the names of other models.

@@ -191,8 +191,8 @@ class Router : private WorkerEvents {
   Result<std::size_t> load(const std::string& name);
   Result<std::size_t> unload(const std::string& name);
   // Adds a GGUF file of server.models_folder as a model that is not loaded, unless it is a model already. `name` is
-  // the file's path, or its path in the folder. `done` gets the model's index, or kNotFound, or kUnavailable if
-  // earlier looks into the folder hang. It may hang for ever.
+  // the file's path, or its path in the folder, with or without ".gguf". `done` gets the model's index, or kNotFound,
+  // or kUnavailable if earlier looks into the folder hang. It may hang for ever.
   void add_from_folder(const std::string& name, std::function<void(Result<std::size_t>)> done);
   // Restarts the worker as Worker::restart() does. A failed worker whose model is not loaded starts once the device
   // has memory for the model.

@@ -449,8 +449,10 @@ TEST_F(RunTimeModels, AFolderIsListedAndItsModelsLoadAtFirstUse) {
   // A file that was added later is found by its name in the folder or its path; files outside the folder are not.
   make("deep/new.gguf");
   make("deep/two.gguf");
+  make("late.1.gguf");
   EXPECT_EQ(serving.complete(ask("new")).status, 404);
   EXPECT_EQ(json::parse(act(serving, "load", "deep/new.gguf").body)["id"], "new");
+  EXPECT_EQ(json::parse(act(serving, "load", "late.1").body)["id"], "late.1");
   EXPECT_EQ(serving.complete(ask("new")).status, 200);
   const HttpReply same_name = act(serving, "load", (folder_ / "deep/two.gguf").string());
   EXPECT_EQ(same_name.status, 202);
@@ -458,6 +460,12 @@ TEST_F(RunTimeModels, AFolderIsListedAndItsModelsLoadAtFirstUse) {
   for (const std::string& elsewhere : {"../one.gguf"s, "/etc/passwd"s, "/tmp/x.gguf"s, "deep"s,
                                        "notes.txt"s, "notes.txt\0.gguf"s, ""s})
     EXPECT_GE(act(serving, "load", elsewhere).status, 400) << elsewhere;
+  const HttpReply none = act(serving, "load", "none");
+  EXPECT_EQ(none.status, 404);
+  EXPECT_NE(
+      none.body.find("'none' does not exist; " + (folder_ / "none.gguf").string() + " is no file"),
+      std::string::npos)
+      << none.body;
   EXPECT_EQ(serving.post("/v1/models/load", "[1]").status, 400);
   EXPECT_EQ(serving.post("/v1/models/load", R"({"model": 3})").status, 400);
 }
