@@ -25,6 +25,8 @@ export class ApiError extends Error {
 // Whether the server has asked for a key, or one is in use.
 export const wantsKey = () => key !== "" || refused;
 
+export const keyInUse = () => key;
+
 // Asks for the key, once for all who wait. False: the reader gave none.
 export function changeKey(words) {
   asking ??= askForKey(words).then((answer) => {

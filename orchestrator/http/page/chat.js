@@ -13,6 +13,7 @@ const kNumbers = ["temperature", "max_tokens", "seed", "top_p", "top_k", "min_p"
   "presence_penalty", "frequency_penalty"];
 
 let shown = null;  // the conversation that is seen
+let models = [];   // those that the server has; none before it was asked
 const answers = new Map();  // conversation's id -> Answer, while it comes
 const views = new Map();  // message -> MessageView, of the conversation shown
 
@@ -32,7 +33,8 @@ function wireMessage(message) {
 function bodyOf(conversation) {
   const { settings } = conversation;
   const body = { messages: [], stream: true, stream_options: { include_usage: true } };
-  if (settings.model) body.model = settings.model;
+  const model = modelOf(settings);
+  if (model) body.model = model;
   if (settings.system?.trim()) body.messages.push({ role: "system", content: settings.system });
   for (const message of conversation.messages) {
     const empty = message.role === "assistant" && !message.content && !(message.tool_calls?.length > 0);
@@ -335,6 +337,7 @@ function fitPrompt() {
 function open(conversation) {
   shown = conversation;
   for (const field of settingsFields()) field.value = shown.settings[field.name] ?? "";
+  showModels();
   countParameters();
   showMessages();
   showComposer();
@@ -346,6 +349,25 @@ function open(conversation) {
 
 // ---- parameters ----
 
+// The model that is asked: the reader's choice while it is served; else one that is loaded, or the first. Empty where
+// the server has one model, or could not be asked yet.
+function modelOf(settings) {
+  if (models.length === 0) return settings.model ?? '';
+  if (models.length === 1) return '';
+  const ids = models.map((model) => model.id);
+  if (ids.includes(settings.model)) return settings.model;
+  return (models.find((model) => model.state === 'loaded') ?? models[0]).id;
+}
+
+function showModels() {
+  const select = byId('model');
+  const one = models.length <= 1;
+  select.replaceChildren(
+      ...(one ? [make('option', {value: ''}, models[0]?.id ?? 'None')] :
+                models.map((model) => make('option', {value: model.id}, model.id))));
+  select.value = modelOf(shown.settings);
+}
+
 const settingsFields = () => byId("parameters").querySelectorAll("input, select, textarea");
 
 function countParameters() {
@@ -355,12 +377,8 @@ function countParameters() {
 
 async function listModels() {
   try {
-    const { data } = await getJson("v1/models");
-    const select = byId("model");
-    select.replaceChildren(make("option", { value: "" }, data.length > 1 ? "The server's choice" : data[0]?.id ?? "None"),
-      ...(data.length > 1 ? data.map((model) => make("option", { value: model.id }, model.id)) : []));
-    select.value = shown.settings.model ?? "";
-    if (select.selectedIndex < 0) select.value = "";
+    models = (await getJson('v1/models')).data;
+    showModels();
   } catch {
     // the health line says what is wrong; the next opening of the panel tries again
   }

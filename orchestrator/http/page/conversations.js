@@ -45,7 +45,9 @@ export function list() {
 
 export const find = (id) => known.get(id);
 
+// Does nothing for a conversation that was removed: an answer may still end in it.
 export function save(conversation) {
+  if (!known.has(conversation.id)) return;
   conversation.changed = Date.now();
   const first = conversation.messages.find((message) => message.role === "user");
   if (first) conversation.title = first.content.trim().split("\n")[0].slice(0, 60) || "Without words";

@@ -6,10 +6,10 @@ import { make } from "./dialogs.js";
 const kDeepest = 8;  // quotes in lists in quotes ...
 
 const kFence = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)/;
-const kHeading = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/;
+const kHeading = /^ {0,3}(#{1,6})\s(.*)$/s;
 const kRule = /^ {0,3}(?:-\s*){3,}$|^ {0,3}(?:\*\s*){3,}$|^ {0,3}(?:_\s*){3,}$/;
-const kItem = /^( *)([-*+]|\d{1,9}[.)])\s+(.*)$/;
-const kTableRule = /^ *\|? *:?-+:? *(?:\| *:?-+:? *)*\|? *$/;
+const kItem = /^( *)([-*+]|\d{1,9}[.)])\s+(.*)$/s;
+const kTableRule = /^:?-+:?$/;  // in each cell
 
 // A fragment of block elements.
 export function render(text) {
@@ -58,8 +58,11 @@ export async function copyText(text, button) {
 
 function heading(lines, at, parent) {
   const [, marks, text] = kHeading.exec(lines[at]);
+  let end = text.trimEnd().length;
+  while (text[end - 1] === '#')
+    --end;
   // The page's own headings are the first two levels.
-  parent.append(inline(text, make(`h${Math.min(marks.length + 2, 6)}`)));
+  parent.append(inline(text.slice(0, end).trim(), make(`h${Math.min(marks.length + 2, 6)}`)));
   return at + 1;
 }
 
@@ -93,11 +96,18 @@ function list(lines, at, parent, depth) {
     const tight = !inner.some((line, i) => line.trim() === "" && i < inner.length - 1);
     blocks(inner, entry, depth + 1);
     const only = entry.firstElementChild;
-    if (tight && only?.tagName === "P") only.replaceWith(...only.childNodes);
+    if (tight && only?.tagName === 'P') unwrap(only);
     element.append(entry);
   }
   parent.append(element);
   return at;
+}
+
+// Puts what an element holds in its place, one by one: a call takes only so many arguments.
+function unwrap(element) {
+  while (element.firstChild)
+    element.before(element.firstChild);
+  element.remove();
 }
 
 // Whether a line goes on with the list's item before it.
@@ -112,11 +122,17 @@ function belongs(lines, at, indent) {
 const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
 
 function isTable(lines, at) {
-  return lines[at].includes("|") && at + 1 < lines.length && lines[at + 1].includes("-") && kTableRule.test(lines[at + 1]);
+  return lines[at].includes('|') && at + 1 < lines.length && lines[at + 1].includes('-') &&
+      cells(lines[at + 1]).every((cell) => kTableRule.test(cell));
 }
 
 function table(lines, at, parent) {
-  const row = (line, tag) => make("tr", {}, ...cells(line).map((cell) => inline(cell, make(tag))));
+  const row = (line, tag) => {
+    const element = make('tr');
+    for (const cell of cells(line))
+      element.append(inline(cell, make(tag)));
+    return element;
+  };
   const head = make("thead", {}, row(lines[at], "th"));
   const body = make("tbody");
   for (at += 2; at < lines.length && lines[at].includes("|"); ++at) body.append(row(lines[at], "td"));

@@ -1,12 +1,13 @@
 // What the server does: looks once a second, shows workers and charts, and lets the reader drain, restart and,
 // where the server allows it, kill workers.
-import { ApiError, getJson, getText, request } from "./api.js";
-import { Chart } from "./charts.js";
-import { announce, byId, confirm, make, setText, toast } from "./dialogs.js";
-import { History, formatBytes, formatNumber, kCharts, parseMetrics } from "./figures.js";
-import { lookAtModels } from "./models.js";
+import {ApiError, getJson, getText, keyInUse, request} from './api.js';
+import {Chart} from './charts.js';
+import {announce, byId, confirm, make, setText, toast} from './dialogs.js';
+import {formatBytes, formatNumber, History, kCharts, parseMetrics} from './figures.js';
+import {lookAtModels} from './models.js';
 
 const kEveryMs = 1000;
+const kEveryMsWithClientKey = 5000;
 const kBaselineName = "bulkhead.baseline";
 
 const history = new History();
@@ -16,6 +17,7 @@ let workers = [];
 let lastLook = 0;
 let looking = null;
 let baseline = {};
+let clientKey = null;  // a key that may ask models, and not see what operators see
 
 export const knownWorkers = () => workers;
 
@@ -32,7 +34,23 @@ export async function lookAtWorkers() {
   return workers;
 }
 
+const hasClientKey = () => clientKey !== null && clientKey === keyInUse();
+
+// All that a client's key lets the page know.
+async function lookAtReadiness() {
+  try {
+    await request('readyz', {quiet: true});
+    showWords('good', 'Ready');
+  } catch (error) {
+    if (error instanceof ApiError)
+      showWords('bad', 'Not ready');
+    else
+      showHealth(error);
+  }
+}
+
 async function look() {
+  if (hasClientKey()) return lookAtReadiness();
   const time = Date.now();
   try {
     const [metrics, list] = await Promise.all([getText("metrics", { quiet: true }), getJson("v1/workers", { quiet: true })]);
@@ -44,7 +62,9 @@ async function look() {
     showCharts();
     await lookAtModels();
   } catch (error) {
-    showHealth(error);
+    if (!(error instanceof ApiError) || error.status !== 403) return showHealth(error);
+    clientKey = keyInUse();
+    await lookAtReadiness();
   }
 }
 
@@ -54,7 +74,7 @@ export function watch() {
     if (document.hidden) return setTimeout(again, kEveryMs);
     looking ??= look().finally(() => {
       looking = null;
-      setTimeout(again, kEveryMs);
+      setTimeout(again, hasClientKey() ? kEveryMsWithClientKey : kEveryMs);
     });
   };
   try {
@@ -82,10 +102,13 @@ function healthOf(error) {
   return [ready === wanted ? "good" : ready > 0 ? "warn" : "bad", words];
 }
 
-function showHealth(error) {
-  const [grade, words] = healthOf(error);
+function showWords(grade, words) {
   byId("health").dataset.grade = grade;
   setText(byId("health").querySelector(".words"), words);
+}
+
+function showHealth(error) {
+  showWords(...healthOf(error));
   if (error) byId("health").title = `Last seen ${lastLook ? new Date(lastLook).toLocaleTimeString() : "never"}`;
   else byId("health").removeAttribute("title");
 }

@@ -262,6 +262,19 @@ async function answersCanBeStoppedAndChanged(page, expected) {
   assert.equal(messages[0].content, "Tell me a story about a hen.");
 }
 
+// An answer that still comes does not bring its conversation back.
+async function aRemovedConversationStaysAway(page) {
+  await newConversation(page);
+  await ask(page, kQuestion);
+  await eventually("a part of the answer", async () => (await lastText(page)).length > 10);
+  const before = await page.run(`${conversations}.map((c) => c.id)`);
+  await page.click(`document.querySelector("[aria-current=true] ~ .remove")`);
+  await page.click(button("Delete"));
+  await eventually("it is gone", async () => (await page.run(`${conversations}.length`)) === before.length - 1);
+  await sleep(1000);
+  assert.deepEqual(await page.run(`${conversations}.map((c) => c.id)`), before.slice(1));
+}
+
 async function conversationsStay(page, url) {
   const titles = () => page.run(`[...document.querySelectorAll(".pick")].map((b) => b.textContent)`);
   const before = await titles();
@@ -330,6 +343,15 @@ async function textIsNeverHtml(page) {
     const long = piece.repeat(20_000);
     assert.ok((await render(long)).text.length > 0, `20,000 times ${piece}`);
   }
+  // More parts than a call may have arguments, and lines at which an expression could look back again and again.
+  for (const text of [`a|b\n-|-\n${"|".repeat(200_000)}`, `- ${"*a* ".repeat(150_000)}`])
+    assert.ok((await render(text)).tags.length > 2, text.slice(0, 20));
+  for (const text of [`# a${" ".repeat(60_000)}x`, `# a${"#".repeat(60_000)}x`, `|a\n-${" ".repeat(60_000)}x`]) {
+    const begun = Date.now();
+    await render(text);
+    assert.ok(Date.now() - begun < 1000, `${text.slice(0, 8)}... took ${Date.now() - begun} ms`);
+  }
+  assert.deepEqual(await render("## a # b ##  "), { tags: ["H4"], text: "a # b", links: [] });
 }
 
 async function partsHaveNames(page) {
@@ -398,6 +420,44 @@ async function nothingLeavesTheOrigin(page, url) {
   assert.deepEqual(page.errors, [], "nothing is logged as an error");
 }
 
+// Of several models the page asks one that the server has, whatever an old conversation asked.
+async function oneOfSeveralModelsIsAsked(browser) {
+  const daemon = await startDaemon("several", ["models.0.path=builtin", "models.0.name=second", "models.0.load=first_use",
+    "models.1.path=builtin", "models.1.name=first"]);
+  const page = await browser.open(1440, 900);
+  await page.go(`${daemon.url}/`);
+  await page.run(`localStorage.setItem("bulkhead.conversation.1",
+    JSON.stringify({ id: "1", settings: { model: "removed", max_tokens: "4" }, messages: [{ role: "user", content: "x" }] }))`);
+  await page.go(`${daemon.url}/`);
+  await eventually("the loaded model is chosen", () => page.run(`document.getElementById("model").value === "first"`));
+  await newConversation(page);
+  await page.click(button(kQuestion));
+  await untilAnswered(page);
+  assert.equal((await lastMessage(page)).error, undefined);
+  assert.notEqual((await lastMessage(page)).content, "");
+  await page.close();
+  await daemon.end();
+}
+
+async function aClientsKeyIsEnoughToChat(browser) {
+  const daemon = await startDaemon("client-key", ["server.api_key=open-sesame", "server.keys=alice little-key"]);
+  const page = await browser.open(1440, 900);
+  await page.go(`${daemon.url}/`);
+  await eventually("the page asks for the key", () => page.run(`document.getElementById("key-dialog").open`));
+  await page.type("little-key");
+  await page.enter();
+  await eventually("the head tells that the server is ready", () =>
+    page.run(`document.querySelector("#health .words").textContent === "Ready"`));
+  await ask(page, kQuestion);
+  await untilAnswered(page);
+  assert.equal((await lastMessage(page)).error, undefined);
+  assert.equal(await page.run(`document.querySelector("#health .words").textContent`), "Ready");
+  const refused = page.requests.filter((request) => /v1\/workers|metrics/.test(request.url)).length;
+  assert.ok(refused < 12, `${refused} requests that this key may not make`);
+  await page.close();
+  await daemon.end();
+}
+
 async function theKeyIsAskedFor(browser) {
   const daemon = await startDaemon("with-key", ["server.api_key=open-sesame"]);
   const page = await browser.open(1440, 900);
@@ -435,6 +495,7 @@ try {
     ["a killed worker costs a pause", () => killedWorkerCostsAPause(page, expected)],
     ["charts move", () => chartsMove(page)],
     ["answers can be stopped and changed", () => answersCanBeStoppedAndChanged(page, expected)],
+    ["a removed conversation stays away", () => aRemovedConversationStaysAway(page)],
     ["conversations stay", () => conversationsStay(page, daemon.url)],
     ["prompt and parameters are sent", () => promptAndParametersAreSent(page)],
     ["the keyboard reaches everything", () => theKeyboardReachesEverything(page)],
@@ -458,6 +519,10 @@ try {
   await daemon.end();
   await theKeyIsAskedFor(browser);
   console.log("ok: the key is asked for");
+  await aClientsKeyIsEnoughToChat(browser);
+  console.log("ok: a client's key is enough to chat");
+  await oneOfSeveralModelsIsAsked(browser);
+  console.log("ok: one of several models is asked");
 } finally {
   await browser.end();
 }
