@@ -42,7 +42,7 @@ class ClientConnection final : public Connection,
   void close_when_idle() override;
   void close_now() override;
   std::optional<std::chrono::steady_clock::time_point> idle_since() const override {
-    if (!idle_ || closed_) return std::nullopt;
+    if (!idle_ || answering_ || closed_) return std::nullopt;
     return idle_since_;
   }
   std::size_t unfinished_body_bytes() const override {
@@ -151,7 +151,7 @@ class ClientConnection final : public Connection,
 
   bool operators_only_ = false;
   bool for_operators_ = false;  // whether the present request is an operator's
-  bool idle_ = false;           // the connection waits for a request's first byte
+  bool idle_ = false;           // the connection waits for a request's whole head
   bool reading_body_ = false;
   bool request_http_1_1_ = true;
   bool keep_alive_ = false;

@@ -95,16 +95,16 @@ void ClientConnection::read_head() {
   for_operators_ = false;
   head_only_ = false;
   path_.clear();
-  if (buffer_.size() > 0) return continue_head();
-  // The connection is idle until the first byte; then the whole head has its own, shorter time.
   idle_ = true;
   idle_since_ = std::chrono::steady_clock::now();
+  if (buffer_.size() > 0) return continue_head();
+  // After the first byte the whole head has its own, shorter time.
   read_timer_.start(kIdleTimeout, [this] { close_now(); });
   socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
     self->guarded("the beginning of a request", [&] {
       if (self->closed_) return;
       if (error) return self->close_now();
-      self->idle_ = false;
+      self->idle_since_ = std::chrono::steady_clock::now();
       self->read_more_of_head();
     });
   });
@@ -135,6 +135,7 @@ void ClientConnection::look_for_head() {
                   fmt::format("The request's head is larger than {} bytes.", kMaxHeadBytes));
   }
   if (*bytes == 0) return read_more_of_head();
+  idle_ = false;
   read_timer_.cancel();
   Result<RequestHead> head = parse_head(buffered().substr(0, *bytes));
   if (!head.ok()) return bad_request(head.error().message());

@@ -51,8 +51,8 @@ class Connection {
   virtual void refuse_for_overload() = 0;  // answers 503; called instead of begin()
   virtual void close_when_idle() = 0;      // ends as soon as nothing is being answered
   virtual void close_now() = 0;
-  // Returns since when the connection has been waiting for a request's first byte; empty if it is
-  // not waiting.
+  // Returns since when the connection has been waiting for a request's first byte, or after that for the
+  // rest of its head; empty if it is not waiting.
   virtual std::optional<std::chrono::steady_clock::time_point> idle_since() const = 0;
   virtual std::size_t unfinished_body_bytes() const = 0;
   virtual void refuse_for_memory() = 0;  // ends an unfinished body with 503

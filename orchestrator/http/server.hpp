@@ -2,11 +2,11 @@
 //
 // Limits: 16 KiB for a head (431); the configured size for a body (413); 15 s for a head and 60 s for a body, of
 // which each 10 s must bring 8 KiB (408); 75 s idle between requests; 2048 connections, or half of the descriptors
-// that the process may have. One more connection ends the one that has been idle longest, or gets 503; the last 16
-// places are reserved for the operator's endpoints. All bodies and unsent answers share one budget
-// (memory_budget.hpp): when it is spent, the largest unfinished body gets 503. If a client does not read, up to 1 MiB
-// of its stream is kept; beyond that its sequences are cancelled and the connection ends. The connection also ends
-// when nothing at all could be written for 30 s. Other streams never wait for it.
+// that the process may have. One more connection ends the one that has waited longest for a request's whole head,
+// or gets 503; the last 16 places are reserved for the operator's endpoints. All bodies and unsent answers share one
+// budget (memory_budget.hpp): when it is spent, the largest unfinished body gets 503. If a client does not read, up to
+// 1 MiB of its stream is kept; beyond that its sequences are cancelled and the connection ends. The connection also
+// ends when nothing at all could be written for 30 s. Other streams never wait for it.
 #pragma once
 
 #include <cstdint>

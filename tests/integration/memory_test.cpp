@@ -146,14 +146,30 @@ TEST(Places, WhenAllAreTakenTheOperatorsEndpointsStillAnswer) {
   Clients busy;
   for (int i = 0; i < 2039; ++i) {
     busy.push_back(std::make_unique<HttpClient>(serving.port));
-    // Half a head: the connection is not idle, but has no request yet.
-    busy.back()->send_raw("POST /v1/completions HTTP/1.1\r\n");
+    // A head without its body: the connection is not idle, but has no request yet.
+    busy.back()->send_raw(
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n");
   }
   ASSERT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_connections") >= 2034; }));
   const HttpReply refused = small(serving);
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(serving.get("/health").status, 200);
   EXPECT_EQ(serving.get("/v1/workers").status, 200);
+}
+
+TEST(Places, ClientsThatNeverEndTheirHeadsMakePlaceToo) {
+  const Serving serving = serve();
+  Clients slow;
+  for (int i = 0; i < 2200; ++i) {
+    slow.push_back(std::make_unique<HttpClient>(serving.port));
+    slow.back()->send_raw("POST /v1/completions HTTP/1.1\r\n");
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  // The heads' own time is 15 s.
+  const auto begun = std::chrono::steady_clock::now();
+  EXPECT_EQ(serving.get("/livez").status, 200);
+  EXPECT_EQ(small(serving).status, 200);
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(5));
 }
 
 // Clients that hold every connection that they get would otherwise leave a worker's successor no descriptor.
