@@ -11,9 +11,9 @@
 // it for another model before its turn is over. So two models that clients want alternately compute for two thirds of
 // the time, or less if loading takes more than 15 s, and each serves all requests that wait for it.
 //
-// With a bound no process starts that make_room() has not counted. A model whose workers have all failed counts as
-// not loaded. The router tries such a model again if there is room beside the loaded models; a request for it
-// loads it as any other model. A failed worker of a model that serves keeps its share of the memory.
+// With a bound no process starts that make_room() has not counted. A model whose workers have all failed counts as not
+// loaded, and refuses requests. The router tries it again if there is room beside the loaded models; an operator's
+// load or restart makes room for it. A failed worker of a model that serves keeps its share.
 //
 // The daemon opens no model file. Until a model has been loaded, the router counts its file's size
 // and engine.kv_cache_mb; afterwards it counts the bytes that the model's worker reported.
@@ -211,7 +211,7 @@ void Router::keep_within_budget(const std::string& device) {
       next_turn_ = std::min(next_turn_.value_or(end), end);
       continue;
     }
-    spdlog::info("model {}: is unloaded, since the models take more memory than they seemed to",
+    spdlog::info("model {}: is unloaded, since the loaded models take more than server.device_memory_mb",
                  models_[loaded[n]].id);
     return unload_now(loaded[n]);  // unload_now()'s end calls this function again
   }
