@@ -9,12 +9,12 @@
 
 namespace bulkhead::config {
 
-Status Loader::check() {
+Status Loader::check(bool key_given) {
   BULKHEAD_RETURN_IF_ERROR(check_server());
   BULKHEAD_RETURN_IF_ERROR(check_gpu());
   BULKHEAD_RETURN_IF_ERROR(check_isolation());
   BULKHEAD_RETURN_IF_ERROR(check_models());
-  add_notices();
+  add_notices(key_given);
   return {};
 }
 
@@ -174,8 +174,9 @@ Status Loader::check_models() const {
   return {};
 }
 
-void Loader::add_notices() {
+void Loader::add_notices(bool key_given) {
   const Settings& settings = loaded_.settings;
+  const bool has_key = key_given || !settings.server.api_key.empty();
   const Settings defaults;
   for (const Setting& setting : settings_table()) {
     if (setting.later && text_of(setting, settings) != text_of(setting, defaults)) {
@@ -187,7 +188,7 @@ void Loader::add_notices() {
            "no kernel that depends on the batch is faster than those that don't: fast computes as "
            "exact does");
   }
-  if (!is_loopback(settings.server.host) && settings.server.api_key.empty()) {
+  if (!is_loopback(settings.server.host) && !has_key) {
     notice("server.host",
            settings.server.host +
                " can be reached from other machines, so the daemon will not start without "
@@ -195,7 +196,7 @@ void Loader::add_notices() {
   }
   if (std::ranges::find(settings.server.allowed_origins, "*") !=
           settings.server.allowed_origins.end() &&
-      settings.server.api_key.empty()) {
+      !has_key) {
     notice(
         "server.allowed_origins",
         "\"*\" counts only with server.api_key (or BULKHEAD_API_KEY): without one every web page "

@@ -323,7 +323,7 @@ Result<Loaded> load(const Sources& sources) {
   if (!sources.file.empty()) BULKHEAD_RETURN_IF_ERROR(loader.read_file(sources.file));
   for (const std::string& assignment : sources.assignments)
     BULKHEAD_RETURN_IF_ERROR(loader.assign(assignment));
-  BULKHEAD_RETURN_IF_ERROR(loader.check());
+  BULKHEAD_RETURN_IF_ERROR(loader.check(sources.key_given));
   return std::move(loader).take();
 }
 

@@ -30,6 +30,8 @@ struct Loaded {
 struct Sources {
   std::string file;                      // empty: none
   std::vector<std::string> assignments;  // "key.with.dots=value", applied after the file in order
+  bool key_given =
+      false;  // the API key comes from the environment: no notice says that it is missing
 };
 
 // Loads and validates the settings. Errors name the file and line (or the assignment), the key, what was wrong, and

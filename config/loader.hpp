@@ -26,8 +26,9 @@ class Loader {
  public:
   Status read_file(const std::string& path);
   Status assign(std::string_view assignment);
-  // Checks the rules between keys, and adds notices for settings that are allowed but surprising.
-  Status check();
+  // Checks the rules between keys, and adds notices for settings that are allowed but surprising. `key_given`: see
+  // Sources.
+  Status check(bool key_given);
   Loaded take() && {
     for (const auto& [key, where] : origins_)
       loaded_.given.push_back(key);
@@ -42,7 +43,7 @@ class Loader {
   Status check_models() const;
   Status check_split(const ModelSettings& model, const std::string& prefix) const;
   Status check_devices(const ModelSettings& model, const std::string& prefix) const;
-  void add_notices();
+  void add_notices(bool key_given);
   Status read_section(const std::string& path, const std::string& prefix, const YAML::Node& node);
   Status read_models(const std::string& path, const YAML::Node& node);
   Result<Written> read_value(const std::string& where, const std::string& key,

@@ -55,10 +55,12 @@ struct Reloader::Mailbox {
 
 Result<config::Loaded> load_settings(const config::Sources& sources,
                                      const std::string& worker_program) {
-  BULKHEAD_TRY(config::Loaded loaded, config::load(sources));
-  config::ServerSettings& server = loaded.settings.server;
   const char* key = std::getenv("BULKHEAD_API_KEY");
-  if (key != nullptr && *key != '\0') server.api_key = key;
+  config::Sources all = sources;
+  all.key_given = key != nullptr && *key != '\0';
+  BULKHEAD_TRY(config::Loaded loaded, config::load(all));
+  config::ServerSettings& server = loaded.settings.server;
+  if (all.key_given) server.api_key = key;
   if (!is_loopback(server.host) && server.api_key.empty()) {
     return Error(
         ErrorCode::kInvalidArgument,

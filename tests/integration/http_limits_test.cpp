@@ -454,7 +454,10 @@ TEST(Loopback, OtherAddressesNeedAKey) {
   Daemon daemon(BULKHEADD, {{"--set", "server.host=0.0.0.0"}, {{"BULKHEAD_WORKER", FAKE_WORKER}}});
   EXPECT_EQ(daemon.wait_for_exit(), 1);
   EXPECT_NE(daemon.log().find("API key"), std::string::npos) << daemon.log();
-  Serving serving = serve({"server.host=0.0.0.0"}, {{"BULKHEAD_API_KEY", "k"}});
+  Serving serving =
+      serve({"server.host=0.0.0.0", "server.allowed_origins=*"}, {{"BULKHEAD_API_KEY", "k"}});
+  EXPECT_EQ(serving.daemon->log().find("BULKHEAD_API_KEY"), std::string::npos)
+      << "it asks for a key that it has: " << serving.daemon->log();
   // The server does not know its own names here, so with the key any Host is accepted.
   EXPECT_EQ(serving
                 .post("/v1/completions", R"({"prompt":"x","max_tokens":1})",
