@@ -52,10 +52,10 @@ Status write_all(int fd, std::string_view bytes, const std::string& path) {
   return {};
 }
 
-Result<std::string> read_all(int fd, const std::string& path) {
+Result<std::string> read_all(int fd, const std::string& path, std::size_t most = SIZE_MAX) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) return system_error(path, "stat");
-  std::string bytes(static_cast<std::size_t>(info.st_size), '\0');
+  std::string bytes(std::min(static_cast<std::size_t>(info.st_size), most), '\0');
   std::size_t got = 0;
   while (got < bytes.size()) {
     const ssize_t read =
@@ -69,11 +69,23 @@ Result<std::string> read_all(int fd, const std::string& path) {
   return bytes;
 }
 
+// Refuses a file that somebody else made, before it is changed or taken into memory.
+Status check_beginning(int fd, const std::string& path) {
+  BULKHEAD_TRY(const std::string magic, read_all(fd, path, kJournalMagic.size()));
+  const auto read = read_journal(magic, [](const JournalRecord&) {});
+  return read.ok() ? Status() : read.error().within("isolation.journal_path: " + path);
+}
+
 // Opens and locks the journal's file. A daemon that is rewriting the journal may rename another file to the name
 // between the open and the lock; then this function tries again.
 Result<UniqueFd> open_locked(const std::string& path) {
   for (int i = 0; i < kLockTries; ++i) {
     UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kOwnerOnly));
+    if (!fd.valid() && errno == ELOOP) {
+      return Error(
+          ErrorCode::kUnsupported,
+          fmt::format("isolation.journal_path: {} is a symbolic link; name the file itself", path));
+    }
     if (!fd.valid()) return system_error(path, "open");
     struct stat ours {
     }, named{};
@@ -90,6 +102,7 @@ Result<UniqueFd> open_locked(const std::string& path) {
                                path));
     }
     if (::stat(path.c_str(), &named) != 0 || named.st_ino != ours.st_ino) continue;
+    BULKHEAD_RETURN_IF_ERROR(check_beginning(fd.get(), path));
     if (::fchmod(fd.get(), kOwnerOnly) != 0) return system_error(path, "chmod");
     return fd;
   }

@@ -304,10 +304,21 @@ TEST(DiskJournal, RefusesWhatIsNotItsOwn) {
   Folder folder;
   EventLoop loop;
   std::ofstream(folder.file()) << "my diary, nothing else";
+  constexpr auto kShared = static_cast<std::filesystem::perms>(0644);
+  std::filesystem::permissions(folder.file(), kShared);
   auto diary = DiskJournal::open(loop, {.path = folder.file()});
   ASSERT_FALSE(diary.ok());
   EXPECT_NE(diary.error().message().find("no journal"), std::string::npos);
   EXPECT_EQ(content(folder.file()), "my diary, nothing else");
+  EXPECT_EQ(std::filesystem::status(folder.file()).permissions(), kShared);
+  std::filesystem::resize_file(folder.file(),
+                               std::uintmax_t{1} << 42);  // no memory has room for it
+  EXPECT_FALSE(DiskJournal::open(loop, {.path = folder.file()}).ok());
+  std::filesystem::remove(folder.file());
+  std::filesystem::create_symlink("elsewhere", folder.file());
+  auto link = DiskJournal::open(loop, {.path = folder.file()});
+  ASSERT_FALSE(link.ok());
+  EXPECT_NE(link.error().message().find("symbolic link"), std::string::npos);
   std::filesystem::remove(folder.file());
 
   auto first = DiskJournal::open(loop, {.path = folder.file()});
