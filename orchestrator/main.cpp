@@ -102,6 +102,15 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// A parent may have closed them. Then the first descriptors that this process opens would get their numbers, and it
+// would write its log into them.
+void open_standard_descriptors() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0)
+      (void)::open("/dev/null", O_RDWR);  // takes the lowest free number
+  }
+}
+
 // A worker must not inherit descriptors that this process got from a shell or a service manager.
 void close_descriptors_on_exec() {
   std::error_code error;
@@ -395,6 +404,7 @@ void hide_keys(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_descriptors();
   ignore_what_is_no_request_to_end();
   ProgramOptions options{
       "Serves language models over an OpenAI-compatible HTTP API, each in a worker process of its "

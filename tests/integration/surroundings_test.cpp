@@ -126,6 +126,25 @@ TEST(Endpoints, ATextThatCanNeverBeTokenizedIsTooLarge) {
   EXPECT_EQ(reply.headers.count("retry-after"), 0U);
 }
 
+// Otherwise the log would go into whatever the daemon opens first.
+TEST(Log, DescriptorsThatAreClosedAtTheStartLeadNowhere) {
+  char program[] = "/tmp/bulkhead-closed-XXXXXX";
+  UniqueFd script(::mkostemp(program, O_CLOEXEC));
+  const std::string lines = "#!/bin/sh\nexec " BULKHEADD " \"$@\" <&- 2>&-\n";
+  ASSERT_EQ(::write(script.get(), lines.data(), lines.size()), static_cast<ssize_t>(lines.size()));
+  ASSERT_EQ(::fchmod(script.get(), 0700), 0);
+  script.reset();  // a file that is open for writing can't be started
+  Daemon::Options options;
+  options.environment["BULKHEAD_WORKER"] = FAKE_WORKER;
+  Daemon daemon(program, options);
+  EXPECT_NE(daemon.wait_until_listening(), 0);
+  ::unlink(program);
+  for (const char* number : {"0", "2"}) {
+    const std::string link = "/proc/" + std::to_string(daemon.pid()) + "/fd/" + number;
+    EXPECT_EQ(std::filesystem::read_symlink(link), "/dev/null") << number;
+  }
+}
+
 TEST(Log, AReaderThatIsGoneCostsNothingButLines) {
   Pipe log;
   const Serving serving = serve_with_log(log);
