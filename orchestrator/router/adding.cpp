@@ -1,9 +1,10 @@
 // Adds a file that came to server.models_folder after the daemon had read the folder: it becomes a model when a
-// client asks to load it. A thread looks at the file, since that may take for ever when the folder is on a network
-// mount that hangs.
+// client asks to load it. Tries a failed model again whose file has changed since, such as one that was being copied.
+// A thread looks at the file, since that may take for ever when the folder is on a network mount that hangs.
 #include <filesystem>
 #include <mutex>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "config/base/log.hpp"
@@ -16,6 +17,8 @@ namespace bulkhead::orchestrator {
 namespace {
 
 constexpr std::size_t kMostLooks = 8;  // looks that have not ended
+// A file that has changed and then stays the same for so long is whole, as far as one can see.
+constexpr std::chrono::seconds kUnchanged{1};
 
 }  // namespace
 
@@ -86,6 +89,42 @@ std::size_t Router::add_file(const std::string& folder, const std::string& file,
   resize(added);
   spdlog::info("model {}: added, from {}", models_[added].id, file);
   return added;
+}
+
+// Looks whether the failed model's file has changed since it was looked at the last time.
+void Router::look_again(const ModelInfo& failed) {
+  const std::string& path = failed.settings.path;
+  if (looking_again_.size() >= kMostLooks || !looking_again_.insert(path).second) return;
+  auto look = [this, settings = failed.settings, looks = looks_] {
+    const std::string before = mark_of(settings);
+    std::this_thread::sleep_for(kUnchanged);
+    const std::string mark = mark_of(settings);
+    std::lock_guard lock(looks->mutex);
+    if (looks->loop == nullptr) return;
+    looks->loop->post([this, path = settings.path, mark, whole = mark == before, looks] {
+      if (looks->loop == nullptr) return;
+      looking_again_.erase(path);
+      if (whole && mark != "-" && !stopping_) try_changed(path, mark);
+    });
+  };
+  try {
+    quiet_thread(std::move(look)).detach();
+  } catch (const std::system_error&) {
+    looking_again_.erase(path);  // the next request tries again
+  }
+}
+
+void Router::try_changed(const std::string& path, const std::string& mark) {
+  for (ModelInfo& model : models_) {
+    if (model.retired || model.settings.path != path || model.file_mark == mark) continue;
+    if (given_up(model).empty()) continue;
+    spdlog::info("model {}: is tried again, because its file has changed", model.id);
+    model.file_mark = mark;
+    model.count_file_bytes();
+    for (Worker* worker : model.workers) {
+      if (worker->state() == WorkerState::kFailed) restart(*worker, Worker::Start::kWarm);
+    }
+  }
 }
 
 }  // namespace bulkhead::orchestrator

@@ -13,7 +13,7 @@
 //
 // With a bound no process starts that make_room() has not counted. A model whose workers have all failed counts as not
 // loaded, and refuses requests. The router tries it again if there is room beside the loaded models; an operator's
-// load or restart makes room for it. A failed worker of a model that serves keeps its share.
+// load or restart, or a change of its file, makes room for it. A failed worker of a model that serves keeps its share.
 //
 // The daemon opens no model file. Until a model has been loaded, the router counts its file's size
 // and engine.kv_cache_mb; afterwards it counts the bytes that the model's worker reported.

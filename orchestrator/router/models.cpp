@@ -53,6 +53,12 @@ std::vector<config::ModelSettings> models_of(const config::Settings& settings) {
   return {config::ModelSettings{}};
 }
 
+void ModelInfo::count_file_bytes() {
+  file_bytes = 0;
+  for (const std::string* mark : {&file_mark, &draft_mark})
+    file_bytes += std::strtoull(mark->c_str(), nullptr, 10);  // 0 for "-" and ""
+}
+
 std::size_t Router::add_model(const config::ModelSettings& settings, const ModelFile& file) {
   ModelInfo model;
   model.settings = settings;
@@ -61,8 +67,7 @@ std::size_t Router::add_model(const config::ModelSettings& settings, const Model
   model.draft_mark = file.draft_mark;
   model.id = settings.name.empty() ? model.file_name : settings.name;
   model.created = std::time(nullptr);
-  for (const std::string* mark : {&model.file_mark, &model.draft_mark})
-    model.file_bytes += std::strtoull(mark->c_str(), nullptr, 10);  // 0 for "-" and ""
+  model.count_file_bytes();
   // Takes the place of a removed model, so that reloads do not make the list ever longer.
   for (std::size_t i = 0; i < models_.size(); ++i) {
     if (!models_[i].retired || !models_[i].workers.empty() || needed(i)) continue;

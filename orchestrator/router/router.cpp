@@ -67,8 +67,10 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
   }
   if (draining_) return refuse(ipc::FailureCode::kUnavailable, "The server is shutting down.");
   model = &serving(*model);
-  if (std::string why = given_up(*model); !why.empty())
+  if (std::string why = given_up(*model); !why.empty()) {
+    look_again(*model);
     return refuse(ipc::FailureCode::kWorkerFailed, std::move(why));
+  }
   if (!model->ever_served && !model->on_demand)
     return refuse(ipc::FailureCode::kUnavailable,
                   "The model is still loading; /health tells how far.");

@@ -101,6 +101,7 @@ struct ModelInfo {
   Clock::duration load_took{};
 
   bool has_alias(std::string_view name) const;  // ignores case
+  void count_file_bytes();                      // from the marks
 
   // A reload removed the entry from the configuration, or replaced it by the `successor` entry. The entry takes no
   // new requests, and its workers end as soon as no request needs them.
@@ -286,6 +287,8 @@ class Router : private WorkerEvents {
   struct Looks;
   static std::shared_ptr<Looks> make_looks(EventLoop& loop);
   std::size_t add_file(const std::string& folder, const std::string& file, const std::string& mark);
+  void look_again(const ModelInfo& failed);
+  void try_changed(const std::string& path, const std::string& mark);
 
   // loading.cpp
   bool begins_loaded(const config::ModelSettings& settings, std::uint64_t bytes) const;
@@ -371,6 +374,7 @@ class Router : private WorkerEvents {
   std::shared_ptr<Looks> looks_;  // where threads leave what they found
   std::map<std::uint64_t, std::function<void(Result<std::size_t>)>> looking_;  // who waits for a look
   std::uint64_t last_look_ = 0;
+  std::set<std::string> looking_again_;  // paths of failed models whose files a thread looks at
   Timer turn_timer_;  // fires when the next turn ends that somebody waits for
   std::optional<ModelInfo::Clock::time_point> next_turn_;
   std::uint64_t loads_ = 0, unloads_ = 0;

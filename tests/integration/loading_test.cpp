@@ -334,6 +334,26 @@ TEST_F(RunTimeModels, AFailedModelIsTriedAgainOnlyWhenThereIsRoom) {
   }
 }
 
+// Such as one that was being copied when a client asked for it.
+TEST_F(RunTimeModels, AFailedModelIsLoadedOnceItsFileHasChanged) {
+  for (const char* bound : {"server.device_memory_mb=50", "server.device_memory_mb=0"}) {
+    SCOPED_TRACE(bound);
+    std::ofstream(folder_ / "broken.gguf") << "broken\n";
+    const Serving serving = serve(models({"one", "broken"}, {bound, "isolation.retry_failed_s=0"}));
+    EXPECT_EQ(serving.complete(ask("broken")).status, 503);
+    EXPECT_EQ(serving.complete(ask("one")).status, 200);
+    const auto tries = [&] { return find(serving, "broken-0")["restarts"].get<int>(); };
+    const int before = tries();
+    EXPECT_EQ(serving.complete(ask("broken")).status, 503);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    EXPECT_EQ(tries(), before) << "the file has not changed";
+    EXPECT_EQ(state(serving, "one"), "loaded");
+    make("broken.gguf");
+    EXPECT_TRUE(Serving::eventually([&] { return serving.complete(ask("broken")).status == 200; }))
+        << serving.daemon->log();
+  }
+}
+
 TEST_F(RunTimeModels, SparesCountInTheBudget) {
   const Serving serving =
       serve(models({"one", "two"}, {"server.device_memory_mb=100", "isolation.standby=1"}));
