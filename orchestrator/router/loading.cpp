@@ -211,7 +211,7 @@ void Router::keep_within_budget(const std::string& device) {
       next_turn_ = std::min(next_turn_.value_or(end), end);
       continue;
     }
-    spdlog::info("model {}: is unloaded, since the loaded models take more than server.device_memory_mb",
+    spdlog::info("model {}: is unloaded, since the models take more than server.device_memory_mb",
                  models_[loaded[n]].id);
     return unload_now(loaded[n]);  // unload_now()'s end calls this function again
   }
