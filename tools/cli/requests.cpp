@@ -1,5 +1,6 @@
 // `bulkhead requests` shows the requests that the daemon is answering; `bulkhead logs` shows what a
 // worker wrote.
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -19,6 +20,13 @@ using nlohmann::json;
 namespace {
 
 constexpr useconds_t kLookEveryUs = 500'000, kLookForCtrlCEveryUs = 50'000;
+
+// Says whether nobody reads this program's output any more, as behind `| head -1`. A write would tell it, too, but the
+// next line may come much later.
+bool reader_has_left() {
+  pollfd out{STDOUT_FILENO, 0, 0};
+  return ::poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0;
+}
 
 std::string seconds_of(const json& object, const char* key) {
   const auto found = object.find(key);
@@ -94,7 +102,7 @@ int run_logs(const LogsOptions& options) {
     for (useconds_t waited = 0; waited < kLookEveryUs && !interrupted;
          waited += kLookForCtrlCEveryUs)
       ::usleep(kLookForCtrlCEveryUs);
-    if (interrupted) return 0;
+    if (interrupted || reader_has_left()) return 0;
   }
 }
 
