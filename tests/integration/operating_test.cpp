@@ -120,8 +120,9 @@ TEST(Operating, AWorkersLogOutlivesItsProcess) {
   EXPECT_EQ(serving.get("/v1/workers/other-0/log").status, 404);
   EXPECT_EQ(tool(serving, "logs other-0").code, 1);
   // 124 is the code of `timeout`: the command would wait for the next line.
-  const Outcome left = run_shell("bash -c \"timeout 20 " BULKHEAD_TOOL " logs builtin-0 --follow --url " +
-                                 url_of(serving) + " | head -1 >/dev/null; exit \\${PIPESTATUS[0]}\"");
+  const Outcome left =
+      run_shell("bash -c \"timeout 20 " BULKHEAD_TOOL " logs builtin-0 --follow --url " +
+                url_of(serving) + " | head -1 >/dev/null; exit \\${PIPESTATUS[0]}\"");
   EXPECT_EQ(left.code, 0) << left.out;
 }
 

@@ -48,7 +48,7 @@ Result<std::string> read_stdin() {
 
 Result<std::string> read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return Error(ErrorCode::kNotFound, path + ": can't be read");
+  if (!file) return errno_error(ErrorCode::kNotFound, "open " + path, errno);
   std::string text;
   char chunk[16384];
   while (file.read(chunk, sizeof chunk), file.gcount() > 0)

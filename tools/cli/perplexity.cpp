@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 #include <limits>
 #include <sstream>
 #include <string>
@@ -21,15 +20,6 @@ using nlohmann::json;
 namespace {
 
 using Tokens = std::vector<std::uint32_t>;
-
-Result<std::string> text_of_file(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return errno_error(ErrorCode::kNotFound, "open " + path, errno);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream) return errno_error(ErrorCode::kUnavailable, "read " + path, errno);
-  return text.str();
-}
 
 // Reads token ids in the form that `bulkhead tokenize` prints.
 Result<Tokens> ids_of(const std::string& text) {
@@ -144,7 +134,7 @@ Result<PerplexitySum> measure(Model& model, const Tokens& tokens, const Tokens& 
 int run_perplexity(const PerplexityOptions& options) {
   Result<HttpClient> client = make_client(options.connection);
   if (!client.ok()) return fail(client.error());
-  const Result<std::string> text = text_of_file(options.file);
+  const Result<std::string> text = read_file(options.file);
   if (!text.ok()) return fail(text.error());
   watch_interrupts();
   Model model(*client, options.model);

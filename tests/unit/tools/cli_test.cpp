@@ -205,8 +205,9 @@ TEST_F(Cli, AFullDiskIsToldAndIsAFailure) {
 }
 
 TEST_F(Cli, AFolderIsNoEmptyFile) {
-  for (const char* command : {"check-schema --schema /", "check-schema --grammar /",
-                              "apply-template --template /", "parse-answer --template /"}) {
+  for (const char* command :
+       {"check-schema --schema /", "check-schema --grammar /", "apply-template --template /",
+        "parse-answer --template /", "perplexity model --file /"}) {
     const Outcome folder = run(kTool + " " + command, "{}");
     EXPECT_EQ(folder.code, 1) << command;
     EXPECT_EQ(folder.err, "bulkhead: read /: Is a directory\n") << command;
