@@ -48,12 +48,23 @@ Error unreadable(const std::string& what) {
 
 }  // namespace
 
+std::string why_never_sent(std::string_view key) {
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  if (std::ranges::any_of(key, is_control))
+    return "has a line's end or another control character, which no client can send";
+  if (key.starts_with(' ') || key.ends_with(' '))
+    return "begins or ends with a blank, which no client can send";
+  return "";
+}
+
 Result<AccessKey> parse_access_key(std::string_view text) {
   const std::vector<std::string_view> words = words_of(text);
   if (words.size() < 2) return unreadable("has no name and key");
   if (!is_name(words[0]))
     return unreadable("begins with no name (letters, digits, '.', '_', '-', at most 64)");
   AccessKey key{std::string(words[0]), std::string(words[1])};
+  if (const std::string why = why_never_sent(key.key); !why.empty())
+    return unreadable("key " + key.name + ": " + why);
   for (std::size_t i = 2; i < words.size(); ++i) {
     const std::size_t equals = words[i].find('=');
     const auto limit = std::ranges::find(kLimits, words[i].substr(0, equals), &Limit::name);

@@ -18,6 +18,9 @@ struct AccessKey {
   std::uint32_t streams = 0;            // requests in progress at a time
 };
 
+// Returns why no client can send this key in a field of its request's head; empty: it can be sent, or is empty.
+std::string why_never_sent(std::string_view key);
+
 // Parses "NAME KEY requests_per_minute=60 tokens_per_minute=20000 streams=4". Each limit is optional, and their order
 // is free. The error does not contain the key.
 Result<AccessKey> parse_access_key(std::string_view text);

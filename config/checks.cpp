@@ -31,6 +31,8 @@ Status Loader::check_server() const {
                      std::to_string(server.max_body_mb));
   }
 
+  if (const std::string why = why_never_sent(server.api_key); !why.empty())
+    return wrong(origin("server.api_key"), "server.api_key", why);
   std::set<std::string> names, keys = {server.api_key};
   for (const std::string& text : server.keys) {
     const Result<AccessKey> key = parse_access_key(text);

@@ -60,7 +60,11 @@ Result<config::Loaded> load_settings(const config::Sources& sources,
   all.key_given = key != nullptr && *key != '\0';
   BULKHEAD_TRY(config::Loaded loaded, config::load(all));
   config::ServerSettings& server = loaded.settings.server;
-  if (all.key_given) server.api_key = key;
+  if (all.key_given) {
+    server.api_key = key;
+    if (const std::string why = config::why_never_sent(key); !why.empty())
+      return Error(ErrorCode::kInvalidArgument, "BULKHEAD_API_KEY " + why + ".");
+  }
   if (!is_loopback(server.host) && server.api_key.empty()) {
     return Error(
         ErrorCode::kInvalidArgument,

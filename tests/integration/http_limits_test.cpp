@@ -454,6 +454,11 @@ TEST(Loopback, OtherAddressesNeedAKey) {
   Daemon daemon(BULKHEADD, {{"--set", "server.host=0.0.0.0"}, {{"BULKHEAD_WORKER", FAKE_WORKER}}});
   EXPECT_EQ(daemon.wait_for_exit(), 1);
   EXPECT_NE(daemon.log().find("API key"), std::string::npos) << daemon.log();
+  // A secret that was made from a file has the file's last line end.
+  Daemon lines(BULKHEADD, {{}, {{"BULKHEAD_WORKER", FAKE_WORKER}, {"BULKHEAD_API_KEY", "k\n"}}});
+  EXPECT_EQ(lines.wait_for_exit(), 1);
+  EXPECT_NE(lines.log().find("BULKHEAD_API_KEY has a line's end"), std::string::npos)
+      << lines.log();
   Serving serving =
       serve({"server.host=0.0.0.0", "server.allowed_origins=*"}, {{"BULKHEAD_API_KEY", "k"}});
   EXPECT_EQ(serving.daemon->log().find("BULKHEAD_API_KEY"), std::string::npos)

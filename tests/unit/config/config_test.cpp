@@ -266,6 +266,18 @@ TEST(Keys, AreToldApartAndNeverInErrors) {
               HasSubstr("another's, or server.api_key"));
 }
 
+TEST(Keys, ThatNoClientCanSendAreRefused) {
+  for (const char* key : {"s3cret\\n", "\\ts3cret", "s3cret ", " s3cret"}) {
+    const std::string error = error_of("server:\n  api_key: \"" + std::string(key) + "\"\n");
+    EXPECT_THAT(error, HasSubstr("server.api_key: ")) << key;
+    EXPECT_THAT(error, HasSubstr("no client can send")) << key;
+    EXPECT_THAT(error, Not(HasSubstr("s3cret"))) << key;
+  }
+  EXPECT_THAT(error_of("server:\n  api_key: a\n  keys: [\"alice s3cret\\n\"]\n"),
+              HasSubstr("no client can send"));
+  EXPECT_TRUE(load({"", {"server.api_key=two words"}}).ok());
+}
+
 TEST(Errors, AFailedAssignmentChangesNothing) {
   Settings settings;
   settings.server.port = 1;
