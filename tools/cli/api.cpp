@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "config/access_key.hpp"
 #include "config/base/percent.hpp"
 #include "tools/cli/sse.hpp"
 
@@ -91,6 +92,8 @@ void watch_interrupts() {
 
 Result<HttpClient> make_client(const Connection& connection) {
   BULKHEAD_TRY(Url url, parse_url(connection.url));
+  if (const std::string why = config::why_never_sent(connection.api_key); !why.empty())
+    return Error(ErrorCode::kInvalidArgument, "the API key (--api-key or BULKHEAD_API_KEY) " + why);
   return HttpClient(connection.url, std::move(url), connection.api_key, &interrupted);
 }
 

@@ -204,6 +204,12 @@ TEST_F(Cli, AFullDiskIsToldAndIsAFailure) {
   }
 }
 
+TEST_F(Cli, AKeyWithALinesEndIsNamed) {
+  const Outcome models = run("BULKHEAD_API_KEY=\"$(printf 'key\\n.')\" " + kTool + " models");
+  EXPECT_EQ(models.code, 1);
+  EXPECT_THAT(models.err, HasSubstr("BULKHEAD_API_KEY) has a line's end")) << models.err;
+}
+
 TEST_F(Cli, AFolderIsNoEmptyFile) {
   for (const char* command :
        {"check-schema --schema /", "check-schema --grammar /", "apply-template --template /",
