@@ -86,7 +86,7 @@ Result<config::Loaded> load_settings(const config::Sources& sources,
         "server.keys are clients' keys, and there is no key for the server's operators. Set "
         "server.api_key or BULKHEAD_API_KEY.");
   }
-  BULKHEAD_RETURN_IF_ERROR(add_models_of_folder(loaded.settings));
+  BULKHEAD_RETURN_IF_ERROR(add_models_of_folder(loaded));
   BULKHEAD_RETURN_IF_ERROR(resolve_all_devices(loaded.settings, worker_program));
   return loaded;
 }

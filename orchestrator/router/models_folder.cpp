@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "config/base/clean_text.hpp"
 #include "config/base/log.hpp"
 #include "config/base/text.hpp"
+#include "ipc/utf8.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -49,7 +51,8 @@ std::string name_of(const fs::path& file) {
 
 }  // namespace
 
-Status add_models_of_folder(config::Settings& settings) {
+Status add_models_of_folder(config::Loaded& loaded) {
+  config::Settings& settings = loaded.settings;
   if (settings.server.models_folder.empty()) return {};
   const std::string folder = normal(settings.server.models_folder);
   std::error_code error;
@@ -61,17 +64,26 @@ Status add_models_of_folder(config::Settings& settings) {
     return Error(ErrorCode::kNotFound,
                  "server.models_folder: " + folder + " can't be read: " + error.message());
   }
+  const auto leave_out = [&loaded](std::string words) {
+    loaded.notices.push_back({"server.models_folder", std::move(words)});
+  };
   std::vector<fs::path> files;
   for (; entries != fs::recursive_directory_iterator(); entries.increment(error)) {
     if (error) break;
     if (entries.depth() + 1 >= kMostDepth) entries.disable_recursion_pending();
     std::error_code unknown;
-    if (!name_of(entries->path()).empty() && entries->is_regular_file(unknown))
-      files.push_back(entries->path());
-    if (files.size() < kMostModels) continue;
-    spdlog::warn("server.models_folder: {} has more than {} models; the others are left out",
-                 folder, kMostModels);
-    break;
+    if (name_of(entries->path()).empty() || !entries->is_regular_file(unknown)) continue;
+    if (!ipc::is_utf8(
+            entries->path().string())) {  // JSON can't hold its name, so nobody could ask for it
+      leave_out(cleaned(entries->path().string()) + " is left out: its name is not UTF-8");
+      continue;
+    }
+    if (files.size() == kMostModels) {
+      leave_out(
+          fmt::format("{} has more than {} models; the others are left out", folder, kMostModels));
+      break;
+    }
+    files.push_back(entries->path());
   }
   // Files nearest to the folder get their names first.
   std::ranges::sort(files, {}, [](const fs::path& file) {

@@ -452,10 +452,13 @@ TEST_F(RunTimeModels, AFolderIsListedAndItsModelsLoadAtFirstUse) {
   make("deep/four-00001-of-00002.gguf");
   make("deep/four-00002-of-00002.gguf");
   make("mmproj-one.gguf");
+  make("not-\xff-utf8.gguf");
   std::ofstream(folder_ / "notes.txt") << "no model";
   const Serving serving =
       serve({"server.models_folder=" + folder_.string(), "models.0.name=first",
              "models.0.path=" + (folder_ / "one.gguf").string(), "models.0.aliases=gpt-4o,Erste"});
+  EXPECT_NE(serving.daemon->log().find("utf8.gguf is left out"), std::string::npos)
+      << serving.daemon->log();
   std::vector<std::string> ids;
   const json listed = json::parse(serving.get("/v1/models").body);
   for (const json& model : listed["data"])
@@ -488,6 +491,23 @@ TEST_F(RunTimeModels, AFolderIsListedAndItsModelsLoadAtFirstUse) {
       << none.body;
   EXPECT_EQ(serving.post("/v1/models/load", "[1]").status, 400);
   EXPECT_EQ(serving.post("/v1/models/load", R"({"model": 3})").status, 400);
+}
+
+TEST_F(RunTimeModels, OfAFolderAThousandModelsAreServed) {
+  for (int i = 3; i < 1000; ++i)
+    std::filesystem::create_hard_link(folder_ / "one.gguf",
+                                      folder_ / (std::to_string(i) + ".gguf"));
+  const std::string setting = "server.models_folder=" + folder_.string();
+  const auto models_of = [&](const Serving& serving) {
+    return json::parse(serving.get("/v1/models").body)["data"].size();
+  };
+  const Serving all = serve({setting});
+  EXPECT_EQ(models_of(all), 1000U);
+  EXPECT_EQ(all.daemon->log().find("are left out"), std::string::npos) << all.daemon->log();
+  make("more.gguf");
+  const Serving most = serve({setting});
+  EXPECT_EQ(models_of(most), 1000U);
+  EXPECT_NE(most.daemon->log().find("are left out"), std::string::npos) << most.daemon->log();
 }
 
 TEST_F(RunTimeModels, AFolderMayBeGivenInAnyForm) {
