@@ -60,6 +60,9 @@ std::string origin_violation(const ApiOptions& options, const HttpRequest& reque
         return name == lower(allowed_host) || host == lower(allowed_host);
       });
   if ((own || allowed) && number && !name.empty()) return "";
+  if (request.host.empty())
+    return "The request does not say by which name it reached this server: send a Host field, such "
+           "as localhost.";
   return fmt::format(
       "This server is not known by the name '{}' (Host); it answers to localhost, 127.0.0.1, "
       "[::1]{} and the names of server.allowed_hosts.",

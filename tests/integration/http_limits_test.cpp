@@ -447,6 +447,11 @@ TEST(Origin, ForeignPagesAndNamesAreRefused) {
                 .status,
             200);
   EXPECT_EQ(serving.post("/v1/completions", body, {"Host: [::1]:" + port}).status, 200);
+  HttpClient old(serving.port);
+  old.send_raw("GET /v1/models HTTP/1.0\r\n\r\n");
+  const HttpReply nameless = old.receive();
+  EXPECT_EQ(nameless.status, 403);
+  EXPECT_NE(nameless.body.find("send a Host field"), std::string::npos) << nameless.body;
   EXPECT_EQ(serving.worker()["restarts"], 0);
 }
 
