@@ -9,6 +9,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "config/base/exact_json.hpp"
 #include "config/base/random.hpp"
 #include "orchestrator/http/request_fields.hpp"
 
@@ -197,7 +198,7 @@ Parsed<GenerationRequest> parse_llama(std::string_view body, bool infill) {
   if (has_wide_objects(std::get<json>(parsed)))
     return invalid("The body " + too_many_members(std::get<json>(parsed)));
   if (!fields.ok()) return fields.error();
-  auto ordered = nlohmann::ordered_json::parse(body);  // schemas keep their order
+  auto ordered = parse_exact(body);  // schemas keep their order
   for (const LlamaDefault& each : kLlamaDefaults) {
     if (fields.get(each.name) == nullptr) ordered[each.name] = each.value;
   }
@@ -212,7 +213,7 @@ Parsed<GenerationRequest> parse_llama(std::string_view body, bool infill) {
   const bool reads = only_reads(fields);
   if (reads) ordered["n_predict"] = 1;
   if (!fields.ok()) return fields.error();
-  Parsed<GenerationRequest> request = parse_completion(ordered.dump());
+  Parsed<GenerationRequest> request = parse_completion(dump_exact(ordered));
   if (auto* wanted = std::get_if<GenerationRequest>(&request)) {
     wanted->warnings = std::move(warnings);
     wanted->parameters.prompt_only = reads;
@@ -241,11 +242,11 @@ Parsed<GenerationRequest> parse_llama_infill(std::string_view body) {
   if (!fields.ok()) return fields.error();
   if (has_wide_objects(std::get<json>(parsed)))
     return invalid("The body " + too_many_members(std::get<json>(parsed)));
-  auto rest = nlohmann::ordered_json::parse(body);  // an ordered parse keeps the order of schemas
+  auto rest = parse_exact(body);  // an ordered parse keeps the order of schemas
   for (const char* name : {"input_prefix", "input_suffix", "input_extra"})
     rest.erase(name);
   rest["prompt"] = "";
-  Parsed<GenerationRequest> request = parse_llama(rest.dump(), true);
+  Parsed<GenerationRequest> request = parse_llama(dump_exact(rest), true);
   if (auto* wanted = std::get_if<GenerationRequest>(&request))
     wanted->prompts = {std::move(prompt)};
   return request;

@@ -5,6 +5,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "config/base/exact_json.hpp"
 #include "config/base/text.hpp"
 #include "orchestrator/http/messages.hpp"
 #include "orchestrator/http/request_fields.hpp"
@@ -72,7 +73,7 @@ class Translation : Translating {
     tool_choice();
     options();
     if (error_) return *error_;
-    return parse_chat(out_.dump());
+    return parse_chat(dump_exact(out_));
   }
 
  private:
@@ -230,7 +231,7 @@ class Translation : Translating {
                          {"type", "function"},
                          {"function",
                           {{"name", text_of(block, "name")},
-                           {"arguments", input == nullptr ? "{}" : input->dump()}}}});
+                           {"arguments", input == nullptr ? "{}" : dump_exact(*input)}}}});
       } else if (type != "redacted_thinking" && !type.empty()) {
         refuse(here,
                fmt::format("is of type '{}'; this server takes text, thinking and tool_use here.",

@@ -6,6 +6,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "config/base/exact_json.hpp"
 #include "orchestrator/http/ollama.hpp"
 #include "orchestrator/http/request_fields.hpp"
 
@@ -71,7 +72,7 @@ class OllamaTranslation : Translating {
     if (request.load_only) return request;
     pass_on(body_, kOllamaOwn, out_);
     Parsed<GenerationRequest> wanted =
-        raw_ ? parse_completion(out_.dump()) : parse_chat(out_.dump());
+        raw_ ? parse_completion(dump_exact(out_)) : parse_chat(dump_exact(out_));
     if (auto* error = std::get_if<ApiError>(&wanted)) return std::move(*error);
     request.wanted = std::get<GenerationRequest>(std::move(wanted));
     return request;
@@ -128,7 +129,8 @@ class OllamaTranslation : Translating {
     // 0 or less asks for as many tokens as the context has room for.
     const Ordered* most = find(*options, "num_predict");
     if (most == nullptr) return;
-    if (!most->is_number()) return refuse("options.num_predict", "must be a number.");
+    if (!most->is_number() && !most->is_binary())
+      return refuse("options.num_predict", "must be a number.");
     if (*most > 0) out_["max_tokens"] = *most;
   }
 

@@ -6,6 +6,8 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "config/base/exact_json.hpp"
+
 namespace bulkhead::orchestrator {
 
 using nlohmann::json;
@@ -130,7 +132,7 @@ Parsed<nlohmann::ordered_json> parse_ordered_object(std::string_view body) {
   if (auto* error = std::get_if<ApiError>(&checked)) return *error;
   if (has_wide_objects(std::get<json>(checked)))
     return invalid("The body " + too_many_members(std::get<json>(checked)));
-  return nlohmann::ordered_json::parse(body);
+  return parse_exact(body);
 }
 
 void pass_on(const nlohmann::ordered_json& body, std::span<const std::string_view> own,

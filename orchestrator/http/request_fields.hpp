@@ -32,8 +32,8 @@ inline constexpr std::size_t kMaxOrderedMembers = 4096;
 bool has_wide_objects(const nlohmann::json& value);
 // Returns "has objects of too many members ...", which names the widest object in the value.
 std::string too_many_members(const nlohmann::json& value);
-// Parses the body of a request in another protocol and keeps its members in order. Checks it like parse_object(), and
-// refuses it if has_wide_objects().
+// Parses the body of a request in another protocol, and keeps its members in order and its integers exact
+// (exact_json.hpp). Checks it like parse_object(), and refuses it if has_wide_objects().
 Parsed<nlohmann::ordered_json> parse_ordered_object(std::string_view body);
 
 // Copies the members of a request in another protocol to the chat `out`, except those in `own`, which the translator

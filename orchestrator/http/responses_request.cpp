@@ -8,6 +8,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "config/base/exact_json.hpp"
 #include "orchestrator/http/request_fields.hpp"
 #include "orchestrator/http/responses.hpp"
 #include "orchestrator/http/stored_items.hpp"
@@ -47,7 +48,7 @@ class ResponsesTranslation : Translating {
     tools();
     options();
     if (error_) return *error_;
-    Parsed<GenerationRequest> parsed = parse_chat(out_.dump());
+    Parsed<GenerationRequest> parsed = parse_chat(dump_exact(out_));
     if (auto* request = std::get_if<GenerationRequest>(&parsed)) request->warnings = warnings();
     return parsed;
   }
@@ -140,7 +141,7 @@ class ResponsesTranslation : Translating {
       call(item, text_of(item, "name"), Ordered({{"input", text_of(item, "input")}}).dump(), where);
     } else if (type == "local_shell_call") {
       const Ordered* action = find(item, "action");
-      call(item, "local_shell", action == nullptr ? "{}" : action->dump(), where);
+      call(item, "local_shell", action == nullptr ? "{}" : dump_exact(*action), where);
     } else if (type == "function_call_output" || type == "custom_tool_call_output" ||
                type == "local_shell_call_output") {
       flush();

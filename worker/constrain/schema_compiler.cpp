@@ -217,9 +217,9 @@ NodeId SchemaCompiler::with_blanks(const char* kind, NodeId next) {
 Result<RuleId> add_schema(Grammar& grammar, std::string_view schema, Strictness strictness,
                           std::vector<std::string>& warnings, const Notation& notation) {
   try {
-    BULKHEAD_TRY(const auto document, SchemaDocument::read(schema));
     Complaints complaints(strictness == Strictness::kStrict ? Complaints::Mode::kStrict
                                                             : Complaints::Mode::kLenient);
+    BULKHEAD_TRY(const auto document, SchemaDocument::read(schema, complaints));
     BULKHEAD_TRY(const RuleId root,
                  SchemaCompiler(*document, complaints, grammar, notation).compile());
     warnings.insert(warnings.end(), complaints.warnings().begin(), complaints.warnings().end());

@@ -2,10 +2,10 @@
 #include "worker/constrain/schema_document.hpp"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <vector>
 
+#include "config/base/exact_json.hpp"
+#include "worker/constrain/schema_limits.hpp"
 #include "worker/model/unicode.hpp"
 
 namespace bulkhead::constrain {
@@ -29,24 +29,8 @@ std::string called(const Open& object) {
   return object.name.empty() ? "an object" : shortened(object.name);
 }
 
-// The parser makes the nearest double of an integer beyond 64 bits, and answers would be held to that one.
-bool is_rounded(std::string_view number) {
-  if (number.size() < 19 || number.find_first_of(".eE") != number.npos) return false;
-  const char* const end = number.data() + number.size();
-  std::int64_t with_sign = 0;
-  std::uint64_t without = 0;
-  if (std::from_chars(number.data(), end, with_sign).ec == std::errc() ||
-      std::from_chars(number.data(), end, without).ec == std::errc())
-    return false;
-  double value = 0;
-  std::array<char, 400> exact;
-  if (std::from_chars(number.data(), end, value).ec != std::errc()) return true;
-  const auto made = std::to_chars(exact.begin(), exact.end(), value, std::chars_format::fixed, 0);
-  return number != std::string_view(exact.begin(), made.ptr);
-}
-
-// Says what makes a text's shape or numbers larger than those of any useful schema, before the parser builds its value;
-// empty if nothing does.
+// Says what makes a text's shape larger than that of any useful schema, before the parser builds its value; empty if
+// nothing does.
 std::string too_large(std::string_view text) {
   std::vector<Open> open;  // outermost first
   std::string_view name;   // the string before the last colon
@@ -77,14 +61,6 @@ std::string too_large(std::string_view text) {
                std::to_string(kMostMembers);
       open.pop_back();
       name = {};
-    } else if (c == '-' || (c >= '0' && c <= '9')) {
-      const std::size_t end = std::min(text.find_first_not_of("+-.0123456789eE", i), text.size());
-      const std::string_view number = text.substr(i, end - i);
-      i = end - 1;
-      const std::string_view owner = name.empty() && !open.empty() ? open.back().name : name;
-      if (!is_rounded(number) || owner == R"("default")" || owner == R"("examples")") continue;
-      return (owner.empty() ? "" : shortened(owner) + ": ") + shortened(number) +
-             " can't be enforced: it has more digits than are kept";
     } else if (c == ',') {
       name = {};
       if (!open.empty() && open.back().object && ++open.back().members > kMostMembers)
@@ -167,20 +143,75 @@ constexpr Child kChildren[] = {
     {"else", Holds::kSchema},
 };
 
+bool holds_names(std::string_view keyword) {
+  return std::ranges::any_of(kChildren, [&](const Child& child) {
+    return child.holds == Holds::kObject && child.keyword == keyword;
+  });
+}
+
+// Keywords whose values are data, and those under which a schema without one of its keywords would allow less.
+constexpr std::string_view kWhole[] = {"const", "enum", "not", "if", "oneOf", "contains"};
+
+// Returns the digits of the first integer in a keyword's value that a double would round; empty if there is none.
+// `whole`: looks into objects, too.
+std::string_view rounded_in(const Json& value, bool whole) {
+  if (value.is_object() && !whole) return {};
+  std::string_view found = digits_of(value);
+  if (value.is_structured()) {
+    for (const Json& each : value) {
+      if (found.empty()) found = rounded_in(each, whole);
+    }
+  }
+  return found;
+}
+
+// Refuses or leaves out the keywords whose integers a double would round: answers would be held to other numbers.
+// `names`: the members of `schema` are schemas by name.
+Status without_rounded(Json& schema, bool names, const std::string& path, Complaints& complaints) {
+  if (schema.is_array()) {
+    for (std::size_t i = 0; i < schema.size(); ++i) {
+      BULKHEAD_RETURN_IF_ERROR(
+          without_rounded(schema[i], false, path + '/' + std::to_string(i), complaints));
+    }
+  }
+  if (!schema.is_object()) return {};
+  for (auto member = schema.begin(); member != schema.end();) {
+    const std::string& key = member.key();
+    const bool note = !names && (key == "default" || key == "examples" || key.starts_with("x-"));
+    const bool whole = note || (!names && std::ranges::find(kWhole, key) != std::end(kWhole));
+    const std::string_view digits = names ? "" : rounded_in(member.value(), whole);
+    if (!digits.empty()) {
+      if (!note) {
+        BULKHEAD_RETURN_IF_ERROR(complaints.unsupported(
+            key, path, shortened(digits) + " can't be enforced: it has more digits than are kept"));
+      }
+      member = schema.erase(member);
+      continue;
+    }
+    if (!whole) {
+      BULKHEAD_RETURN_IF_ERROR(without_rounded(member.value(), !names && holds_names(key),
+                                               path + '/' + escape_pointer(key), complaints));
+    }
+    ++member;
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string shortened(std::string_view text) {
   return text.size() <= 60 ? std::string(text) : std::string(text.substr(0, 57)) + "...";
 }
 
-Result<std::unique_ptr<SchemaDocument>> SchemaDocument::read(std::string_view text) {
+Result<std::unique_ptr<SchemaDocument>> SchemaDocument::read(std::string_view text,
+                                                             Complaints& complaints) {
   if (text.size() > kMostSchemaBytes) {
     return Error(ErrorCode::kResourceExhausted, "the schema is larger than 4 MiB");
   }
   if (const std::string why = too_large(text); !why.empty())
     return Error(ErrorCode::kResourceExhausted, why);
   auto document = std::make_unique<SchemaDocument>();
-  document->root_ = Json::parse(text, nullptr, false);
+  document->root_ = parse_exact(text);
   const Json& root = document->root_;
   if (root.is_discarded()) {
     return Error(ErrorCode::kInvalidArgument, "the schema is not valid JSON");
@@ -188,6 +219,7 @@ Result<std::unique_ptr<SchemaDocument>> SchemaDocument::read(std::string_view te
   if (!root.is_object() && !root.is_boolean()) {
     return Error(ErrorCode::kInvalidArgument, "a schema must be an object, true or false");
   }
+  BULKHEAD_RETURN_IF_ERROR(without_rounded(document->root_, false, "#", complaints));
   if (root.is_object() && root.contains("$schema")) {
     const Json& version = root["$schema"];
     const std::string uri = version.is_string() ? version.get<std::string>() : "";

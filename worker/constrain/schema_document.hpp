@@ -26,10 +26,14 @@ inline constexpr const char* kNotInteger = "\x01not-integer";
 // true in a schema that says what another one must not: the members that it names are not evaluated by it.
 inline constexpr const char* kOpposite = "\x01opposite";
 
+class Complaints;  // schema_limits.hpp
+
 class SchemaDocument {
  public:
-  // kInvalidArgument if it is no schema; kResourceExhausted beyond the limits of size and depth.
-  static Result<std::unique_ptr<SchemaDocument>> read(std::string_view text);
+  // kInvalidArgument if it is no schema; kResourceExhausted beyond the limits of size and depth. Complains about
+  // keywords with integers that a double would round; if they are left out, the document does not have them.
+  static Result<std::unique_ptr<SchemaDocument>> read(std::string_view text,
+                                                      Complaints& complaints);
 
   const Json* root() const { return &root_; }
   bool draft7() const { return draft7_; }

@@ -156,9 +156,9 @@ Result<std::vector<LooseMember>> add_loose_members(Grammar& grammar, std::string
                                                    TextsAre texts_are,
                                                    std::vector<std::string>& warnings) {
   try {
-    BULKHEAD_TRY(const auto document, SchemaDocument::read(schema));
     Complaints complaints(strictness == Strictness::kStrict ? Complaints::Mode::kStrict
                                                             : Complaints::Mode::kLenient);
+    BULKHEAD_TRY(const auto document, SchemaDocument::read(schema, complaints));
     SchemaCompiler compiler(*document, complaints, grammar);
     BULKHEAD_TRY(std::vector<LooseMember> members, compiler.loose_members(never, texts_are));
     warnings.insert(warnings.end(), complaints.warnings().begin(), complaints.warnings().end());

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "config/base/exact_json.hpp"
 #include "worker/model/answer/json_text.hpp"
 #include "worker/model/answer/tools.hpp"
 
@@ -82,7 +83,7 @@ class ToolReader {
       : grammar_(grammar), calls_(calls), notation_(std::move(notation)) {}
 
   Result<OfferedTools> read(std::string_view text, std::string_view named) {
-    const Json tools = Json::parse(text, nullptr, false);
+    const Json tools = parse_exact(text);
     if (!tools.is_array()) return Error(ErrorCode::kInvalidArgument, "tools is not an array");
     BULKHEAD_TRY(offered_, model::answer::Tools::from_json(text));
     for (const Json& tool : tools) {
@@ -107,7 +108,8 @@ class ToolReader {
       return {};
     }
     const bool by_name = calls_.syntax == CallSyntax::kBareKeys;
-    const std::string text = (by_name ? sorted(as_object(*schema)) : as_object(*schema)).dump();
+    const Json shown = (by_name ? sorted(as_object(*schema)) : as_object(*schema));
+    const std::string text = dump_exact(shown);
     const auto add = [&](Strictness strictness, std::vector<std::string>& out) -> Status {
       BULKHEAD_TRY(tool.arguments,
                    constrain::add_schema(grammar_, text, strictness, out, notation_));
@@ -129,9 +131,9 @@ class ToolReader {
       const constrain::TextsAre texts_are = calls_.tags.type_end.empty()
                                                 ? constrain::TextsAre::kGuessed
                                                 : constrain::TextsAre::kMarked;
-      BULKHEAD_TRY(tool.members,
-                   constrain::add_loose_members(grammar_, as_object(*schema).dump(), strictness,
-                                                calls_.tags.value_close, texts_are, out));
+      BULKHEAD_TRY(tool.members, constrain::add_loose_members(
+                                     grammar_, dump_exact(as_object(*schema)), strictness,
+                                     calls_.tags.value_close, texts_are, out));
       return check_members(tool, strictness, out);
     };
     BULKHEAD_TRY(const bool held, try_schema(function, tool, add));
@@ -235,7 +237,7 @@ bool any_strict_tool(std::string_view tools) {
 }
 
 std::string only_tools(std::string_view tools, std::span<const std::string> names) {
-  const Json all = Json::parse(tools, nullptr, false);
+  const Json all = parse_exact(tools);
   if (!all.is_array()) return std::string(tools);
   Json kept = Json::array();
   for (const Json& tool : all) {
@@ -245,7 +247,7 @@ std::string only_tools(std::string_view tools, std::span<const std::string> name
     if (std::ranges::find(names, name->get_ref<const std::string&>()) != names.end())
       kept.push_back(tool);
   }
-  return kept.dump();
+  return dump_exact(kept);
 }
 
 Result<OfferedTools> add_tools(Grammar& grammar, const Calls& calls, std::string_view tools,

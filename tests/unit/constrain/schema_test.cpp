@@ -346,13 +346,15 @@ TEST(Schema, TooManyBranchesAreRefusedByTheirKeyword) {
 
 // Such integers would be rounded to doubles, and others be written than the schema has.
 TEST(Schema, RefusesIntegersThatWouldBeRounded) {
-  EXPECT_EQ(
-      refusal(R"({"const": 12345678901234567890123})"),
-      "\"const\": 12345678901234567890123 can't be enforced: it has more digits than are kept");
-  EXPECT_THAT(refusal(R"({"enum": [1, {"a": -18446744073709551617}]})"), HasSubstr("\"a\": -184"));
-  EXPECT_THAT(refusal(R"({"enum": [1, 99999999999999999999]})"), HasSubstr("\"enum\": 99999"));
-  EXPECT_THAT(refusal(R"({"type":"integer","maximum":99999999999999999999})"),
-              HasSubstr("\"maximum\": 99999"));
+  EXPECT_EQ(refusal(R"({"const": 12345678901234567890123})"),
+            "\"const\" at #: 12345678901234567890123 can't be enforced: it has more digits than "
+            "are kept");
+  EXPECT_THAT(refusal(R"({"enum": [1, {"a": -18446744073709551617}]})"),
+              HasSubstr("\"enum\" at #: -184"));
+  EXPECT_THAT(refusal(R"({"properties":{"enum":{"enum": [1, 99999999999999999999]}}})"),
+              HasSubstr("\"enum\" at #/properties/enum: 99999"));
+  EXPECT_THAT(refusal(R"({"anyOf":[{"type":"integer","maximum":99999999999999999999}]})"),
+              HasSubstr("\"maximum\" at #/anyOf/0: 99999"));
   EXPECT_TRUE(passes(R"({"const": 18446744073709551615, "default": 99999999999999999999})",
                      "18446744073709551615"));
   EXPECT_TRUE(
@@ -369,6 +371,22 @@ TEST(Schema, AnIdBesideARefDoesNotCountInDraft7) {
   EXPECT_TRUE(passes(draft7, "1"));
   EXPECT_FALSE(passes(draft7, R"("a")"));
   EXPECT_TRUE(passes("{" + std::string(kRest), R"("a")"));
+}
+
+// A tool that is not strict loses no more than such a keyword.
+TEST(Schema, LenientlyLeavesOutIntegersThatWouldBeRounded) {
+  const auto compiled =
+      compile_schema(R"({"type":"object","additionalProperties":false,"properties":{)"
+                     R"("a":{"type":"integer","minimum":0,"maximum":99999999999999999999},)"
+                     R"("b":{"not":{"const":99999999999999999999},"type":"boolean"}}})",
+                     Strictness::kLenient);
+  ASSERT_TRUE(compiled.ok()) << compiled.error().message();
+  EXPECT_THAT(compiled->warnings,
+              testing::ElementsAre(HasSubstr("\"maximum\" at #/properties/a: 99999"),
+                                   HasSubstr("\"not\" at #/properties/b: 99999")));
+  EXPECT_TRUE(check_text(compiled->grammar, R"({"a":100000000000000000000,"b":true})").passed);
+  EXPECT_FALSE(check_text(compiled->grammar, R"({"a":-1})").passed);
+  EXPECT_FALSE(check_text(compiled->grammar, R"({"b":1})").passed);
 }
 
 TEST(Schema, JsonsNullIsNoType) {

@@ -77,6 +77,23 @@ TEST(ToolChoice, WhatCannotBeHeldIsRefusedOrWarnedOf) {
   EXPECT_TRUE(harness.answer(2).finished);
 }
 
+TEST(ToolChoice, IntegersThatWouldBeRoundedAreRefusedOrWarnedOf) {
+  const auto large = [](const char* strict) {
+    return R"("tools":[{"type":"function","function":{"name":"f","strict":)" + std::string(strict) +
+           R"(,"parameters":{"type":"object","properties":{"a":{"const":12345678901234567890123}}}}}])";
+  };
+  const Answer refused = alone(asks(1, ToolChoice::kAuto, large("true")));
+  ASSERT_TRUE(refused.failed);
+  EXPECT_EQ(refused.failed->code, ipc::FailureCode::kUnsupported);
+  EXPECT_THAT(refused.failed->message,
+              HasSubstr("\"const\" at #/properties/a: 12345678901234567890123"));
+  const Answer warned = alone(asks(1, ToolChoice::kAuto, large("false")));
+  ASSERT_TRUE(warned.accepted);
+  ASSERT_EQ(warned.accepted->warnings.size(), 2U);
+  EXPECT_THAT(warned.accepted->warnings[1],
+              HasSubstr("\"const\" at #/properties/a: 12345678901234567890123"));
+}
+
 // Warnings go through a channel and into a head, which have limits.
 TEST(ToolChoice, WarningsAreFewAndShort) {
   std::string many = R"("tools":[)";

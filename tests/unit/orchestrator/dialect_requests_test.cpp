@@ -139,6 +139,45 @@ TEST(Ollama, ToolsNeedNoType) {
 }
 
 // As llama.vim asks.
+// A double would round these integers, and the model or its constraint would see others than the client wrote.
+TEST(Dialects, PassIntegersOnWithTheirDigits) {
+  constexpr const char* kLarge = "12345678901234567890123";
+  const std::string schema =
+      R"({"type":"object","properties":{"a":{"const":12345678901234567890123}}})";
+  const auto chat = [](const Parsed<GenerationRequest>& parsed) {
+    EXPECT_EQ(refusal(parsed), "");
+    return std::get<ipc::ChatPrompt>(std::get<GenerationRequest>(parsed).prompts.at(0)).json;
+  };
+  const std::string call = R"({"a":12345678901234567890123})";
+  EXPECT_THAT(
+      chat(parse_messages(
+          R"({"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"name":"f","input_schema":)" +
+          schema + "}]}")),
+      HasSubstr(kLarge));
+  EXPECT_THAT(
+      chat(parse_messages(
+          R"({"max_tokens":9,"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":)" +
+          call + R"(}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t"}]}]})")),
+      HasSubstr(kLarge));
+  EXPECT_THAT(
+      chat(response(R"("tools":[{"type":"function","name":"f","parameters":)" + schema + "}]")),
+      HasSubstr(kLarge));
+  const auto ollama = [&](const std::string& more) {
+    return std::get<OllamaRequest>(
+               parse_ollama_chat(R"({"messages":[{"role":"user","content":"x"}],)" + more + "}"))
+        .wanted;
+  };
+  EXPECT_THAT(chat(ollama(R"("tools":[{"function":{"name":"f","parameters":)" + schema + "}}]")),
+              HasSubstr(kLarge));
+  EXPECT_EQ(ollama(R"("format":)" + schema).parameters.constraint.text, schema);
+  const auto llama = parse_llama_completion(R"({"prompt":"x","json_schema":)" + schema + "}");
+  EXPECT_EQ(std::get<GenerationRequest>(llama).parameters.constraint.text, schema);
+  EXPECT_THAT(
+      refusal(std::get<ApiError>(parse_ollama_chat(
+          R"({"messages":[{"role":"user","content":"x"}],"options":{"num_predict":99999999999999999999}})"))),
+      HasSubstr("'max_tokens' must be between"));
+}
+
 TEST(Infill, TakesWhatEditorsSend) {
   const auto parsed = parse_llama_infill(
       R"({"input_prefix":"a","input_suffix":"b","input_extra":[{"text":"c","time":[1,2],"filename":"d"}],)"
