@@ -1,5 +1,6 @@
 #include "orchestrator/http/dialect.hpp"
 
+#include <algorithm>
 #include <ctime>
 #include <utility>
 
@@ -13,84 +14,146 @@ DialectAnswer::DialectAnswer(AnswerServices& services, std::string endpoint, Ref
                              std::shared_ptr<Exchange> exchange, GenerationRequest request,
                              std::unique_ptr<Dialect> dialect)
     : ConnectedAnswer(services, std::move(endpoint), refuse, std::move(exchange)),
-      request_(std::move(request)),
-      dialect_(std::move(dialect)) {}
+      request_(std::move(request)) {
+  answers_.push_back({.dialect = std::move(dialect)});
+}
 
 void DialectAnswer::start(std::size_t model, std::chrono::seconds timeout) {
   begin(timeout);
   add_warnings(*exchange_, request_.warnings);
-  head_ = {true, dialect_->new_id(), std::time(nullptr), services_.router.models()[model].id};
+  head_ = {true, answers_[0].dialect->new_id(), std::time(nullptr),
+           services_.router.models()[model].id};
   resolve(request_);
-  ipc::Submit submit = std::move(request_.parameters);
-  submit.prompt = std::move(request_.prompts.front());
-  id_ = services_.router.start(model, std::move(submit), *this);
+  const std::size_t count = request_.prompts.size() * request_.n;
+  for (std::uint32_t i = 1; i < count; ++i)
+    answers_.push_back({.dialect = answers_[0].dialect->another(i)});
+  for (std::size_t i = 0; i < count; ++i) {
+    Prompt& prompt = request_.prompts[i / request_.n];
+    ipc::Submit submit = request_.parameters;
+    submit.prompt = (i + 1) % request_.n == 0 ? std::move(prompt) : prompt;
+    submit.sampling.seed += i % request_.n;
+    answers_[i].request = services_.router.start(model, std::move(submit), *this);
+  }
+  request_.prompts.clear();  // the journal has them
+}
+
+DialectAnswer::Running* DialectAnswer::find(RequestId request) {
+  const auto found = std::ranges::find(answers_, request, &Running::request);
+  return found == answers_.end() || over() ? nullptr : &*found;
 }
 
 void DialectAnswer::on_warnings(RequestId, std::span<const std::string> warnings) {
-  add_warnings(*exchange_, warnings);
+  if (!streaming_) add_warnings(*exchange_, warnings);
 }
 
-void DialectAnswer::on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) {
-  if (over()) return;
-  usage_.prompt_tokens = prompt_tokens.size();
-  if (request_.stream) {
-    streaming_ = true;
-    exchange_->begin_stream(head_.id, dialect_->content_type());
-    watch_silence([this] { send(dialect_->keep_alive()); });
-  }
+void DialectAnswer::on_accepted(RequestId request, std::span<const ipc::TokenId> prompt_tokens) {
+  Running* const running = find(request);
+  if (running == nullptr) return;
+  running->usage.prompt_tokens = prompt_tokens.size();
+  running->accepted = true;
   std::string events;
-  dialect_->begin(head_, usage_, events);
+  running->dialect->begin(head_, running->usage, events);
+  if (request_.stream && !streaming_ && std::ranges::all_of(answers_, &Running::accepted)) {
+    streaming_ = true;
+    exchange_->begin_stream(head_.id, running->dialect->content_type());
+    watch_silence([this] { send(answers_[0].dialect->keep_alive()); });
+    send(std::exchange(held_, {}));
+  }
   send(events);
 }
 
 void DialectAnswer::on_tokens(const ipc::SequenceTokensView& view) {
-  if (over()) return;
-  tokens_came(last_tokens_, view.tokens.size());
-  usage_.completion_tokens += view.tokens.size();
-  add(view.text, view.parts);
+  Running* const running = find(view.request);
+  if (running == nullptr) return;
+  tokens_came(running->last_tokens, view.tokens.size());
+  if (running->first_tokens == Clock::time_point{}) running->first_tokens = running->last_tokens;
+  running->usage.completion_tokens += view.tokens.size();
+  running->dialect->note_tokens(view.tokens, view.logprobs);
+  add(*running, view.text, view.parts);
 }
 
-void DialectAnswer::add(std::string_view text, std::span<const ipc::AnswerPart> parts) {
+void DialectAnswer::add(Running& running, std::string_view text,
+                        std::span<const ipc::AnswerPart> parts) {
   std::string events;
   if (request_.hide_reasoning) {
-    dialect_->add(text, without_reasoning(parts), events);
+    running.dialect->add(text, without_reasoning(parts), events);
   } else {
-    dialect_->add(text, parts, events);
+    running.dialect->add(text, parts, events);
   }
   send(events);
 }
 
-void DialectAnswer::on_finished(RequestId, const ipc::Finished& finished) {
-  if (over()) return;
-  id_ = {};
-  queue_ended(first_token(), finished);
-  usage_.cached_tokens = finished.cached_tokens;
-  usage_.reasoning_tokens = finished.reasoning_tokens;
-  if (!finished.text.empty() || !finished.parts.empty()) add(finished.text, finished.parts);
+void DialectAnswer::on_finished(RequestId request, const ipc::Finished& finished) {
+  Running* const running = find(request);
+  if (running == nullptr) return;
+  running->request = {};
+  running->done = true;
+  queue_ended(running->first_tokens, finished);
+  running->usage.cached_tokens = finished.cached_tokens;
+  running->usage.reasoning_tokens = finished.reasoning_tokens;
+  if (!finished.text.empty() || !finished.parts.empty())
+    add(*running, finished.text, finished.parts);
   std::string events;
-  dialect_->end(finished.reason, finished.stopped_by, usage_, events);
-  finish(finish_reason_name(finished.reason, false), events);
+  running->dialect->end(finished.reason, finished.stopped_by, running->usage, events);
+  if (!std::ranges::all_of(answers_, &Running::done)) return send(events);
+  finish(answers_.size() == 1 ? finish_reason_name(finished.reason, false) : "all", events);
 }
 
 void DialectAnswer::on_failed(RequestId request, const Failure& failure) {
-  id_ = {};
+  Running* const running = find(request);
+  if (running == nullptr) return;
+  running->request = {};
   Answer::on_failed(request, failure);
+}
+
+std::string DialectAnswer::whole() {
+  if (answers_.size() == 1) return answers_[0].dialect->whole();
+  std::string all;
+  for (const Running& each : answers_)
+    all += (all.empty() ? '[' : ',') + each.dialect->whole();
+  return all + ']';
 }
 
 std::string DialectAnswer::failure(const ApiError& error) {
   std::string events;
-  dialect_->fail(error, events);
+  answers_[0].dialect->fail(error, events);
   return events;
 }
 
 void DialectAnswer::send(const std::string& events) {
-  if (!streaming_ || events.empty()) return;
+  if (!request_.stream || events.empty()) return;
+  if (!streaming_) {
+    held_ += events;
+    return;
+  }
   stream_spoke();
   exchange_->write(events);
 }
 
 void DialectAnswer::cancel() {
-  if (id_ != RequestId{}) services_.router.cancel(std::exchange(id_, RequestId{}));
+  for (Running& each : answers_) {
+    if (each.request != RequestId{})
+      services_.router.cancel(std::exchange(each.request, RequestId{}));
+  }
+}
+
+Answer::Facts DialectAnswer::facts() const {
+  Usage all;
+  for (const Running& each : answers_) {
+    all.prompt_tokens += each.usage.prompt_tokens;
+    all.completion_tokens += each.usage.completion_tokens;
+    all.cached_tokens += each.usage.cached_tokens;
+    all.reasoning_tokens += each.usage.reasoning_tokens;
+  }
+  return {head_.id, head_.model, request_.stream, answers_.size(), all};
+}
+
+std::vector<RequestId> DialectAnswer::unfinished() const {
+  std::vector<RequestId> requests;
+  for (const Running& each : answers_) {
+    if (each.request != RequestId{}) requests.push_back(each.request);
+  }
+  return requests;
 }
 
 // ---- counting ----

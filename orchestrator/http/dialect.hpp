@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "orchestrator/http/answer.hpp"
 #include "orchestrator/http/errors.hpp"
@@ -21,6 +22,8 @@ class Dialect {
 
   virtual std::string new_id() const = 0;
   virtual void begin(const AnswerHead& head, const Usage& usage, std::string& events) = 0;
+  // Comes before the add() that has the text of these tokens. `logprobs` has one entry for each token, or none.
+  virtual void note_tokens(std::span<const ipc::TokenId>, std::span<const ipc::TokenLogprob>) {}
   // `text` is for an answer that does not come in parts.
   virtual void add(std::string_view text, std::span<const ipc::AnswerPart> parts,
                    std::string& events) = 0;
@@ -30,6 +33,9 @@ class Dialect {
   virtual void fail(const ApiError& error, std::string& events) = 0;
   // Returns the body of an answer that is not streamed. Call it after end().
   virtual std::string whole() const = 0;
+  // Returns the writer of another answer to the same request. Null if the protocol has requests of one prompt and one
+  // answer only, and answers without log-probabilities.
+  virtual std::unique_ptr<Dialect> another(std::uint32_t /*index*/) const { return nullptr; }
   // A stream's Content-Type.
   virtual std::string_view content_type() const { return kEventStream; }
   // Returns what the server sends on a silent stream after begin(): it shows that the answer goes on, and adds
@@ -43,31 +49,39 @@ class DialectAnswer final : public ConnectedAnswer {
                 std::shared_ptr<Exchange> exchange, GenerationRequest request,
                 std::unique_ptr<Dialect> dialect);
 
-  // Begins. The request must be admitted to `model` and have one prompt and n = 1. The object keeps itself alive
-  // until it ends.
+  // Begins. The request must be admitted to `model`. It may have several prompts, n other than 1 and log-probabilities
+  // only if the dialect makes another(). The object keeps itself alive until it ends.
   void start(std::size_t model, std::chrono::seconds timeout);
 
  private:
+  // One answer of the request.
+  struct Running {
+    std::unique_ptr<Dialect> dialect;
+    RequestId request = {};  // 0 once it is over
+    Usage usage = {};
+    bool accepted = false, done = false;
+    Clock::time_point first_tokens = {}, last_tokens = {};
+  };
+
   void on_warnings(RequestId, std::span<const std::string> warnings) override;
-  void on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) override;
+  void on_accepted(RequestId request, std::span<const ipc::TokenId> prompt_tokens) override;
   void on_tokens(const ipc::SequenceTokensView& view) override;
-  void on_finished(RequestId, const ipc::Finished& finished) override;
+  void on_finished(RequestId request, const ipc::Finished& finished) override;
   void on_failed(RequestId request, const Failure& failure) override;
   void cancel() override;
-  std::string whole() override { return dialect_->whole(); }
+  std::string whole() override;
   std::string failure(const ApiError& error) override;
 
-  void add(std::string_view text, std::span<const ipc::AnswerPart> parts);
+  Running* find(RequestId request);  // null if it is over
+  void add(Running& running, std::string_view text, std::span<const ipc::AnswerPart> parts);
   void send(const std::string& events);
-  Facts facts() const override { return {head_.id, head_.model, request_.stream, 1, usage_}; }
-  std::vector<RequestId> unfinished() const override { return {id_}; }
+  Facts facts() const override;
+  std::vector<RequestId> unfinished() const override;
 
   GenerationRequest request_;
-  std::unique_ptr<Dialect> dialect_;
   AnswerHead head_;
-  Usage usage_;
-  RequestId id_ = {};  // 0 once the request is over
-  Clock::time_point last_tokens_ = {};
+  std::vector<Running> answers_;
+  std::string held_;  // events of a stream that has not begun
 };
 
 // Answers with the number of a prompt's tokens, as its worker counts them. Generates nothing.

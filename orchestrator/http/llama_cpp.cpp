@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,7 +11,9 @@
 #include <spdlog/fmt/fmt.h>
 
 #include "config/base/exact_json.hpp"
+#include "config/base/json_members.hpp"
 #include "config/base/random.hpp"
+#include "ipc/utf8.hpp"
 #include "orchestrator/http/request_fields.hpp"
 
 namespace bulkhead::orchestrator {
@@ -119,9 +122,35 @@ void read_infill_files(Fields& fields, std::vector<ipc::InfillFile>& files) {
   }
 }
 
+constexpr std::int64_t kMostProbabilities = 20;
+
+// Appends the part of a token that is whole characters, and its bytes.
+void append_token(std::string& out, ipc::TokenId id, std::string_view bytes) {
+  fmt::format_to(std::back_inserter(out), "{{\"id\":{},\"token\":", id);
+  append_json_string(out, bytes.substr(0, ipc::valid_utf8_prefix(bytes)));
+  out += ",\"bytes\":[";
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    fmt::format_to(std::back_inserter(out), "{}{}", i == 0 ? "" : ",",
+                   static_cast<unsigned char>(bytes[i]));
+  out += ']';
+}
+
+void append_logprob(std::string& out, float value) {
+  fmt::format_to(std::back_inserter(out), ",\"logprob\":{}",
+                 std::max(value, std::numeric_limits<float>::lowest()));
+}
+
 class LlamaCompletion final : public Dialect {
  public:
   using Clock = std::chrono::steady_clock;
+
+  // `return_tokens`: the answer has the ids of its tokens.
+  explicit LlamaCompletion(bool return_tokens, std::uint32_t index = 0)
+      : return_tokens_(return_tokens), index_(index) {}
+
+  std::unique_ptr<Dialect> another(std::uint32_t index) const override {
+    return std::make_unique<LlamaCompletion>(return_tokens_, index);
+  }
 
   std::string new_id() const override { return fmt::format("cmpl-{:016x}", random_u64()); }
 
@@ -130,13 +159,48 @@ class LlamaCompletion final : public Dialect {
     accepted_ = Clock::now();
   }
 
+  void note_tokens(std::span<const ipc::TokenId> tokens,
+                   std::span<const ipc::TokenLogprob> logprobs) override {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (return_tokens_)
+        fmt::format_to(std::back_inserter(new_tokens_), "{}{}", new_tokens_.empty() ? "" : ",",
+                       tokens[i]);
+      if (i >= logprobs.size()) continue;
+      std::string& out = new_probabilities_;
+      if (!out.empty()) out += ',';
+      append_token(out, tokens[i], logprobs[i].bytes);
+      append_logprob(out, logprobs[i].logprob);
+      out += ",\"top_logprobs\":[";
+      const char* before = "";
+      for (const ipc::TopLogprob& top : logprobs[i].top) {
+        out += std::exchange(before, ",");
+        append_token(out, top.token, top.bytes);
+        append_logprob(out, top.logprob);
+        out += '}';
+      }
+      out += "]}";
+    }
+  }
+
   void add(std::string_view text, std::span<const ipc::AnswerPart>, std::string& events) override {
     if (first_ == Clock::time_point{}) first_ = Clock::now();
-    if (text.empty()) return;
     said_ += text;
-    events += "data: {\"index\":0,\"content\":";
+    const auto keep = [](std::string& all, const std::string& more) {
+      if (!all.empty() && !more.empty()) all += ',';
+      all += more;
+    };
+    keep(tokens_, new_tokens_);
+    keep(probabilities_, new_probabilities_);
+    const std::string tokens = std::exchange(new_tokens_, {});
+    const std::string probabilities = std::exchange(new_probabilities_, {});
+    if (text.empty() && tokens.empty() && probabilities.empty()) return;
+    fmt::format_to(std::back_inserter(events), "data: {{\"index\":{},\"content\":", index_);
     append_json_string(events, text);
-    events += ",\"tokens\":[],\"stop\":false}\n\n";
+    fmt::format_to(std::back_inserter(events), ",\"tokens\":[{}],\"stop\":false", tokens);
+    if (!probabilities.empty())
+      fmt::format_to(std::back_inserter(events), ",\"completion_probabilities\":[{}]",
+                     probabilities);
+    events += "}\n\n";
   }
 
   void end(ipc::FinishReason reason, std::string_view stopped_by, const Usage& usage,
@@ -156,7 +220,7 @@ class LlamaCompletion final : public Dialect {
                                                                        : "word";
     std::string word;
     append_json_string(word, stopped_by);
-    end_ = ",\"tokens\":[],\"id_slot\":-1,\"stop\":true,\"model\":";
+    end_ = ",\"id_slot\":-1,\"stop\":true,\"model\":";
     append_json_string(end_, head_.model);
     fmt::format_to(
         std::back_inserter(end_),
@@ -167,34 +231,48 @@ class LlamaCompletion final : public Dialect {
         usage.completion_tokens, usage.prompt_tokens, usage.prompt_tokens + usage.completion_tokens,
         stop_type, word, usage.cached_tokens, read, prompt_ms, rate(read, prompt_ms),
         usage.completion_tokens, predicted_ms, rate(usage.completion_tokens, predicted_ms));
-    events += "data: {\"index\":0,\"content\":\"\"" + end_ + "\n\n";
+    fmt::format_to(std::back_inserter(events),
+                   "data: {{\"index\":{},\"content\":\"\",\"tokens\":[]{}\n\n", index_, end_);
   }
 
   void fail(const ApiError& error, std::string& events) override { events += sse_error(error); }
 
   std::string whole() const override {
-    std::string out = "{\"index\":0,\"content\":";
+    std::string out = fmt::format("{{\"index\":{},\"content\":", index_);
     append_json_string(out, said_);
+    fmt::format_to(std::back_inserter(out), ",\"tokens\":[{}]", tokens_);
+    if (!probabilities_.empty())
+      fmt::format_to(std::back_inserter(out), ",\"completion_probabilities\":[{}]", probabilities_);
     return out + end_;
   }
 
  private:
+  const bool return_tokens_;
+  const std::uint32_t index_;
   AnswerHead head_;
   std::string said_, end_;
+  std::string tokens_, probabilities_;          // elements of JSON arrays
+  std::string new_tokens_, new_probabilities_;  // those of the next add()
   Clock::time_point accepted_, first_;
 };
 
-}  // namespace
-
-namespace {
+// Replaces llama.cpp's name for the number of log-probabilities by OpenAI's, and its name for the number of answers.
+void rename_counts(Fields& fields, nlohmann::ordered_json& request) {
+  if (fields.get("logprobs") != nullptr)
+    return fields.refuse("logprobs", "is called 'n_probs' by this endpoint.",
+                         "unsupported_parameter");
+  if (const std::int64_t wanted = fields.integer("n_probs", 0, 0, kMostProbabilities); wanted > 0)
+    request["logprobs"] = wanted;
+  request.erase("n_probs");
+  if (fields.get("n_cmpl") != nullptr) request["n"] = fields.integer("n_cmpl", 1, 1, kMaxChoices);
+  request.erase("n_cmpl");
+}
 
 Parsed<GenerationRequest> parse_llama(std::string_view body, bool infill) {
   Parsed<json> parsed = parse_object(body);
   if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
   Fields fields(std::get<json>(parsed));
-  if (fields.boolean("return_tokens", false))
-    fields.refuse("return_tokens", "is not supported by this endpoint; leave it out.",
-                  "unsupported_parameter");
+  (void)fields.boolean("return_tokens", false);
   if (has_wide_objects(std::get<json>(parsed)))
     return invalid("The body " + too_many_members(std::get<json>(parsed)));
   if (!fields.ok()) return fields.error();
@@ -204,6 +282,7 @@ Parsed<GenerationRequest> parse_llama(std::string_view body, bool infill) {
   }
   std::vector<std::string> warnings;
   apply_sampler_list(fields, ordered, infill, warnings);
+  rename_counts(fields, ordered);
   // Editors send these fields to end a suggestion early. A suggestion that is longer does no harm.
   for (const char* name : {"n_indent", "t_max_predict_ms"}) {
     if (!infill || fields.get(name) == nullptr) continue;
@@ -252,8 +331,10 @@ Parsed<GenerationRequest> parse_llama_infill(std::string_view body) {
   return request;
 }
 
-std::unique_ptr<Dialect> llama_completion_dialect(std::string_view) {
-  return std::make_unique<LlamaCompletion>();
+std::unique_ptr<Dialect> llama_completion_dialect(std::string_view body) {
+  JsonMember return_tokens[] = {{"return_tokens"}};
+  find_json_members(body, return_tokens);
+  return std::make_unique<LlamaCompletion>(return_tokens[0].text == "true");
 }
 
 json llama_props(const Router& router) {

@@ -131,16 +131,21 @@ void look_up(Call call, QuestionRequest<Message> wanted) {
   make_answer<Lookup>(call, render)->start(*model, std::move(wanted.message), timeout_of(call));
 }
 
-void generate(Call call, GenerationRequest wanted) {
+// Admits a request of one or more answers. Returns the model's index, or nothing after a refusal.
+std::optional<std::size_t> admit_answers(Call& call, const GenerationRequest& wanted) {
   const std::size_t choices = wanted.prompts.size() * wanted.n;
   const std::size_t most = call.context.options.server.max_choices;
-  if (most != 0 && choices > most)
-    return call.refuse(invalid(
-        fmt::format("The request asks for {} answers (prompts times n); this server gives at most "
-                    "{} to a request (server.max_choices).",
-                    choices, most),
-        "n", "invalid_value"));
-  const auto model = admit(call, wanted.model, choices);
+  if (most == 0 || choices <= most) return admit(call, wanted.model, choices);
+  call.refuse(
+      invalid(fmt::format("The request asks for {} answers (prompts times n); this server gives at "
+                          "most {} to a request (server.max_choices).",
+                          choices, most),
+              "n", "invalid_value"));
+  return std::nullopt;
+}
+
+void generate(Call call, GenerationRequest wanted) {
+  const auto model = admit_answers(call, wanted);
   if (!model) return;
   if (wanted.resumable) {
     if (auto error = call.context.streams.start(*model, std::move(wanted), call.exchange))
@@ -152,24 +157,26 @@ void generate(Call call, GenerationRequest wanted) {
 
 // Returns the field that asks for something that an answer in another protocol can't contain; null
 // if there is none.
-const char* beyond_dialects(const GenerationRequest& wanted) {
-  if (wanted.prompts.size() != 1) return "prompt";
-  if (wanted.n != 1) return "n";
-  if (wanted.parameters.logprobs >= 0) return "logprobs";
+const char* beyond_dialects(const GenerationRequest& wanted, const Dialect& dialect) {
+  if (dialect.another(0) == nullptr) {
+    if (wanted.prompts.size() != 1) return "prompt";
+    if (wanted.n != 1) return "n";
+    if (wanted.parameters.logprobs >= 0) return "logprobs";
+  }
   if (wanted.resumable) return "resumable";
   if (wanted.echo) return "echo";
   return wanted.return_token_ids ? "return_token_ids" : nullptr;
 }
 
 void answer_in(std::unique_ptr<Dialect> dialect, GenerationRequest wanted, Call call) {
-  if (const char* name = beyond_dialects(wanted); name != nullptr) {
+  if (const char* name = beyond_dialects(wanted, *dialect); name != nullptr) {
     return call.refuse(invalid(
         fmt::format("'{}' can't have this value here: this endpoint gives one answer to one prompt, and "
                     "no more than its text.",
                     name),
         name, "unsupported_parameter"));
   }
-  const auto model = admit(call, wanted.model, 1);
+  const auto model = admit_answers(call, wanted);
   if (!model) return;
   make_answer<DialectAnswer>(call, std::move(wanted), std::move(dialect))
       ->start(*model, timeout_of(call));

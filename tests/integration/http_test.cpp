@@ -94,56 +94,6 @@ TEST(Completions, EchoThePromptWithItsLogProbabilities) {
   EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 0}}).status, 400);
 }
 
-TEST(LlamaCpp, CompletesWithItsOwnNames) {
-  const Serving serving = serve();
-  json body = {{"prompt", "hi"}, {"n_predict", 3}, {"seed", 4}, {"cache_prompt", true}};
-  const json whole = json::parse(serving.post("/completion", body.dump()).body);
-  EXPECT_EQ(whole["content"], expected_text(4, 3));
-  EXPECT_EQ(whole["stop"], true);
-  EXPECT_EQ(whole["stop_type"], "limit");
-  EXPECT_EQ(whole["tokens_evaluated"], 2);
-  EXPECT_EQ(whole["timings"]["predicted_n"], 3);
-  body["stream"] = true;
-  body["prompt"] = "hi kill@2";
-  std::string text;
-  HttpReply reply = serving.post("/completion", body.dump());
-  // This protocol's streams end without [DONE].
-  for (const json& chunk : events_of(reply.body).chunks) {
-    text += chunk["content"].get<std::string>();
-    if (chunk["stop"] == true) {
-      EXPECT_EQ(chunk["tokens_predicted"], 3);
-    }
-  }
-  EXPECT_EQ(text, expected_text(4, 3));
-  for (const char* refused :
-       {R"({"prompt":["a","b"]})", R"({"prompt":"a","n_probs":2})",
-        R"({"prompt":"a","dry_multiplier":1})", R"({"prompt":"a","return_tokens":true})",
-        R"({"prompt":"a","n":2})"}) {
-    EXPECT_EQ(serving.post("/completion", refused).status, 400) << refused;
-  }
-  for (const char* refused :
-       {R"({"input_prefix":"a"})", R"({"input_suffix":"a"})",
-        R"({"input_prefix":"a","input_suffix":"b","input_extra":[{}]})",
-        R"({"input_prefix":"a","input_suffix":"b","input_extra":[{"filename":5,"text":"c"}]})",
-        R"({"input_prefix":5,"input_suffix":"b"})"})
-    EXPECT_EQ(serving.post("/infill", refused).status, 400) << refused;
-  const HttpReply filled = serving.post(
-      "/infill",
-      R"({"input_prefix":"a","prompt":"b","input_suffix":"c","input_extra":[{"filename":"n","text":"x"}],"n_predict":2})");
-  ASSERT_EQ(filled.status, 200) << filled.body;
-  // The scripted worker's prompt is "n:x\nab[]c"; each byte is a token.
-  EXPECT_EQ(json::parse(filled.body)["tokens_evaluated"], 9);
-  const HttpReply read = serving.post(
-      "/infill",
-      R"({"input_prefix":"a","input_suffix":"c","n_predict":0,"samplers":["top_k","infill"]})");
-  ASSERT_EQ(read.status, 200) << read.body;
-  EXPECT_EQ(json::parse(read.body)["content"], "");
-  EXPECT_EQ(json::parse(read.body)["tokens_predicted"], 0);
-  EXPECT_EQ(read.headers.at("x-bulkhead-warning"), "the sampler infill is left out");
-  EXPECT_EQ(json::parse(serving.get("/props").body)["default_generation_settings"]["n_ctx"],
-            100000);
-}
-
 TEST(Completions, EveryPieceTellsTheSameFingerprint) {
   const Serving serving = serve();
   const std::string fingerprint =
