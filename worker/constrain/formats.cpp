@@ -26,8 +26,19 @@ namespace {
   "|(?:" H16 ":){1,3}(?::" H16 "){1,4}|(?:" H16 ":){1,2}(?::" H16                  \
   "){1,5}"                                                                         \
   "|" H16 ":(?::" H16 "){1,6}|:(?::" H16 "){1,7}|::|::[Ff]{4}:" IPV4 ")"
-#define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-#define HOST LABEL "(?:\\." LABEL "){0,7}"
+// A label has at most 63 characters. It has no hyphens in both its third and its fourth place, which RFC 5890 keeps for
+// names in Punycode: an expression can't check those. A name has at most 253 characters, so at most three of its labels
+// may be long, or one of the first three.
+#define ALNUM "[A-Za-z0-9]"
+#define INNER "[A-Za-z0-9-]"
+#define LABEL_OF(more, one_less)                                                        \
+  ALNUM "(?:" ALNUM "|" INNER "(?:" ALNUM "(?:" INNER "{0," more "}" ALNUM ")?|-" ALNUM \
+        "(?:" INNER "{0," one_less "}" ALNUM ")?))?"
+#define LABEL LABEL_OF("59", "58")
+#define SHORT LABEL_OF("26", "25")  // at most 30 characters
+#define HOST                                                                                     \
+  "(?:" SHORT "(?:\\." SHORT "){0,7}|(?:" SHORT "\\.){0,2}" LABEL "(?:\\." SHORT "){0,4}|" LABEL \
+  "(?:\\." LABEL "){0,2})"
 #define ESCAPED "%[0-9A-Fa-f]{2}"
 #define PATH "(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|" ESCAPED ")*"
 #define QUERY "(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|" ESCAPED ")*"

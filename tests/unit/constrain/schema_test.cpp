@@ -319,6 +319,28 @@ TEST(Schema, AddressesMayHaveAllTheirParts) {
   EXPECT_FALSE(is("ipv6", "::ffff:10.0.0"));
 }
 
+// Validators check what Punycode stands for, which an expression can't; and RFC 1123 bounds labels and names.
+TEST(Schema, HostnamesAreThoseThatAnyValidatorTakes) {
+  const auto is = [](const std::string& text) {
+    for (const char* format : {"hostname", "idn-hostname"}) {
+      const std::string schema = R"({"type":"string","format":")" + std::string(format) + "\"}";
+      if (!passes(schema, '"' + text + '"')) return false;
+    }
+    return passes(R"({"type":"string","format":"email"})", "\"me@" + text + '"');
+  };
+  const std::string most(63, 'a');
+  for (const std::string& name :
+       {std::string("localhost"), std::string("a.b"), std::string("a-b.c--d.exa---f.example"),
+        std::string("ec2-12-34-56-78.us-west-2.compute.amazonaws.com"), most + ".com",
+        "www." + most + ".s3.eu-central-1.amazonaws.com", most + "." + most + "." + most})
+    EXPECT_TRUE(is(name)) << name;
+  for (const std::string& name :
+       {std::string("xn--x"), std::string("www.xn--a-b.com"), std::string("ab--c.com"),
+        std::string("a-"), std::string("-a"), std::string("a..b"), std::string("a."),
+        std::string("a_b"), most + "a.com", most + "." + most + "." + most + "." + most})
+    EXPECT_FALSE(is(name)) << name;
+}
+
 TEST(Schema, RefusesByNameWhatCanNotBeEnforced) {
   EXPECT_THAT(refusal(R"({"type":"array","uniqueItems":true})"), HasSubstr("\"uniqueItems\""));
   EXPECT_THAT(refusal(R"({"type":"number","multipleOf":0.01})"), HasSubstr("\"multipleOf\""));
