@@ -240,6 +240,7 @@ void read_tool_choice_object(Fields& fields, const json& choice, ipc::Submit& pa
 void check_template_options(Fields& fields) {
   (void)fields.boolean("enable_thinking", false);
   (void)fields.text("reasoning_effort");
+  (void)fields.text("template_effort");
   const bool continues = fields.boolean("continue_final_message", false);
   if (fields.boolean("add_generation_prompt", false) && continues) {
     fields.refuse("continue_final_message", "and 'add_generation_prompt' can't both be true.",
@@ -317,7 +318,8 @@ std::string read_chat(Fields& fields, std::string_view body) {
                           {"continue_final_message"},
                           {"chat_template_kwargs"},
                           {"enable_thinking"},
-                          {"reasoning_effort"}};
+                          {"reasoning_effort"},
+                          {"template_effort"}};
   constexpr std::size_t kContinues = 4;
   find_json_members(body, members);
   if (begins_answer(fields)) members[kContinues].text = "true";

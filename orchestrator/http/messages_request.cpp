@@ -345,18 +345,12 @@ class Translation : Translating {
                                {"json_schema", {{"name", "output"}, {"schema", *schema}}}};
   }
 
-  // Hands the effort to the template alone: only `thinking` says whether the model thinks. Templates know low, medium
-  // and high; a higher effort becomes high.
+  // Hands the effort to the template alone: only `thinking` says whether the model thinks.
   void effort(const Ordered& config) {
     const Ordered* wanted = find(config, "effort");
     if (wanted == nullptr) return;
     if (!wanted->is_string()) return refuse("output_config.effort", "must be a string.");
-    Ordered more = body_.value("chat_template_kwargs", Ordered::object());
-    if (!more.is_object()) return;  // the chat's parser refuses it
-    const bool beyond = *wanted == "xhigh" || *wanted == "max";
-    if (!more.contains("reasoning_effort"))
-      more["reasoning_effort"] = beyond ? Ordered("high") : *wanted;
-    out_["chat_template_kwargs"] = std::move(more);
+    out_["template_effort"] = *wanted;
   }
 
   const Ordered& body_;

@@ -72,6 +72,17 @@ TEST(Efforts, AreNothingToTemplatesThatDoNotAsk) {
   EXPECT_EQ(prompt_for("{% if enable_thinking %}on{% else %}off{% endif %}", "xhigh"), "on");
 }
 
+// As a client of the Messages API gives it, who says apart from it whether the model thinks.
+TEST(Efforts, MayBeGivenWithoutAWordOnWhetherTheModelThinks) {
+  const Result<Chat> chat = Chat::load(
+      "{% if reasoning_effort == 'max' %}Hard.{% endif %}{{ enable_thinking is defined }}", "", "");
+  ASSERT_TRUE(chat.ok());
+  constexpr char kTold[] =
+      R"({"messages": [{"role": "user", "content": "a"}], "template_effort": "xhigh"})";
+  EXPECT_EQ(chat.value().render({kTold, testing::at_noon().now, false}).value().text(),
+            "Hard.False");
+}
+
 // A user who names the template's own variable knows what it takes.
 TEST(Efforts, OfChatTemplateKwargsAreTheUsersOwn) {
   const Result<Chat> chat = Chat::load("Reasoning: {{ reasoning_effort }}", "<s>", "</s>");

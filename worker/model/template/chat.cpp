@@ -46,6 +46,9 @@ bool flag(const Value* value, bool otherwise, const char* name) {
 }
 
 void define_reasoning(Interpreter& run, Dict& request, const Efforts& efforts) {
+  const Value* told = request.get("template_effort");
+  if (told != nullptr && told->as_text() != nullptr)
+    run.define("reasoning_effort", Text(efforts.nearest(told->as_text()->view()), Origin::kUser));
   const Value* effort = request.get("reasoning_effort");
   if (effort != nullptr && effort->as_text() != nullptr) {
     const std::string_view name = effort->as_text()->view();
