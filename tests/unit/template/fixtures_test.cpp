@@ -157,12 +157,13 @@ TEST_F(TemplateFixtures, ProbingFindsWhatEachTemplateNeeds) {
         fixture.expected["normalisations"].get<std::vector<std::string>>();
     std::erase(told, "tools_undefined");  // this is always done
     std::vector<std::string> found = chat.value().abilities().adaptations.names();
-    // The fixtures have no answer without content, no neighbours of one role, no incomplete calls and tools, and no
-    // result of several parts.
+    // The fixtures have no answer without content, no neighbours of one role, no incomplete calls and tools, no result
+    // of several parts, and no text beside both reasoning and a call.
     for (const char* name :
          {"null_answer_as_empty", "call_type_given", "later_system_as_user", "systems_joined",
           "neighbours_joined", "question_into_result", "tool_description_as_empty",
-          "tool_parameters_as_empty", "tool_properties_as_empty", "result_parts_joined"})
+          "tool_parameters_as_empty", "tool_properties_as_empty", "result_parts_joined",
+          "content_into_thinking"})
       std::erase(found, name);
     // Two templates read only the first part of a system message. The fixture says what one part needs.
     if (chat.value().abilities().content_parts) std::erase(found, "system_parts_joined");

@@ -8,6 +8,14 @@
 #include "worker/model/template/python.hpp"
 
 namespace bulkhead::jinja {
+
+Value typed_part(Run& run, const char* type, const Value& value) {
+  Dict* made = run.heap().make<Dict>();
+  made->set(plain("type"), plain(type));
+  made->set(plain(type), value);
+  return made;
+}
+
 namespace {
 
 bool has_role(Dict& message, std::string_view role) {
@@ -23,13 +31,6 @@ List* calls_of(Dict& message) {
 
 std::string where(std::size_t message) {
   return "messages[" + std::to_string(message) + "]";
-}
-
-Value typed_part(Run& run, const char* type, const Value& value) {
-  Dict* made = run.heap().make<Dict>();
-  made->set(plain("type"), plain(type));
-  made->set(plain(type), value);
-  return made;
 }
 
 // Turns refusals into text, because templates know nothing else: parts of type refusal, and the member `refusal` of a
@@ -219,26 +220,6 @@ class NumberedIds {
   std::size_t next_ = 0;
 };
 
-void move_reasoning(Run& run, Dict& message, Adaptation how) {
-  const Value* reasoning = message.get("reasoning_content");
-  if (reasoning == nullptr) return;
-  if (reasoning->as_text() == nullptr || reasoning->as_text()->empty()) return;
-  const Value text = *message.erase(plain("reasoning_content"));
-  if (how == Adaptation::kReasoningAsThinking) {
-    message.set(plain("thinking"), text);
-    return;
-  }
-  List* parts = run.heap().list();
-  parts->items.push_back(typed_part(run, "thinking", text));
-  Value* content = message.get("content");
-  if (content != nullptr && content->as_text() != nullptr && !content->as_text()->empty())
-    parts->items.push_back(typed_part(run, "text", *content));
-  if (content != nullptr && content->as_list() != nullptr)
-    parts->items.insert(parts->items.end(), content->as_list()->items.begin(),
-                        content->as_list()->items.end());
-  message.set(plain("content"), parts);
-}
-
 bool has_only_text(Dict& message) {
   for (const char* name : {"reasoning_content", "thinking"}) {
     const Value* thought = message.get(name);
@@ -427,6 +408,10 @@ const char* to_string(Adaptation adaptation) {
       return "tools_in_system";
     case Adaptation::kToolsUndefined:
       return "tools_undefined";
+    case Adaptation::kContentIntoThinking:
+      return "content_into_thinking";
+    case Adaptation::kConversationsGiven:
+      return "conversations_given";
   }
   return "";
 }
@@ -461,6 +446,7 @@ void adapt(Run& run, List& messages, const Adaptations& needed) {
     for (const Adaptation how :
          {Adaptation::kReasoningAsThinking, Adaptation::kReasoningAsThinkingPart})
       if (needed.has(how)) move_reasoning(run, message, how);
+    if (needed.has(Adaptation::kContentIntoThinking)) content_into_thinking(message);
   }
   if (needed.has(Adaptation::kLaterSystemAsUser)) later_system_as_user(messages);
   if (needed.has(Adaptation::kSystemsJoined)) join_neighbours(run, messages, both_of_system);

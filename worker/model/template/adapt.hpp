@@ -43,8 +43,10 @@ enum class Adaptation : std::uint8_t {
   kToolPropertiesAsEmpty,    // parameters without properties get empty ones
   kToolsInSystem,  // tools go into the system message, and calls into their message's text (Phi-4-mini)
   kToolsUndefined,  // without tools, `tools` is undefined and not none
+  kContentIntoThinking,  // beside calls and thinking, the content becomes the end of the thinking (gpt-oss)
+  kConversationsGiven,  // the template reads conversations[0] instead of messages (Kimi-Audio)
 };
-constexpr std::size_t kAdaptations = 24;
+constexpr std::size_t kAdaptations = 26;
 // "developer_as_system" ...
 const char* to_string(Adaptation adaptation);
 
@@ -61,6 +63,11 @@ class Adaptations {
 // Changes the messages in place; they belong to the request. Refusals become text for every template. Fails, with the
 // message's number, for what can't be adapted: a part that is not text, or arguments that are not JSON.
 void adapt(Run& run, List& messages, const Adaptations& needed);
+// What kReasoningAsThinking, kReasoningAsThinkingPart and kContentIntoThinking need; adapt() calls them.
+void move_reasoning(Run& run, Dict& message, Adaptation how);
+void content_into_thinking(Dict& message);
+// Returns {"type": TYPE, TYPE: value}.
+Value typed_part(Run& run, const char* type, const Value& value);
 // Fills in what the template needs of the tools that are offered. `tools` may be null.
 void fill_tools(Run& run, const Value* tools, const Adaptations& needed);
 // What kToolsInSystem needs, after adapt(). `tools` may be null.

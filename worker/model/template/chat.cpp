@@ -80,6 +80,8 @@ void define_others(Interpreter& run, Dict& request) {
 // ---- what the template would silently lose ----
 
 struct Contents {
+  bool users = false;
+  bool answers = false;
   bool tools = false;
   bool calls = false;
   bool several_calls = false;
@@ -93,8 +95,12 @@ Contents contents_of(const List& messages) {
     Dict& message = *each.as_dict();
     const Value* role = message.get("role");
     found.results |= role->as_text()->view() == "tool";
+    found.users |= role->as_text()->view() == "user";
     const Value* calls = message.get("tool_calls");
-    if (empty_or_missing(calls) || calls->as_list() == nullptr) continue;
+    if (empty_or_missing(calls) || calls->as_list() == nullptr) {
+      found.answers |= role->as_text()->view() == "assistant";
+      continue;
+    }
     found.calls = true;
     found.several_calls |= calls->as_list()->items.size() > 1;
     const Value* content = message.get("content");
@@ -109,10 +115,18 @@ std::vector<std::string> warnings_of(const Contents& found, const Abilities& can
     const char* text;
   };
   const Row rows[] = {
+      {found.users && can.loses_users, "the model's chat template leaves out what users say"},
+      {found.answers && can.loses_answers, "the model's chat template leaves out past answers"},
       {found.tools && !can.tools,
        "the model's chat template does not show the offered tools to the model"},
       {found.calls && !can.tool_calls, "the model's chat template leaves out past tool calls"},
       {found.results && !can.tool_results, "the model's chat template leaves out tool results"},
+      {found.calls && can.tool_calls && !found.tools && !can.calls_without_tools,
+       "the model's chat template leaves out past tool calls where no tools are offered"},
+      {found.results && can.tool_results && !found.tools && !can.results_without_tools,
+       "the model's chat template leaves out tool results where no tools are offered"},
+      {found.content_beside_calls && can.tool_calls && !can.calls_beside_content,
+       "the model's chat template leaves out past tool calls beside text"},
       {found.several_calls && can.tool_calls && !can.parallel_calls,
        "the model's chat template shows only one of several tool calls in a message"},
       {found.content_beside_calls && can.tool_calls && !can.content_beside_calls,
@@ -233,6 +247,11 @@ Result<ChatPrompt> Chat::render(const ChatRequest& request) const {
     last = continues ? text_of_last(list) : std::string();
 
     run.define("messages", *messages);
+    if (!request.as_is && abilities_.adaptations.has(Adaptation::kConversationsGiven)) {
+      List* conversations = run.heap().list();
+      conversations->items.push_back(*messages);
+      run.define("conversations", conversations);
+    }
     for (const char* name : {"tools", "documents"}) {
       const Value* value = given.get(name);
       if (!empty_or_missing(value) || (request.as_is && value != nullptr))

@@ -23,8 +23,13 @@ struct Abilities {
   bool tools = false;         // the prompt shows offered tools
   bool tool_calls = false;    // the prompt shows past calls
   bool tool_results = false;  // the prompt shows their results
+  bool calls_without_tools = false;    // the prompt shows past calls where no tools are offered
+  bool results_without_tools = false;  // the same for results
   bool parallel_calls = false;
   bool content_beside_calls = false;
+  bool calls_beside_content = false;
+  bool loses_users = false;                // the prompt lacks what users say
+  bool loses_answers = false;              // the prompt lacks what the assistant said
   Arguments arguments = Arguments::kNone;  // of past calls
   bool thinking_on = false;                // enable_thinking: true changes the prompt
   bool thinking_off = false;               // enable_thinking: false changes the prompt

@@ -21,6 +21,7 @@ constexpr std::string_view kTool =
     R"("description": "A key."}}, "required": ["key"]}}}])";
 constexpr std::string_view kArgumentsText = R"("{\"key\": \"Qf7argument\"}")";
 constexpr std::string_view kArgumentsObject = R"({"key": "Qf7argument"})";
+constexpr std::string_view kArgumentsOfPython = "{'key': 'Qf7argument'}";
 constexpr std::string_view kShortId = "abcdef123";
 constexpr std::string_view kTinyId = "c1";
 constexpr std::string_view kLongId = "call_abcdef_123456";
@@ -60,6 +61,7 @@ class Prober {
   explicit Prober(const Chat& chat) : chat_(chat) {}
 
   Abilities run(std::string_view source) {
+    find_conversations(source);
     find_parts_only();
     roles();
     contents();
@@ -73,7 +75,10 @@ class Prober {
  private:
   // Renders messages without any adaptation; returns nothing if the template refuses or fails.
   std::optional<std::string> render(const std::string& messages, std::string_view more = {}) const {
-    const std::string json = R"({"messages": [)" + messages + "]" + std::string(more) + "}";
+    std::string json = R"({"messages": [)" + messages + "]";
+    if (in_conversations_)
+      json += R"(, "chat_template_kwargs": {"conversations": [[)" + messages + "]]}";
+    json += std::string(more) + "}";
     ChatRequest request;
     request.json = json;
     request.now.tm_year = 126;
@@ -89,6 +94,14 @@ class Prober {
   }
   std::optional<std::string> with_tools(const std::string& messages) const {
     return render(messages, R"(, "tools": )" + std::string(kTool));
+  }
+
+  void find_conversations(std::string_view source) {
+    if (source.find("conversations") == source.npos) return;
+    if (shows(render(message("user", quoted(kFirst))), kFirst)) return;
+    in_conversations_ = true;
+    in_conversations_ = shows(render(message("user", quoted(kFirst))), kFirst);
+    if (in_conversations_) can_.adaptations.add(Adaptation::kConversationsGiven);
   }
 
   // Templates of models that also see images may read a list of parts only, and take a string's characters for parts.
@@ -143,6 +156,11 @@ class Prober {
 
   void contents() {
     const std::string user = message("user", quoted("Hi"));
+    const std::string second = message("user", quoted(kSecond));
+    const auto alone = render(second);
+    can_.loses_users = alone && !shows(alone, kSecond);
+    const auto after = render(user + ", " + message("assistant", quoted(kFirst)) + ", " + second);
+    can_.loses_answers = shows(after, kSecond) && !shows(after, kFirst);
     const std::string answer = message("assistant", quoted("Hi"));
     const std::string both = std::string(kFirst) + " " + std::string(kSecond);
     const bool of_user = read(render(message("user", parts(kFirst, kSecond))));
@@ -207,6 +225,11 @@ class Prober {
         can_.adaptations.add(Adaptation::kEmptyContentAsNull);
       }
     }
+    // A template that writes arguments as they are expects them as JSON: the model does not write Python's form.
+    const std::size_t bare = of_text ? of_text->find(kArgumentsObject) : std::string::npos;
+    if (shows(of_object, kArgumentsOfPython) && bare != std::string::npos && bare > 0 &&
+        (*of_text)[bare - 1] != '\'' && (*of_text)[bare - 1] != '"')
+      of_object.reset();
     // Text that is encoded as JSON a second time is not a form that the model knows.
     if (of_text && of_text != of_object && of_text->find(kArgumentsObject) == std::string::npos &&
         of_object)
@@ -250,6 +273,7 @@ class Prober {
     if (!shows(text, "<|tool|>Qf7tool<|/tool|>")) return;
     can_.adaptations.add(Adaptation::kToolsInSystem);
     can_.tools = can_.tool_calls = can_.parallel_calls = can_.content_beside_calls = true;
+    can_.calls_beside_content = can_.calls_without_tools = can_.results_without_tools = true;
     can_.arguments = Abilities::Arguments::kEither;
   }
 
@@ -285,7 +309,12 @@ class Prober {
     const char* const of_second =
         can_.adaptations.has(Adaptation::kToolCallIdsNumbered) ? "abcdef124" : "Qf7other";
     can_.parallel_calls = shows(with_tools(called(empty, arguments, kShortId, second)), of_second);
-    can_.content_beside_calls = shows(with_tools(called(quoted(kFirst), arguments)), kFirst);
+    const auto beside = with_tools(called(quoted(kFirst), arguments));
+    can_.content_beside_calls = shows(beside, kFirst);
+    can_.calls_beside_content = !beside || shows(beside, kArgument);
+    const auto without = render(called(empty, arguments));
+    can_.calls_without_tools = !without || shows(without, kArgument);
+    can_.results_without_tools = !without || shows(without, kResult);
     reasoning_calls_ = std::make_pair(std::string(empty), std::string(arguments));
   }
 
@@ -304,12 +333,24 @@ class Prober {
   void reasoning() {
     const std::string word = quoted(kReasoning);
     if (shows_reasoning(quoted("Hi"), R"(, "reasoning_content": )" + word)) return;
-    if (shows_reasoning(quoted("Hi"), R"(, "thinking": )" + word))
+    if (shows_reasoning(quoted("Hi"), R"(, "thinking": )" + word)) {
       can_.adaptations.add(Adaptation::kReasoningAsThinking);
-    else if (can_.content_parts &&
-             shows_reasoning(
-                 R"([{"type": "thinking", "thinking": )" + word + "}, " + part("Hi") + "]", {}))
+      content_beside_thinking(R"(, "thinking": )" + word);
+    } else if (can_.content_parts &&
+               shows_reasoning(
+                   R"([{"type": "thinking", "thinking": )" + word + "}, " + part("Hi") + "]", {}))
       can_.adaptations.add(Adaptation::kReasoningAsThinkingPart);
+  }
+
+  // Some templates take text or thinking beside calls, and refuse both together.
+  void content_beside_thinking(const std::string& thinking) {
+    if (!reasoning_calls_) return;
+    const auto& [empty, arguments] = *reasoning_calls_;
+    const auto beside = [&](const std::string& content) {
+      return with_tools(called(content, arguments, kShortId, {}, thinking)).has_value();
+    };
+    if (beside(empty) && !beside(quoted(kFirst)))
+      can_.adaptations.add(Adaptation::kContentIntoThinking);
   }
 
   void thinking() {
@@ -328,7 +369,7 @@ class Prober {
   }
 
   const Chat& chat_;
-  bool parts_only_ = false;
+  bool in_conversations_ = false, parts_only_ = false;
   mutable bool past_limits_ = false;  // once true, nothing more is tried
   Abilities can_;
   std::optional<std::pair<std::string, std::string>> reasoning_calls_;

@@ -1,0 +1,100 @@
+// Tests what is adapted or said where a template would silently lose a part of the conversation.
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/template/render.hpp"
+#include "worker/model/template/chat.hpp"
+
+namespace bulkhead::jinja {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr std::string_view kTool =
+    R"(, "tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}}])";
+
+// Returns messages in which the assistant calls a tool. `said` is JSON.
+std::string called(const std::string& said, const std::string& more = "") {
+  return R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": )" +
+         said + more + R"(, "tool_calls": [{"id": "1", "type": "function", "function": )" +
+         R"({"name": "f", "arguments": "{\"key\": [1, \"é\"]}"}}]}, )" +
+         R"({"role": "tool", "tool_call_id": "1", "content": "r"}])";
+}
+
+ChatPrompt prompt_of(std::string_view source, const std::string& request) {
+  const Result<Chat> chat = Chat::load(source, "<s>", "</s>");
+  if (!chat.ok()) return {{}, {chat.error().message()}};
+  Result<ChatPrompt> prompt = chat.value().render({request, testing::at_noon().now, false});
+  return prompt.ok() ? *std::move(prompt) : ChatPrompt{{}, {prompt.error().message()}};
+}
+
+// As Kimi-Audio's template in vLLM, which also has no place for a system message.
+TEST(Losses, ConversationsAreGivenToATemplateThatAsksForThem) {
+  constexpr char kSource[] =
+      "{% set messages = conversations[0] if conversations else [] %}"
+      "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endif "
+      "%}{% endfor %}";
+  const ChatPrompt prompt = prompt_of(
+      kSource,
+      R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})");
+  EXPECT_EQ(prompt.text(), "<user>s\na<assistant>b");
+  EXPECT_THAT(prompt.warnings, IsEmpty());
+}
+
+TEST(Losses, OfQuestionsAndAnswersAreSaid) {
+  const std::string request =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]})";
+  EXPECT_THAT(prompt_of("nothing", request).warnings, ElementsAre(HasSubstr("what users say")));
+  EXPECT_THAT(prompt_of("{{ messages[-1].content }}", request).warnings,
+              ElementsAre(HasSubstr("past answers")));
+}
+
+// As Hunyuan-A13B's, which shows calls only to a model that is offered tools.
+TEST(Losses, OfCallsWhereNoToolsAreOfferedAreSaid) {
+  constexpr char kSource[] =
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+      "{% if tools %}{% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments | "
+      "tojson }}{% endfor %}"
+      "{% endif %}{% endfor %}{% for t in tools %}{{ t.function.name }}{% endfor %}";
+  EXPECT_THAT(prompt_of(kSource, called("\"\"") + "}").warnings,
+              ElementsAre(HasSubstr("past tool calls where no tools are offered")));
+  EXPECT_THAT(prompt_of(kSource, called("\"\"") + std::string(kTool) + "}").warnings, IsEmpty());
+}
+
+// As Phi-4-mini's template in vLLM. Its model writes JSON, so it must not see Python's form of the arguments.
+TEST(Losses, OfCallsBesideTextAreSaidAndArgumentsStayJson) {
+  constexpr char kSource[] =
+      "{% for m in messages %}<{{ m.role }}>{% if m.content %}{{ m.content }}{% elif m.tool_calls "
+      "%}"
+      "{% for c in m.tool_calls %}{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ "
+      "c.function.arguments }}}"
+      "{% endfor %}{% endif %}{% endfor %}{{ tools }}";
+  const ChatPrompt alone = prompt_of(kSource, called("null") + "}");
+  EXPECT_EQ(alone.text(),
+            R"(<user>a<assistant>{"name": "f", "arguments": {"key": [1, "é"]}}<tool>r)");
+  EXPECT_THAT(alone.warnings, IsEmpty());
+  EXPECT_THAT(prompt_of(kSource, called("\"b\"") + "}").warnings,
+              ElementsAre(HasSubstr("past tool calls beside text")));
+}
+
+// As gpt-oss's, which takes both for the analysis, and refuses a message that has both.
+TEST(Losses, TextBesideThinkingAndCallsBecomesThinking) {
+  constexpr char kSource[] =
+      "{% for m in messages %}<{{ m.role }}>{% if m.tool_calls %}{% if m.content and m.thinking %}"
+      "{{ raise_exception('Not both') }}{% endif %}{{ m.content or m.thinking }}"
+      "{{ m.tool_calls[0].function.arguments | tojson }}{% else %}{{ m.content }}{% endif %}{% "
+      "endfor %}{{ tools }}";
+  EXPECT_EQ(prompt_of(kSource, called("\"b\"", R"(, "reasoning_content": "t")") + "}").text(),
+            "<user>a<assistant>t\n\nb{\"key\": [1, \"é\"]}<tool>r");
+  EXPECT_EQ(prompt_of(kSource, called("\"b\"") + "}").text(),
+            "<user>a<assistant>b{\"key\": [1, \"é\"]}<tool>r");
+}
+
+}  // namespace
+}  // namespace bulkhead::jinja
