@@ -94,7 +94,10 @@ void check_message(Fields& fields, const json& item, const std::string& where) {
   for (const char* name : {"system", "developer", "user", "assistant", "tool"})
     known |= *role == name;
   if (!known) {
-    return fields.refuse(where + ".role", "must be system, developer, user, assistant or tool.",
+    const bool function = *role == "function";
+    return fields.refuse(where + ".role",
+                         function ? "can't be function; write it as tool, with a 'tool_call_id'."
+                                  : "must be system, developer, user, assistant or tool.",
                          "unsupported_role");
   }
   const auto member = [&item](const char* name) -> const json* {

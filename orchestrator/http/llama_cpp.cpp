@@ -23,6 +23,7 @@ using nlohmann::json;
 namespace {
 
 constexpr std::size_t kMostInfillFiles = 64;
+constexpr std::size_t kMostResponseFields = 64;
 
 struct LlamaDefault {
   const char* name;
@@ -144,12 +145,14 @@ class LlamaCompletion final : public Dialect {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `return_tokens`: the answer has the ids of its tokens.
-  explicit LlamaCompletion(bool return_tokens, std::uint32_t index = 0)
-      : return_tokens_(return_tokens), index_(index) {}
+  // `return_tokens`: the answer has the ids of its tokens. `fields`: the paths of the members that the client wants of
+  // an answer; all if there are none.
+  explicit LlamaCompletion(bool return_tokens, std::vector<std::string> fields,
+                           std::uint32_t index = 0)
+      : return_tokens_(return_tokens), fields_(std::move(fields)), index_(index) {}
 
   std::unique_ptr<Dialect> another(std::uint32_t index) const override {
-    return std::make_unique<LlamaCompletion>(return_tokens_, index);
+    return std::make_unique<LlamaCompletion>(return_tokens_, fields_, index);
   }
 
   std::string new_id() const override { return fmt::format("cmpl-{:016x}", random_u64()); }
@@ -231,8 +234,9 @@ class LlamaCompletion final : public Dialect {
         usage.completion_tokens, usage.prompt_tokens, usage.prompt_tokens + usage.completion_tokens,
         stop_type, word, usage.cached_tokens, read, prompt_ms, rate(read, prompt_ms),
         usage.completion_tokens, predicted_ms, rate(usage.completion_tokens, predicted_ms));
-    fmt::format_to(std::back_inserter(events),
-                   "data: {{\"index\":{},\"content\":\"\",\"tokens\":[]{}\n\n", index_, end_);
+    const std::string last =
+        fmt::format("{{\"index\":{},\"content\":\"\",\"tokens\":[]{}", index_, end_);
+    events += "data: " + selected(last) + "\n\n";
   }
 
   void fail(const ApiError& error, std::string& events) override { events += sse_error(error); }
@@ -243,11 +247,30 @@ class LlamaCompletion final : public Dialect {
     fmt::format_to(std::back_inserter(out), ",\"tokens\":[{}]", tokens_);
     if (!probabilities_.empty())
       fmt::format_to(std::back_inserter(out), ",\"completion_probabilities\":[{}]", probabilities_);
-    return out + end_;
+    return selected(out + end_);
   }
 
  private:
+  // Returns the members with these paths, each under its path, as llama.cpp does: {"timings/prompt_n": 2}.
+  std::string selected(std::string answer) const {
+    if (fields_.empty()) return answer;
+    const auto all = nlohmann::ordered_json::parse(answer);
+    auto kept = nlohmann::ordered_json::object();
+    for (const std::string& path : fields_) {
+      const nlohmann::ordered_json* at = &all;
+      for (std::size_t begin = 0; at != nullptr && begin <= path.size();) {
+        const std::size_t end = std::min(path.find('/', begin), path.size());
+        const auto found = at->is_object() ? at->find(path.substr(begin, end - begin)) : at->end();
+        at = found == at->end() ? nullptr : &*found;
+        begin = end + 1;
+      }
+      if (at != nullptr) kept[path] = *at;
+    }
+    return kept.dump();
+  }
+
   const bool return_tokens_;
+  const std::vector<std::string> fields_;
   const std::uint32_t index_;
   AnswerHead head_;
   std::string said_, end_;
@@ -268,11 +291,25 @@ void rename_counts(Fields& fields, nlohmann::ordered_json& request) {
   request.erase("n_cmpl");
 }
 
+void check_response_fields(Fields& fields) {
+  const json* paths = fields.get("response_fields");
+  if (paths == nullptr) return;
+  if (!paths->is_array())
+    return fields.wrong_type("response_fields", "an array of strings", *paths);
+  if (paths->size() > kMostResponseFields)
+    return fields.refuse("response_fields",
+                         fmt::format("has more than {} paths.", kMostResponseFields),
+                         "out_of_range");
+  if (!std::ranges::all_of(*paths, [](const json& path) { return path.is_string(); }))
+    fields.refuse("response_fields", "must be an array of strings.", "invalid_type");
+}
+
 Parsed<GenerationRequest> parse_llama(std::string_view body, bool infill) {
   Parsed<json> parsed = parse_object(body);
   if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
   Fields fields(std::get<json>(parsed));
   (void)fields.boolean("return_tokens", false);
+  check_response_fields(fields);
   if (has_wide_objects(std::get<json>(parsed)))
     return invalid("The body " + too_many_members(std::get<json>(parsed)));
   if (!fields.ok()) return fields.error();
@@ -332,9 +369,12 @@ Parsed<GenerationRequest> parse_llama_infill(std::string_view body) {
 }
 
 std::unique_ptr<Dialect> llama_completion_dialect(std::string_view body) {
-  JsonMember return_tokens[] = {{"return_tokens"}};
-  find_json_members(body, return_tokens);
-  return std::make_unique<LlamaCompletion>(return_tokens[0].text == "true");
+  JsonMember members[] = {{"return_tokens"}, {"response_fields"}};
+  find_json_members(body, members);
+  std::vector<std::string> fields;
+  if (!members[1].text.empty() && members[1].text != "null")
+    fields = json::parse(members[1].text).get<std::vector<std::string>>();
+  return std::make_unique<LlamaCompletion>(members[0].text == "true", std::move(fields));
 }
 
 json llama_props(const Router& router) {

@@ -77,7 +77,8 @@ class Translation : Translating {
   }
 
  private:
-  // Returns the text of blocks of type text, joined by line breaks; a string is returned as it is.
+  // Returns the text of blocks of type text, joined by line breaks; a string is returned as it is. Claude Code's search
+  // for tools answers with references: the model sees all tools anyway, so such a block is the tool's name.
   std::string text(const Ordered& content, const std::string& where) {
     if (content.is_string()) return content.get<std::string>();
     std::string joined;
@@ -85,13 +86,15 @@ class Translation : Translating {
     for (std::size_t i = 0; content.is_array() && i < content.size(); ++i) {
       const Ordered& block = content[i];
       const std::string here = fmt::format("{}[{}]", where, i);
-      if (!block.is_object() || text_of(block, "type") != "text" ||
-          find(block, "text") == nullptr || !block["text"].is_string()) {
+      const bool reference = block.is_object() && text_of(block, "type") == "tool_reference";
+      const char* const name = reference ? "tool_name" : "text";
+      if (!block.is_object() || (text_of(block, "type") != "text" && !reference) ||
+          find(block, name) == nullptr || !block[name].is_string()) {
         refuse(here, "is not of type 'text', the only one that this server takes here.",
                "unsupported_parameter");
         break;
       }
-      const std::string part = text_of(block, "text");
+      const std::string part = text_of(block, name);
       if (part.starts_with(kBillingBlock)) continue;
       if (!joined.empty()) joined += '\n';
       joined += part;

@@ -72,7 +72,7 @@ class OllamaTranslation : Translating {
     if (request.load_only) return request;
     pass_on(body_, kOllamaOwn, out_);
     Parsed<GenerationRequest> wanted =
-        raw_ ? parse_completion(dump_exact(out_)) : parse_chat(dump_exact(out_));
+        completes_ ? parse_completion(dump_exact(out_)) : parse_chat(dump_exact(out_));
     if (auto* error = std::get_if<ApiError>(&wanted)) return std::move(*error);
     request.wanted = std::get<GenerationRequest>(std::move(wanted));
     return request;
@@ -164,11 +164,15 @@ class OllamaTranslation : Translating {
   void prompt(const Ordered& prompt) {
     if (!prompt.is_string()) return refuse("prompt", "must be a string.");
     const std::string system = text_of(body_, "system");
-    if (raw_) {
+    const bool fills = !text_of(body_, "suffix").empty();
+    if (raw_ || fills) {
       if (!system.empty())
-        refuse("system", "and 'raw' can't both be given: a raw prompt is taken as it is.",
+        refuse("system",
+               fmt::format("and '{}' can't both be given: such a prompt is taken as it is.",
+                           fills ? "suffix" : "raw"),
                "invalid_combination");
       out_["prompt"] = prompt;
+      completes_ = true;
       return;
     }
     out_["messages"] = Ordered::array();
@@ -269,6 +273,7 @@ class OllamaTranslation : Translating {
   const Ordered& body_;
   Ordered out_ = Ordered::object();
   bool raw_ = false;
+  bool completes_ = false;           // the prompt goes to the model without its template
   std::deque<OpenCall> open_calls_;  // that have no result yet, in their order
   std::size_t calls_made_ = 0;       // ids
 };

@@ -50,6 +50,20 @@ void read_prompts(Fields& fields, std::vector<Prompt>& prompts) {
   }
 }
 
+// Makes prompts that have a text behind them requests to fill the gap between both.
+void read_suffix(Fields& fields, std::vector<Prompt>& prompts) {
+  const std::string suffix = fields.text("suffix");
+  if (suffix.empty()) return;
+  if (fields.boolean("echo", false))
+    return fields.refuse("suffix", "and 'echo' can't both be given.", "invalid_combination");
+  for (Prompt& prompt : prompts) {
+    auto* text = std::get_if<std::string>(&prompt);
+    if (text == nullptr)
+      return fields.refuse("suffix", "needs a prompt that is text.", "invalid_combination");
+    prompt = ipc::InfillPrompt{std::move(*text), suffix, {}};
+  }
+}
+
 template <typename Read>
 Parsed<GenerationRequest> parse_generation(std::string_view body, bool chat, Read read) {
   Parsed<json> object = parse_object(body);
@@ -74,6 +88,7 @@ Parsed<GenerationRequest> parse_generation(std::string_view body, bool chat, Rea
 Parsed<GenerationRequest> parse_completion(std::string_view body) {
   return parse_generation(body, false, [](Fields& fields, GenerationRequest& request) {
     read_prompts(fields, request.prompts);
+    read_suffix(fields, request.prompts);
     request.parameters.logprobs = static_cast<std::int32_t>(fields.integer("logprobs", -1, 0, 20));
   });
 }

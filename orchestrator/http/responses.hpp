@@ -15,6 +15,8 @@ namespace bulkhead::orchestrator {
 Parsed<GenerationRequest> parse_responses(std::string_view body);
 
 // `body` is the request, parts of which the answers repeat.
+// Returns the name by which the model knows a tool of a namespace, as Codex groups those of an MCP server.
+std::string name_in_namespace(std::string_view space, std::string_view name);
 std::unique_ptr<Dialect> responses_dialect(std::string_view body);
 // Renders how many tokens a request's prompt has: {"object": "response.input_tokens", "input_tokens": N}.
 std::string input_tokens_body(std::size_t tokens);

@@ -1,9 +1,12 @@
 // Writes answers of the Responses API: output items, whole or as server-sent events. A new item begins where the kind
 // of an answer's parts changes, and each call is an item of its own.
 #include <iterator>
+#include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
 #include <spdlog/fmt/fmt.h>
 
 #include "config/base/json_members.hpp"
@@ -25,7 +28,7 @@ struct Item {
   ipc::PartKind kind = ipc::PartKind::kContent;  // kCall for a call with its arguments
   std::string id;                                // the item's
   std::string text;                              // or a call's arguments
-  std::string call_id = {}, name = {};
+  std::string call_id = {}, name = {}, space = {};  // `space`: the tool's namespace, if it has one
 };
 
 constexpr FieldName kResponsesNames[] = {{"messages", "input"},
@@ -65,6 +68,9 @@ class ResponsesDialect final : public Dialect {
       const std::string_view given = members[i].text;
       echo_ += fmt::format(",\"{}\":{}", members[i].name,
                            given.empty() || given == "null" ? kEchoes[i].otherwise : given);
+    }
+    for (const JsonMember& member : members) {
+      if (member.name == "tools") find_namespaces(member.text);
     }
     // A line break would end an event's line. Valid JSON has none inside a string.
     std::erase_if(echo_, [](char c) { return c == '\n' || c == '\r'; });
@@ -114,6 +120,22 @@ class ResponsesDialect final : public Dialect {
   std::string whole() const override { return response(cut_ ? "incomplete" : "completed"); }
 
  private:
+  // Notes by which namespace and name the client knows a tool. `tools` is valid JSON.
+  void find_namespaces(std::string_view tools) {
+    if (tools.find("namespace") == tools.npos) return;
+    const auto text_of = [](const nlohmann::json& object, const char* name) {
+      const auto found = object.is_object() ? object.find(name) : object.end();
+      return found == object.end() || !found->is_string() ? "" : found->get<std::string>();
+    };
+    for (const nlohmann::json& tool : nlohmann::json::parse(tools)) {
+      if (text_of(tool, "type") != "namespace" || !tool.contains("tools")) continue;
+      for (const nlohmann::json& inner : tool["tools"]) {
+        std::string space = text_of(tool, "name"), name = text_of(inner, "name");
+        in_namespaces_.try_emplace(name_in_namespace(space, name), space, name);
+      }
+    }
+  }
+
   void event(std::string& events, std::string_view type, const std::string& members) {
     fmt::format_to(std::back_inserter(events),
                    "event: {}\ndata: {{\"type\":\"{}\",\"sequence_number\":{}{}}}\n\n", type, type,
@@ -166,11 +188,12 @@ class ResponsesDialect final : public Dialect {
             item.id, content, status);
       case ipc::PartKind::kCall:
         return fmt::format(
-            "{{\"type\":\"function_call\",\"id\":\"{}\",\"call_id\":{},\"name\":{},\"arguments\":{}"
-            ","
-            "\"status\":\"{}\"}}",
-            item.id, json_string(item.call_id), json_string(item.name), json_string(item.text),
-            status);
+            "{{\"type\":\"function_call\",\"id\":\"{}\",\"call_id\":{},{}\"name\":{},\"arguments\":"
+            "{}"
+            ",\"status\":\"{}\"}}",
+            item.id, json_string(item.call_id),
+            item.space.empty() ? "" : "\"namespace\":" + json_string(item.space) + ",",
+            json_string(item.name), json_string(item.text), status);
       case ipc::PartKind::kContent:
       case ipc::PartKind::kArguments:  // no item has this kind: arguments are the text of a call's item
         return fmt::format(
@@ -192,6 +215,8 @@ class ResponsesDialect final : public Dialect {
                       {},
                       std::move(call_id),
                       std::move(name)});
+    if (const auto known = in_namespaces_.find(items_.back().name); known != in_namespaces_.end())
+      std::tie(items_.back().space, items_.back().name) = known->second;
     open_ = true;
     event(events, "response.output_item.added",
           fmt::format(",\"output_index\":{},\"item\":{}", items_.size() - 1,
@@ -240,6 +265,8 @@ class ResponsesDialect final : public Dialect {
   Usage usage_;
   std::string echo_;  // members that repeat the request's
   std::vector<Item> items_;
+  // The namespaces and names of tools, by the names that the model knows.
+  std::map<std::string, std::pair<std::string, std::string>> in_namespaces_;
   bool open_ = false;  // the last item
   bool cut_ = false;
   bool over_ = false;

@@ -136,7 +136,7 @@ class ResponsesTranslation : Translating {
       if (const Ordered* arguments = find(item, "arguments");
           arguments != nullptr && !arguments->is_string())
         return refuse(where + ".arguments", "must be a string of JSON.");
-      call(item, text_of(item, "name"), text_of(item, "arguments"), where);
+      call(item, name_of(item), text_of(item, "arguments"), where);
     } else if (type == "custom_tool_call") {
       call(item, text_of(item, "name"), Ordered({{"input", text_of(item, "input")}}).dump(), where);
     } else if (type == "local_shell_call") {
@@ -207,22 +207,45 @@ class ResponsesTranslation : Translating {
   void tools() {
     const Ordered* list = find(body_, "tools");
     if (list == nullptr) return;
-    if (!list->is_array()) return refuse("tools", "must be an array.");
     Ordered tools = Ordered::array();
-    for (std::size_t i = 0; i < list->size(); ++i) {
-      const Ordered& tool = (*list)[i];
-      if (!tool.is_object()) return refuse(fmt::format("tools[{}]", i), "must be an object.");
-      if (const std::string type = text_of(tool, "type"); type != "function") {
+    add_tools(*list, "tools", "", tools);
+    out_["tools"] = std::move(tools);
+  }
+
+  // `space`: the namespace of the tools; empty if they have none.
+  void add_tools(const Ordered& list, const std::string& path, const std::string& space,
+                 Ordered& tools) {
+    if (!list.is_array()) return refuse(path, "must be an array.");
+    for (std::size_t i = 0; i < list.size() && !error_; ++i) {
+      const Ordered& tool = list[i];
+      const std::string where = fmt::format("{}[{}]", path, i);
+      if (!tool.is_object()) return refuse(where, "must be an object.");
+      const std::string type = text_of(tool, "type");
+      if (type == "namespace" && space.empty()) {
+        const std::string name = text_of(tool, "name");
+        const Ordered* inner = find(tool, "tools");
+        if (name.empty()) return refuse(where + ".name", "must be a string that is not empty.");
+        if (inner != nullptr) add_tools(*inner, where + ".tools", name, tools);
+        continue;
+      }
+      if (type != "function") {
         left_out_.insert(type.substr(0, kMostTypeBytes));
         continue;
       }
-      Ordered function = {{"name", text_of(tool, "name")}};
-      for (const char* name : {"description", "parameters", "strict"}) {
-        if (const Ordered* value = find(tool, name)) function[name] = *value;
+      const std::string name = text_of(tool, "name");
+      Ordered function = {{"name", space.empty() ? name : name_in_namespace(space, name)}};
+      for (const char* member : {"description", "parameters", "strict"}) {
+        if (const Ordered* value = find(tool, member)) function[member] = *value;
       }
       tools.push_back({{"type", "function"}, {"function", std::move(function)}});
     }
-    out_["tools"] = std::move(tools);
+  }
+
+  // Returns the name of the function that a call or a choice names.
+  static std::string name_of(const Ordered& item) {
+    const std::string space = text_of(item, "namespace");
+    std::string name = text_of(item, "name");
+    return space.empty() || name.empty() ? name : name_in_namespace(space, name);
   }
 
   void options() {
@@ -265,6 +288,8 @@ class ResponsesTranslation : Translating {
     const std::string type = choice->is_object() ? text_of(*choice, "type") : std::string();
     if (type.empty() || type == "function" || type == "allowed_tools")
       out_["tool_choice"] = *choice;
+    if (type == "function" && find(*choice, "namespace") != nullptr)
+      out_["tool_choice"] = {{"type", type}, {"name", name_of(*choice)}};
     if (std::ranges::find(kClientTools, type) == std::end(kClientTools)) return;
     refuse("tool_choice",
            fmt::format("is a tool of type '{}', which this server leaves out; offer the tool as a "
@@ -307,6 +332,10 @@ class ResponsesTranslation : Translating {
 };
 
 }  // namespace
+
+std::string name_in_namespace(std::string_view space, std::string_view name) {
+  return fmt::format("{}{}{}", space, space.ends_with('_') ? "" : "__", name);
+}
 
 Parsed<GenerationRequest> parse_responses(std::string_view body) {
   const Parsed<Ordered> ordered = parse_ordered_object(body);

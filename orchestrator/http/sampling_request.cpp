@@ -209,9 +209,13 @@ void refuse_unsupported(Fields& fields, bool chat) {
   if (const json* tools = fields.get("tools");
       !chat && tools != nullptr && !is_empty(*tools) && (choice == nullptr || *choice != "none"))
     unsupported("tools");
-  for (const char* name : {"functions",
-                           "suffix",
-                           "bad_words",
+  if (const json* functions = fields.get("functions");
+      functions != nullptr && !is_empty(*functions))
+    fields.refuse("functions", "is not supported by this server; write them as 'tools'.",
+                  "unsupported_parameter");
+  if (const json* suffix = fields.get("suffix"); chat && suffix != nullptr && !is_empty(*suffix))
+    unsupported("suffix");
+  for (const char* name : {"bad_words",
                            "banned_strings",
                            "banned_tokens",
                            "audio",

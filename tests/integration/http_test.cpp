@@ -94,6 +94,21 @@ TEST(Completions, EchoThePromptWithItsLogProbabilities) {
   EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 0}}).status, 400);
 }
 
+// The scripted worker shows the gap as [].
+TEST(Completions, ASuffixMakesThePromptAGapToFill) {
+  const Serving serving = serve();
+  const HttpReply reply = serving.complete(
+      {{"prompt", "fits@20 ab"}, {"suffix", "cd"}, {"max_tokens", 2}, {"seed", 4}});
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(json::parse(reply.body)["choices"][0]["text"], expected_text(4, 2));
+  EXPECT_EQ(json::parse(reply.body)["usage"]["prompt_tokens"], "fits@20 ab[]cd"s.size());
+  const HttpReply ollama = serving.post(
+      "/api/generate",
+      R"({"prompt":"ab","suffix":"cd","stream":false,"options":{"num_predict":2,"seed":4}})");
+  EXPECT_EQ(json::parse(ollama.body)["response"], expected_text(4, 2)) << ollama.body;
+  EXPECT_EQ(json::parse(ollama.body)["prompt_eval_count"], 6);
+}
+
 TEST(Completions, EveryPieceTellsTheSameFingerprint) {
   const Serving serving = serve();
   const std::string fingerprint =

@@ -37,6 +37,28 @@ TEST(LlamaCpp, TellsProbabilitiesAndTokens) {
   EXPECT_EQ(tokens, whole["tokens"]);
 }
 
+// llama.vim asks for what it shows.
+TEST(LlamaCpp, GivesTheFieldsThatAreAskedFor) {
+  const Serving serving = serve();
+  json body = {
+      {"prompt", "hi"},
+      {"n_predict", 3},
+      {"seed", 4},
+      {"response_fields", {"content", "timings/predicted_n", "timings/none", "none", "stop/a"}}};
+  const json wanted = {{"content", expected_text(4, 3)}, {"timings/predicted_n", 3}};
+  EXPECT_EQ(json::parse(serving.post("/completion", body.dump()).body), wanted);
+  body["stream"] = true;
+  const std::vector<json> chunks = events_of(serving.post("/completion", body.dump()).body).chunks;
+  EXPECT_EQ(chunks.front()["index"], 0);
+  EXPECT_EQ(chunks.back(), (json{{"content", ""}, {"timings/predicted_n", 3}}));
+  for (const char* wrong : {"5", "\"content\"", "[5]"})
+    EXPECT_EQ(
+        serving
+            .post("/completion", R"({"prompt":"a","response_fields":)" + std::string(wrong) + "}")
+            .status,
+        400);
+}
+
 // One answer comes as an object, several as a list; a stream's events say by their index to which answer they belong.
 TEST(LlamaCpp, AnswersSeveralPrompts) {
   const Serving serving = serve();

@@ -200,8 +200,8 @@ TEST(Ollama, ErrorsAreAString) {
     EXPECT_EQ(reply.status, 400) << body;
     EXPECT_NE(error_of(reply).find(words), std::string::npos) << reply.body;
   }
-  for (const char* fields : {R"({"suffix":"x"})", R"({"context":[1,2]})", R"({"template":"x"})",
-                             R"({"raw":true,"system":"x"})"}) {
+  for (const char* fields : {R"({"suffix":"x","system":"y"})", R"({"context":[1,2]})",
+                             R"({"template":"x"})", R"({"raw":true,"system":"x"})"}) {
     json body = {{"model", id}, {"prompt", "x"}};
     body.update(json::parse(fields));
     EXPECT_EQ(serving.post("/api/generate", body.dump()).status, 400) << body;

@@ -200,7 +200,7 @@ void Preparer::prepare(const Job& job, Outcome& outcome) {
       outcome.tokens = *std::move(prompt);
     } else {
       outcome.status = prompt.error();
-      outcome.parameter = "input_prefix";
+      outcome.parameter = "suffix";
     }
   } else if (const auto* pair = std::get_if<ipc::Rank>(&job.work)) {
     outcome.tokens = language_.ranker->prompt.tokens(tokenizer, pair->query, pair->document);

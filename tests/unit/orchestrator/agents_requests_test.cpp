@@ -146,6 +146,52 @@ json answered(std::string_view request) {
   return whole["output"];
 }
 
+// Codex offers the tools of an MCP server so.
+TEST(Responses, TheToolsOfANamespaceAreCalledByBothNames) {
+  const std::string tools =
+      R"("tools":[{"type":"namespace","name":"mcp__git__","description":"d","tools":[)"
+      R"({"type":"function","name":"f","description":"e","parameters":{"type":"object"}},{"type":"custom","name":"g"}]},)"
+      R"({"type":"namespace","name":"b","tools":[{"type":"function","name":"h"}]},{"type":"function","name":"f"}])";
+  const auto parsed = parse_responses(
+      R"({"input":[{"role":"user","content":"x"},{"type":"function_call","call_id":"c","namespace":"mcp__git__","name":"f","arguments":"{}"},)"
+      R"({"type":"function_call_output","call_id":"c","output":"y"}],"tool_choice":{"type":"function","namespace":"b","name":"h"},)" +
+      tools + "}");
+  const json chat = chat_of(parsed);
+  ASSERT_EQ(chat["tools"].size(), 3U);
+  EXPECT_EQ(
+      chat["tools"][0]["function"],
+      (json{{"name", "mcp__git__f"}, {"description", "e"}, {"parameters", {{"type", "object"}}}}));
+  EXPECT_EQ(chat["tools"][1]["function"]["name"], "b__h");
+  EXPECT_EQ(chat["tools"][2]["function"]["name"], "f");
+  EXPECT_EQ(chat["messages"][1]["tool_calls"][0]["function"]["name"], "mcp__git__f");
+  const auto& request = std::get<GenerationRequest>(parsed);
+  EXPECT_EQ(request.parameters.tool_name, "b__h");
+  EXPECT_EQ(request.warnings.size(), 1U);
+
+  const std::unique_ptr<Dialect> dialect = responses_dialect("{" + tools + "}");
+  std::string events;
+  dialect->begin({}, {}, events);
+  for (const char* name : {"mcp__git__f", "f"})
+    dialect->add("", std::vector<ipc::AnswerPart>{{ipc::PartKind::kCall, 0, name, "c1"}}, events);
+  dialect->end(ipc::FinishReason::kStop, "", {}, events);
+  const json output = json::parse(dialect->whole())["output"];
+  EXPECT_EQ(output[0]["namespace"], "mcp__git__");
+  EXPECT_EQ(output[0]["name"], "f");
+  EXPECT_FALSE(output[1].contains("namespace"));
+  EXPECT_EQ(output[1]["name"], "f");
+}
+
+// A search for tools answers with their names; the model is shown all tools.
+TEST(Messages, ReferencesToToolsAreTheirNames) {
+  const json chat = chat_of(parse_messages(
+      R"({"max_tokens":9,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":[)"
+      R"({"type":"tool_use","id":"t","name":"ToolSearch","input":{}}]},{"role":"user","content":[{"type":"tool_result",)"
+      R"("tool_use_id":"t","content":[{"type":"tool_reference","tool_name":"f"},{"type":"tool_reference","tool_name":"g"}]}]}],)"
+      R"("tools":[{"name":"f","defer_loading":true,"input_schema":{"type":"object"}}]})"));
+  EXPECT_EQ(chat["messages"][2]["content"], "f\ng");
+  EXPECT_EQ(chat["tools"].size(), 1U);
+}
+
 json conversation_of(const json& items) {
   json input = {{{"role", "user"}, {"content", "x"}}};
   input.insert(input.end(), items.begin(), items.end());

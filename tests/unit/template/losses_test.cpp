@@ -96,5 +96,18 @@ TEST(Losses, TextBesideThinkingAndCallsBecomesThinking) {
             "<user>a<assistant>b{\"key\": [1, \"é\"]}<tool>r");
 }
 
+// As clients of OpenRouter and of newer versions of vLLM send it back.
+TEST(Losses, ReasoningMayHaveItsOtherName) {
+  constexpr char kSource[] =
+      "{% for m in messages %}[{{ m.reasoning_content }}]{{ m.content }}{% endfor %}";
+  EXPECT_EQ(
+      prompt_of(kSource, R"({"messages": [{"role": "assistant", "content": "a", "reasoning": "t"},
+          {"role": "assistant", "content": "b", "reasoning": "t", "reasoning_content": "u"},
+          {"role": "assistant", "content": "c", "reasoning": null},
+          {"role": "user", "content": "d", "reasoning": "t"}]})")
+          .text(),
+      "[t]a[u]b[]c[]d");
+}
+
 }  // namespace
 }  // namespace bulkhead::jinja

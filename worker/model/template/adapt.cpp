@@ -429,6 +429,7 @@ void adapt(Run& run, List& messages, const Adaptations& needed) {
   for (std::size_t i = 0; i < messages.items.size(); ++i) {
     Dict& message = *messages.items[i].as_dict();
     refusals_as_text(run, message);
+    if (has_role(message, "assistant")) reasoning_by_one_name(message);
     if (needed.has(Adaptation::kDeveloperAsSystem) && has_role(message, "developer"))
       message.set(plain("role"), plain("system"));
     if (needed.has(Adaptation::kContentPartsJoined) ||

@@ -63,6 +63,8 @@ class Adaptations {
 // Changes the messages in place; they belong to the request. Refusals become text for every template. Fails, with the
 // message's number, for what can't be adapted: a part that is not text, or arguments that are not JSON.
 void adapt(Run& run, List& messages, const Adaptations& needed);
+// Copies `reasoning`, as OpenRouter and newer vLLM call it, to `reasoning_content`.
+void reasoning_by_one_name(Dict& message);
 // What kReasoningAsThinking, kReasoningAsThinkingPart and kContentIntoThinking need; adapt() calls them.
 void move_reasoning(Run& run, Dict& message, Adaptation how);
 void content_into_thinking(Dict& message);

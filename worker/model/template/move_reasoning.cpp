@@ -3,6 +3,13 @@
 
 namespace bulkhead::jinja {
 
+void reasoning_by_one_name(Dict& message) {
+  const Value* known = message.get("reasoning_content");
+  const Value* other = message.get("reasoning");
+  if (other == nullptr || other->as_text() == nullptr || other->as_text()->empty()) return;
+  if (known == nullptr || known->none()) message.set(plain("reasoning_content"), Value(*other));
+}
+
 void move_reasoning(Run& run, Dict& message, Adaptation how) {
   const Value* reasoning = message.get("reasoning_content");
   if (reasoning == nullptr) return;
