@@ -33,8 +33,10 @@ class Dialect {
   virtual void fail(const ApiError& error, std::string& events) = 0;
   // Returns the body of an answer that is not streamed. Call it after end().
   virtual std::string whole() const = 0;
+  // Says whether its answers have the log-probabilities of their tokens.
+  virtual bool tells_logprobs() const { return false; }
   // Returns the writer of another answer to the same request. Null if the protocol has requests of one prompt and one
-  // answer only, and answers without log-probabilities.
+  // answer only.
   virtual std::unique_ptr<Dialect> another(std::uint32_t /*index*/) const { return nullptr; }
   // A stream's Content-Type.
   virtual std::string_view content_type() const { return kEventStream; }
@@ -49,8 +51,8 @@ class DialectAnswer final : public ConnectedAnswer {
                 std::shared_ptr<Exchange> exchange, GenerationRequest request,
                 std::unique_ptr<Dialect> dialect);
 
-  // Begins. The request must be admitted to `model`. It may have several prompts, n other than 1 and log-probabilities
-  // only if the dialect makes another(). The object keeps itself alive until it ends.
+  // Begins. The request must be admitted to `model`. It may have several prompts or n other than 1 only if the
+  // dialect makes another(). The object keeps itself alive until it ends.
   void start(std::size_t model, std::chrono::seconds timeout);
 
  private:

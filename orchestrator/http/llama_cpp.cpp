@@ -151,6 +151,7 @@ class LlamaCompletion final : public Dialect {
                            std::uint32_t index = 0)
       : return_tokens_(return_tokens), fields_(std::move(fields)), index_(index) {}
 
+  bool tells_logprobs() const override { return true; }
   std::unique_ptr<Dialect> another(std::uint32_t index) const override {
     return std::make_unique<LlamaCompletion>(return_tokens_, fields_, index);
   }

@@ -57,6 +57,8 @@ std::string now_as_text() {
   return fmt::format("{}.{:06}Z", text, micros);
 }
 
+constexpr std::uint32_t kMostLogprobs = 20;  // the most that a request may ask for
+
 class OllamaDialect final : public Dialect {
  public:
   using Clock = std::chrono::steady_clock;
@@ -69,6 +71,12 @@ class OllamaDialect final : public Dialect {
   void begin(const AnswerHead& head, const Usage&, std::string&) override {
     head_ = head;
     accepted_ = Clock::now();
+  }
+
+  bool tells_logprobs() const override { return true; }
+  void note_tokens(std::span<const ipc::TokenId>,
+                   std::span<const ipc::TokenLogprob> logprobs) override {
+    logprobs_.add(logprobs);
   }
 
   void add(std::string_view text, std::span<const ipc::AnswerPart> parts,
@@ -108,14 +116,16 @@ class OllamaDialect final : public Dialect {
         reason == ipc::FinishReason::kLength ? "length" : "stop", ns(now - arrived_),
         ns(accepted_ - arrived_), usage.prompt_tokens, ns(first - accepted_),
         usage.completion_tokens, ns(now - first));
-    events += line("", "", "") + end_ + '\n';
+    events += line("", "", "") + new_logprobs() + end_ + '\n';
   }
 
   void fail(const ApiError& error, std::string& events) override {
     events += ollama_refusal(error).body + '\n';
   }
 
-  std::string whole() const override { return line(said_, thought_, calls_) + end_; }
+  std::string whole() const override {
+    return line(said_, thought_, calls_) + as_member(all_logprobs_) + end_;
+  }
 
   // Clients take each line for a piece of the answer, so this line is an empty piece.
   std::string keep_alive() const override { return line("", "", "") + ",\"done\":false}\n"; }
@@ -138,10 +148,22 @@ class OllamaDialect final : public Dialect {
     return out;
   }
 
+  static std::string as_member(const std::string& logprobs) {
+    return logprobs.empty() ? "" : ",\"logprobs\":[" + logprobs + "]";
+  }
+  // Returns the member for the tokens since the last line; empty if the client wants none.
+  std::string new_logprobs() {
+    const std::string made = logprobs_.take_elements();
+    if (!all_logprobs_.empty() && !made.empty()) all_logprobs_ += ',';
+    all_logprobs_ += made;
+    return as_member(made);
+  }
+
   void piece(ipc::PartKind kind, std::string_view text, std::string& events) {
     const bool thought = kind == ipc::PartKind::kReasoning;
     (thought ? thought_ : said_) += text;
-    events += line(thought ? "" : text, thought ? text : "", "") + ",\"done\":false}\n";
+    events +=
+        line(thought ? "" : text, thought ? text : "", "") + new_logprobs() + ",\"done\":false}\n";
   }
 
   // The answer leaves out a call that was cut; done_reason says why.
@@ -156,12 +178,14 @@ class OllamaDialect final : public Dialect {
         fmt::format("{{\"id\":{},\"function\":{{\"index\":{},\"name\":{},\"arguments\":{}}}}}",
                     as_json(call.id), call_count_++, as_json(call.name), call.arguments);
     calls_ += (calls_.empty() ? "" : ",") + made;
-    events += line("", "", made) + ",\"done\":false}\n";
+    events += line("", "", made) + new_logprobs() + ",\"done\":false}\n";
   }
 
   const OllamaCall call_;
   AnswerHead head_;
   std::string said_, thought_, calls_, end_;
+  LogprobsJson logprobs_{true, kMostLogprobs};  // since the last line
+  std::string all_logprobs_;                    // elements of a JSON array
   std::optional<OpenCall> open_;
   std::size_t call_count_ = 0;
   const Clock::time_point arrived_ = Clock::now();

@@ -71,6 +71,8 @@ class OllamaTranslation : Translating {
     if (error_) return *error_;
     if (request.load_only) return request;
     pass_on(body_, kOllamaOwn, out_);
+    if (completes_) logprobs_of_completion();
+    if (error_) return *error_;
     Parsed<GenerationRequest> wanted =
         completes_ ? parse_completion(dump_exact(out_)) : parse_chat(dump_exact(out_));
     if (auto* error = std::get_if<ApiError>(&wanted)) return std::move(*error);
@@ -178,6 +180,15 @@ class OllamaTranslation : Translating {
     out_["messages"] = Ordered::array();
     if (!system.empty()) out_["messages"].push_back({{"role", "system"}, {"content", system}});
     out_["messages"].push_back({{"role", "user"}, {"content", prompt}});
+  }
+
+  // The parser of completions takes the number of the most probable tokens in place of a boolean.
+  void logprobs_of_completion() {
+    const Ordered* wanted = find(body_, "logprobs");
+    if (wanted == nullptr) return;
+    if (!wanted->is_boolean()) return refuse("logprobs", "must be a boolean.");
+    const Ordered* top = find(body_, "top_logprobs");
+    out_["logprobs"] = *wanted == false ? Ordered() : top == nullptr ? Ordered(0) : *top;
   }
 
   // ---- /api/chat ----

@@ -84,6 +84,8 @@ class LogprobsJson {
   void add_first(const ipc::TokenLogprob& token);
   // Returns the object for everything added since the last call.
   std::string take();
+  // Returns only the elements of a chat's list, with commas between them.
+  std::string take_elements();
 
  private:
   void add_offset(const std::string& bytes);

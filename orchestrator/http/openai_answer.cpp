@@ -320,6 +320,10 @@ void LogprobsJson::add_first(const ipc::TokenLogprob& token) {
   }
 }
 
+std::string LogprobsJson::take_elements() {
+  return std::exchange(content_, {});
+}
+
 std::string LogprobsJson::take() {
   std::string out;
   if (chat_) {

@@ -158,11 +158,9 @@ void generate(Call call, GenerationRequest wanted) {
 // Returns the field that asks for something that an answer in another protocol can't contain; null
 // if there is none.
 const char* beyond_dialects(const GenerationRequest& wanted, const Dialect& dialect) {
-  if (dialect.another(0) == nullptr) {
-    if (wanted.prompts.size() != 1) return "prompt";
-    if (wanted.n != 1) return "n";
-    if (wanted.parameters.logprobs >= 0) return "logprobs";
-  }
+  if (wanted.prompts.size() * wanted.n != 1 && dialect.another(0) == nullptr)
+    return wanted.n == 1 ? "prompt" : "n";
+  if (wanted.parameters.logprobs >= 0 && !dialect.tells_logprobs()) return "logprobs";
   if (wanted.resumable) return "resumable";
   if (wanted.echo) return "echo";
   return wanted.return_token_ids ? "return_token_ids" : nullptr;

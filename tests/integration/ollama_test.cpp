@@ -64,6 +64,35 @@ json comparable(json answer) {
   return answer;
 }
 
+TEST(Ollama, TellsTheTokensLogProbabilities) {
+  Serving serving = serve();
+  const json options = {{"seed", 4}, {"num_predict", 3}};
+  const json plain = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+  for (const auto& [path, more] : {std::pair<const char*, json>("/api/chat", plain),
+                                   {"/api/generate", {{"prompt", "hi"}}},
+                                   {"/api/generate", {{"prompt", "hi"}, {"raw", true}}}}) {
+    json body = {{"model", "any"}, {"options", options}, {"logprobs", true}, {"top_logprobs", 2}};
+    body.update(more);
+    json streamed = json::array();
+    const std::string lines = serving.post(path, body.dump()).body;
+    for (std::size_t at = 0; at < lines.size(); at = lines.find('\n', at) + 1) {
+      const json line = json::parse(lines.substr(at, lines.find('\n', at) - at));
+      for (const json& each : line.value("logprobs", json::array()))
+        streamed.push_back(each);
+    }
+    ASSERT_EQ(streamed.size(), 3U) << lines;
+    EXPECT_EQ(streamed[0]["token"], "s4");
+    EXPECT_EQ(streamed[0]["logprob"], -0.5);
+    EXPECT_EQ(streamed[0]["bytes"], json({'s', '4'}));
+    EXPECT_EQ(streamed[0]["top_logprobs"].size(), 2U);
+    body["stream"] = false;
+    EXPECT_EQ(json::parse(serving.post(path, body.dump()).body)["logprobs"], streamed);
+    body["logprobs"] = false;
+    body.erase("top_logprobs");
+    EXPECT_FALSE(json::parse(serving.post(path, body.dump()).body).contains("logprobs"));
+  }
+}
+
 TEST(Ollama, AChatIsOneMessage) {
   Serving serving = serve();
   json body = chat("hi");
@@ -189,7 +218,8 @@ TEST(Ollama, ErrorsAreAString) {
       {R"({"options":{"num_predict":"x"}})", "'options.num_predict'"},
       {R"({"format":5})", "'format'"},
       {R"({"think":"deeply"})", "'think'"},
-      {R"({"logprobs":true})", "'logprobs'"},
+      {R"({"top_logprobs":2})", "'top_logprobs'"},
+      {R"({"logprobs":true,"top_logprobs":21})", "'top_logprobs'"},
       {R"({"messages":[{"role":"user","content":"refused"}]})", "chat template"},
   };
   for (const auto& [fields, words] : cases) {
