@@ -280,6 +280,15 @@ class LlamaCompletion final : public Dialect {
   Clock::time_point accepted_, first_;
 };
 
+// llama.cpp draws a seed itself for -1, and for the same number in 32 bits, which its clients send by default.
+bool asks_for_any_seed(const Fields& fields) {
+  const json* seed = fields.get("seed");
+  const auto whole =
+      seed != nullptr && seed->is_number() ? Fields::whole_number(*seed) : std::nullopt;
+  return whole == std::int64_t{-1} ||
+         whole == std::int64_t{std::numeric_limits<std::uint32_t>::max()};
+}
+
 // Replaces llama.cpp's name for the number of log-probabilities by OpenAI's, and its name for the number of answers.
 void rename_counts(Fields& fields, nlohmann::ordered_json& request) {
   if (fields.get("logprobs") != nullptr)
@@ -321,6 +330,7 @@ Parsed<GenerationRequest> parse_llama(std::string_view body, bool infill) {
   std::vector<std::string> warnings;
   apply_sampler_list(fields, ordered, infill, warnings);
   rename_counts(fields, ordered);
+  if (asks_for_any_seed(fields)) ordered.erase("seed");
   // Editors send these fields to end a suggestion early. A suggestion that is longer does no harm.
   for (const char* name : {"n_indent", "t_max_predict_ms"}) {
     if (!infill || fields.get(name) == nullptr) continue;

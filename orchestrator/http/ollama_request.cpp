@@ -122,6 +122,8 @@ class OllamaTranslation : Translating {
     for (const char* name : kOptions) {
       if (const Ordered* value = find(*options, name)) out_[name] = *value;
     }
+    // Ollama draws a seed itself for -1, which is its default.
+    if (out_.value("seed", Ordered()) == -1) out_.erase("seed");
     const Ordered* newline = find(*options, "penalize_newline");
     if (newline != nullptr && *newline != true) {
       return refuse("options.penalize_newline",

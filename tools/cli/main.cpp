@@ -85,7 +85,9 @@ int wrong_usage(CLI::App& app, int argc, char** argv, std::string message) {
   CLI::App* command = &app;
   std::string path = "bulkhead";
   for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
-    const std::vector<CLI::App*> known = command->get_subcommands([](CLI::App*) { return true; });
+    // Groups of options are subcommands without a name.
+    const std::vector<CLI::App*> known =
+        command->get_subcommands([](CLI::App* each) { return !each->get_name().empty(); });
     if (known.empty()) break;
     const auto next = std::find_if(known.begin(), known.end(), [&](const CLI::App* each) {
       return each->get_name() == argv[i];

@@ -178,6 +178,26 @@ TEST(Dialects, PassIntegersOnWithTheirDigits) {
       HasSubstr("'max_tokens' must be between"));
 }
 
+// Clients that send this default want another answer each time.
+TEST(Dialects, ASeedOfMinusOneIsDrawnWhereTheProtocolSaysSo) {
+  const auto has_seed = [](const Parsed<GenerationRequest>& parsed) {
+    EXPECT_EQ(refusal(parsed), "");
+    return std::get<GenerationRequest>(parsed).has_seed;
+  };
+  for (const char* drawn : {"-1", "4294967295", "null"})
+    EXPECT_FALSE(
+        has_seed(parse_llama_completion(R"({"prompt":"x","seed":)" + std::string(drawn) + "}")))
+        << drawn;
+  EXPECT_TRUE(has_seed(parse_llama_completion(R"({"prompt":"x","seed":0})")));
+  const auto ollama = [&](const std::string& seed) {
+    const std::string body =
+        R"({"messages":[{"role":"user","content":"x"}],"options":{"seed":)" + seed + "}}";
+    return has_seed(std::get<OllamaRequest>(parse_ollama_chat(body)).wanted);
+  };
+  EXPECT_FALSE(ollama("-1"));
+  EXPECT_TRUE(ollama("42"));
+}
+
 TEST(Infill, TakesWhatEditorsSend) {
   const auto parsed = parse_llama_infill(
       R"({"input_prefix":"a","input_suffix":"b","input_extra":[{"text":"c","time":[1,2],"filename":"d"}],)"

@@ -94,6 +94,9 @@ TEST_F(Cli, AWrongCommandLineIsCode2) {
   EXPECT_EQ(run(kTool + " chat --nope").err,
             "bulkhead: The following argument was not expected: --nope\n"
             "See `bulkhead chat --help`.\n");
+  EXPECT_EQ(run(kTool + " check-schema schema.json").err,
+            "bulkhead: Exactly 1 option from [--schema,--grammar,--regex] is required\n"
+            "See `bulkhead check-schema --help`.\n");
   // A word behind a value that may occur several times is not a further value.
   EXPECT_EQ(run(kTool + " check --set log.level=info more").err,
             "bulkhead: The following argument was not expected: more\n"
