@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <spdlog/fmt/fmt.h>
 
@@ -73,10 +74,26 @@ class Translation : Translating {
     tool_choice();
     options();
     if (error_) return *error_;
-    return parse_chat(dump_exact(out_));
+    Parsed<GenerationRequest> parsed = parse_chat(dump_exact(out_));
+    if (auto* request = std::get_if<GenerationRequest>(&parsed)) request->warnings = warnings();
+    return parsed;
   }
 
  private:
+  // Anthropic's servers cut old results and the like from long conversations if a client asks for it. This server cuts
+  // nothing; what the request says about thinking makes no difference here.
+  std::vector<std::string> warnings() const {
+    const Ordered* management = find(body_, "context_management");
+    const Ordered* edits =
+        management != nullptr && management->is_object() ? find(*management, "edits") : nullptr;
+    if (edits == nullptr || !edits->is_array()) return {};
+    for (const Ordered& edit : *edits) {
+      if (edit.is_object() && !text_of(edit, "type").starts_with("clear_thinking_"))
+        return {"the edits of context_management are left out"};
+    }
+    return {};
+  }
+
   // Returns the text of blocks of type text, joined by line breaks; a string is returned as it is. Claude Code's search
   // for tools answers with references: the model sees all tools anyway, so such a block is the tool's name.
   std::string text(const Ordered& content, const std::string& where) {

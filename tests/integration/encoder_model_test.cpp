@@ -128,9 +128,9 @@ TEST_F(EncoderModel, RefusesWhatItCantDoAndSaysWhatItCan) {
   // Ollama's clients rely on a cut; others are told.
   const std::string text = long_text(2000);
   EXPECT_THAT(post(serving, "/v1/embeddings", {{"input", text}}, 400).dump(),
-              HasSubstr("the context is 512"));
+              HasSubstr("context length is 512 tokens"));
   EXPECT_THAT(post(serving, "/api/embed", {{"input", text}, {"truncate", false}}, 400).dump(),
-              HasSubstr("the context is 512"));
+              HasSubstr("context length is 512 tokens"));
   const json cut = post(serving, "/api/embed", {{"input", text}});
   EXPECT_EQ(cut["prompt_eval_count"], 512);
   json ids = post(serving, "/tokenize", {{"content", text}, {"add_special", true}})["tokens"];

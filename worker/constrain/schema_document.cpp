@@ -165,18 +165,29 @@ std::string_view rounded_in(const Json& value, bool whole) {
   return found;
 }
 
-// Refuses or leaves out the keywords whose integers a double would round: answers would be held to other numbers.
-// `names`: the members of `schema` are schemas by name.
-Status without_rounded(Json& schema, bool names, const std::string& path, Complaints& complaints) {
+// Clients write null where they have nothing to say: "required": null. It is a value in these keywords only; as a type
+// it is an error.
+bool may_be_null(std::string_view keyword) {
+  return keyword == "const" || keyword == "default" || keyword == "examples" || keyword == "type" ||
+         keyword.starts_with("x-");
+}
+
+// Leaves out keywords that are null. Refuses or leaves out the keywords whose integers a double would round: answers
+// would be held to other numbers. `names`: the members of `schema` are schemas by name.
+Status cleaned(Json& schema, bool names, const std::string& path, Complaints& complaints) {
   if (schema.is_array()) {
     for (std::size_t i = 0; i < schema.size(); ++i) {
       BULKHEAD_RETURN_IF_ERROR(
-          without_rounded(schema[i], false, path + '/' + std::to_string(i), complaints));
+          cleaned(schema[i], false, path + '/' + std::to_string(i), complaints));
     }
   }
   if (!schema.is_object()) return {};
   for (auto member = schema.begin(); member != schema.end();) {
     const std::string& key = member.key();
+    if (!names && member.value().is_null() && !may_be_null(key)) {
+      member = schema.erase(member);
+      continue;
+    }
     const bool note = !names && (key == "default" || key == "examples" || key.starts_with("x-"));
     const bool whole = note || (!names && std::ranges::find(kWhole, key) != std::end(kWhole));
     const std::string_view digits = names ? "" : rounded_in(member.value(), whole);
@@ -189,8 +200,8 @@ Status without_rounded(Json& schema, bool names, const std::string& path, Compla
       continue;
     }
     if (!whole) {
-      BULKHEAD_RETURN_IF_ERROR(without_rounded(member.value(), !names && holds_names(key),
-                                               path + '/' + escape_pointer(key), complaints));
+      BULKHEAD_RETURN_IF_ERROR(cleaned(member.value(), !names && holds_names(key),
+                                       path + '/' + escape_pointer(key), complaints));
     }
     ++member;
   }
@@ -219,7 +230,7 @@ Result<std::unique_ptr<SchemaDocument>> SchemaDocument::read(std::string_view te
   if (!root.is_object() && !root.is_boolean()) {
     return Error(ErrorCode::kInvalidArgument, "a schema must be an object, true or false");
   }
-  BULKHEAD_RETURN_IF_ERROR(without_rounded(document->root_, false, "#", complaints));
+  BULKHEAD_RETURN_IF_ERROR(cleaned(document->root_, false, "#", complaints));
   if (root.is_object() && root.contains("$schema")) {
     const Json& version = root["$schema"];
     const std::string uri = version.is_string() ? version.get<std::string>() : "";

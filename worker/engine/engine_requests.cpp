@@ -200,9 +200,12 @@ std::optional<Engine::Refusal> Engine::refusal_of(const Request& request,
   if (prompt.size() + (request.pools ? 0 : 1) > limit) {
     const ExecutorLimits& limits = executor_.limits();
     const bool cache = limit < std::max(limits.context, limits.asked_context);
+    // Claude Code, litellm and others look for "prompt is too long" and "model's maximum context length is" to learn
+    // that they must shorten a conversation.
     return Refusal{ipc::FailureCode::kContextExceeded,
-                   "prompt has " + std::to_string(prompt.size()) + " tokens; the " +
-                       (cache ? "KV cache holds " : "context is ") + std::to_string(limit) +
+                   "this model's maximum context length is " + std::to_string(limit) + " tokens" +
+                       (cache ? " (the KV cache holds no more)" : "") +
+                       ", and the prompt is too long: it has " + std::to_string(prompt.size()) +
                        (request.pools ? "" : ", and the answer needs one at least") +
                        "; shorten the prompt" +
                        (cache                          ? " or raise engine.kv_cache_mb"

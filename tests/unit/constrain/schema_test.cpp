@@ -411,6 +411,18 @@ TEST(Schema, LenientlyLeavesOutIntegersThatWouldBeRounded) {
   EXPECT_FALSE(check_text(compiled->grammar, R"({"b":1})").passed);
 }
 
+// As clients in Go and C# write what a tool lacks.
+TEST(Schema, AKeywordThatIsNullSaysNothing) {
+  constexpr char kNulls[] =
+      R"({"type":"object","required":null,"additionalProperties":null,"$ref":null,"properties":{)"
+      R"("a":{"type":"string","enum":null,"anyOf":null,"items":null,"minLength":null},"enum":{"const":null}}})";
+  EXPECT_TRUE(passes(kNulls, R"({"a":"x","enum":null,"b":1})"));
+  EXPECT_TRUE(passes(kNulls, "{}"));
+  EXPECT_FALSE(passes(kNulls, R"({"a":1})"));
+  EXPECT_FALSE(passes(kNulls, R"({"enum":1})"));
+  EXPECT_THAT(refusal(R"({"properties":{"a":null}})"), HasSubstr("a schema must be an object"));
+}
+
 TEST(Schema, JsonsNullIsNoType) {
   EXPECT_THAT(refusal(R"({"type": null})"), HasSubstr("\"type\": null is not a type; use null"));
 }

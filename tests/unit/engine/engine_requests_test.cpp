@@ -49,7 +49,8 @@ TEST(EngineRequests, PromptLongerThanTheContextIsRefusedBeforeAnythingRuns) {
   ASSERT_TRUE(harness.answer(1).failed.has_value());
   EXPECT_EQ(harness.answer(1).failed->code, ipc::FailureCode::kContextExceeded);
   EXPECT_THAT(harness.answer(1).failed->message,
-              HasSubstr("prompt has 128 tokens; the context is 128"));
+              HasSubstr("this model's maximum context length is 128 tokens, and the prompt is too "
+                        "long: it has 128"));
   EXPECT_FALSE(harness.answer(1).accepted.has_value());
   harness.engine.submit(greedy_request(2, some_tokens(1, 127), 1));
   harness.run();
@@ -128,7 +129,7 @@ TEST(EngineRequests, ATooLongPromptIsToldWhatWouldTakeIt) {
   };
   EXPECT_THAT(refusal(128, 128), HasSubstr("shorten the prompt: the model allows no more"));
   EXPECT_THAT(refusal(128, 4096), HasSubstr("or raise the model's `context`"));
-  EXPECT_THAT(refusal(4096, 4096), HasSubstr("the KV cache holds 128"));
+  EXPECT_THAT(refusal(4096, 4096), HasSubstr("128 tokens (the KV cache holds no more)"));
   EXPECT_THAT(refusal(4096, 4096), HasSubstr("engine.kv_cache_mb"));
 }
 

@@ -89,6 +89,22 @@ Parsed<GenerationRequest> message(const std::string& more, const std::string& la
   return parse_messages(R"({"messages":[{"role":"user","content":"x"})" + last + "]" + more + "}");
 }
 
+TEST(Messages, SaysThatItCutsNothingFromAConversation) {
+  const auto warnings = [](const std::string& edits) {
+    const auto parsed = parse_messages(
+        R"({"max_tokens":9,"messages":[{"role":"user","content":"x"}],"context_management":)" +
+        edits + "}");
+    EXPECT_EQ(refusal(parsed), "");
+    return std::get<GenerationRequest>(parsed).warnings;
+  };
+  EXPECT_THAT(warnings(R"({"edits":[{"type":"clear_tool_uses_20250919"}]})"),
+              ElementsAre("the edits of context_management are left out"));
+  // Claude Code sends this with each request.
+  EXPECT_TRUE(warnings(R"({"edits":[{"type":"clear_thinking_20251015","keep":"all"}]})").empty());
+  EXPECT_TRUE(warnings("{}").empty());
+  EXPECT_TRUE(warnings("null").empty());
+}
+
 TEST(Messages, ThinkingIsOneOfThreeTypes) {
   EXPECT_EQ(chat_of(message(R"(,"thinking":{"type":"adaptive"})")).at("enable_thinking"), true);
   EXPECT_EQ(chat_of(message(R"(,"thinking":{"type":"disabled"})")).at("enable_thinking"), false);

@@ -96,6 +96,23 @@ TEST(Losses, TextBesideThinkingAndCallsBecomesThinking) {
             "<user>a<assistant>b{\"key\": [1, \"é\"]}<tool>r");
 }
 
+// A call that was cut comes back so. The request is at fault, so the message does not speak of the template's lines.
+TEST(Losses, ArgumentsThatAreNoJsonAreRefusedWithWhatToSend) {
+  constexpr char kSource[] =
+      "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments | "
+      "tojson }}{% endfor %}"
+      "{% endfor %}{{ tools }}";
+  EXPECT_THAT(
+      prompt_of(
+          kSource,
+          R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls":
+          [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"key\": "}}]}]})")
+          .warnings,
+      ElementsAre("messages[1].tool_calls[0].function.arguments is no JSON, and this model's "
+                  "template needs its "
+                  "parts; send an object, such as {} in place of one that was cut"));
+}
+
 // As clients of OpenRouter and of newer versions of vLLM send it back.
 TEST(Losses, ReasoningMayHaveItsOtherName) {
   constexpr char kSource[] =

@@ -29,6 +29,11 @@ List* calls_of(Dict& message) {
   return list == nullptr || list->items.empty() ? nullptr : list;
 }
 
+// The request is at fault here, not the template.
+[[noreturn]] void wrong(std::string message) {
+  throw TemplateError(TemplateError::Kind::kRaised, std::move(message));
+}
+
 std::string where(std::size_t message) {
   return "messages[" + std::to_string(message) + "]";
 }
@@ -64,8 +69,8 @@ const Text& part_text(const Value& part, std::size_t message) {
     const Value* text = dict->get("text");
     if (text != nullptr && text->as_text() != nullptr) return *text->as_text();
   }
-  fail(where(message) +
-       ".content has a part that is no text, which this model's template can't take");
+  wrong(where(message) +
+        ".content has a part that is no text, which this model's template can't take");
 }
 
 void join_parts(Run& run, Dict& message, std::size_t index) {
@@ -128,8 +133,9 @@ void arguments_as_object(Run& run, Dict& message, std::size_t index) {
       *arguments = read_json(run, text->view(), Origin::kUser);
     } catch (const TemplateError& error) {
       if (error.kind() != TemplateError::Kind::kFailed) throw;
-      fail(where(index) + ".tool_calls[" + std::to_string(i) +
-           "].function.arguments is no JSON, and this model's template needs its parts");
+      wrong(where(index) + ".tool_calls[" + std::to_string(i) +
+            "].function.arguments is no JSON, and this model's template needs its parts; send an "
+            "object, such as {} in place of one that was cut");
     }
   }
 }
