@@ -50,7 +50,9 @@ class ConstraintReader {
     read_text("ebnf", ConstraintKind::kGrammar);  // SGLang's
     read_text("regex", ConstraintKind::kRegex);
     read_text("guided_regex", ConstraintKind::kRegex);
-    read_choice();
+    if (const json* choice = fields_.get("guided_choice"))
+      want_choice(*choice, "guided_choice", "guided_choice");
+    read_structured_outputs();
     if (out_.kind != ConstraintKind::kNone && fields_.boolean("ignore_eos", false)) {
       fields_.refuse("ignore_eos",
                      fmt::format("can't be true beside '{}', which says where an answer ends.",
@@ -136,16 +138,43 @@ class ConstraintReader {
     if (!text.empty()) want(kind, std::move(text), name);
   }
 
-  // Reads vLLM's field: the answer is one of these texts.
-  void read_choice() {
-    const char* const name = "guided_choice";
-    const json* value = fields_.get(name);
-    if (value == nullptr) return;
-    if (!value->is_array()) return fields_.wrong_type(name, "an array of strings", *value);
+  // Reads vLLM's newer field, which has the other fields of its in one object.
+  void read_structured_outputs() {
+    const char* const name = "structured_outputs";
+    const json* all = fields_.get(name);
+    if (all == nullptr || is_empty(*all)) return;
+    if (!all->is_object()) return fields_.wrong_type(name, "an object", *all);
+    for (const auto& [key, wanted] : all->items()) {
+      if (wanted == false || is_empty(wanted)) continue;
+      const std::string where = fmt::format("{}.{}", name, key);
+      if (key == "json" && !wanted.is_string()) {
+        want_schema(wanted, {name, "json"}, where, name);
+      } else if (key == "json" || key == "regex" || key == "grammar") {
+        if (!wanted.is_string()) return fields_.wrong_type(where, "a string", wanted);
+        want(key == "json"    ? ConstraintKind::kJsonSchema
+             : key == "regex" ? ConstraintKind::kRegex
+                              : ConstraintKind::kGrammar,
+             wanted.get<std::string>(), name);
+      } else if (key == "choice") {
+        want_choice(wanted, where, name);
+      } else if (key == "json_object" && wanted == true) {
+        want(ConstraintKind::kJsonObject, {}, name);
+      } else if (key != "disable_fallback") {  // it has no other way to hold an answer anyway
+        return fields_.refuse(where,
+                              "is not supported by this server; it takes json, regex, choice, "
+                              "grammar and json_object.",
+                              "unsupported_parameter");
+      }
+    }
+  }
+
+  // The answer is one of these texts.
+  void want_choice(const json& choices, const std::string& where, const std::string& parameter) {
+    if (!choices.is_array()) return fields_.wrong_type(where, "an array of strings", choices);
     std::string grammar;
-    for (const json& choice : *value) {
+    for (const json& choice : choices) {
       if (!choice.is_string())
-        return fields_.refuse(name, "must be an array of strings.", "invalid_type");
+        return fields_.refuse(where, "must be an array of strings.", "invalid_type");
       grammar += grammar.empty() ? "root ::= \"" : " | \"";
       for (const char c : choice.get_ref<const std::string&>()) {
         if (static_cast<unsigned char>(c) < 0x20) {
@@ -157,7 +186,7 @@ class ConstraintReader {
       }
       grammar += '"';
     }
-    if (!grammar.empty()) want(ConstraintKind::kGrammar, std::move(grammar), name);
+    if (!grammar.empty()) want(ConstraintKind::kGrammar, std::move(grammar), parameter);
   }
 
   Fields& fields_;

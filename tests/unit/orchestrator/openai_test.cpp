@@ -149,6 +149,36 @@ TEST(ParseCompletion, BiasesAndStopTokensArrive) {
   EXPECT_EQ(pairs.stop_tokens, std::vector<ipc::TokenId>{9});
 }
 
+// vLLM's clients send this in place of guided_json and the others.
+TEST(ParseCompletion, StructuredOutputsAreTheirMembers) {
+  using Kind = ipc::ConstraintKind;
+  const auto parsed = [](const std::string& members) {
+    return parse_completion(R"({"prompt":"x","structured_outputs":{)" + members + "}}");
+  };
+  const auto held = [&](const std::string& members) {
+    const auto request = parsed(members);
+    const auto* error = std::get_if<ApiError>(&request);
+    if (error != nullptr) return ipc::Constraint{Kind::kNone, error->message, error->parameter};
+    return std::get<GenerationRequest>(request).parameters.constraint;
+  };
+  const char* const name = "structured_outputs";
+  EXPECT_EQ(
+      held(R"("json":{"z": 1, "a": 12345678901234567890123},"regex":null,"disable_fallback":true)"),
+      (ipc::Constraint{Kind::kJsonSchema, R"({"z":1,"a":12345678901234567890123})", name}));
+  EXPECT_EQ(held(R"("json":"{}")"), (ipc::Constraint{Kind::kJsonSchema, "{}", name}));
+  EXPECT_EQ(held(R"("regex":"a+")"), (ipc::Constraint{Kind::kRegex, "a+", name}));
+  EXPECT_EQ(held(R"("grammar":"root ::= \"a\"")"),
+            (ipc::Constraint{Kind::kGrammar, R"(root ::= "a")", name}));
+  EXPECT_EQ(held(R"("choice":["a","b"])"),
+            (ipc::Constraint{Kind::kGrammar, R"(root ::= "a" | "b")", name}));
+  EXPECT_EQ(held(R"("json_object":true)"), (ipc::Constraint{Kind::kJsonObject, "", name}));
+  EXPECT_EQ(held(R"("json_object":false)"), ipc::Constraint{});
+  EXPECT_EQ(held(R"("structural_tag":"x")").parameter, "structured_outputs.structural_tag");
+  EXPECT_EQ(held(R"("regex":7)").parameter, "structured_outputs.regex");
+  EXPECT_EQ(held(R"("choice":"a")").parameter, "structured_outputs.choice");
+  EXPECT_EQ(held(R"("json":{},"regex":"a","choice":["b"])").kind, Kind::kNone);
+}
+
 TEST(ParseCompletion, ConstraintsArriveAsTheyWereWritten) {
   const auto constraint = [](const std::string& fields) {
     auto parsed = parse_completion("{\"prompt\":\"x\"," + fields + "}");
@@ -223,8 +253,8 @@ TEST(ParseCompletion, OtherServersNamesAreHonouredOrRefusedByName) {
   }
   for (const char* field :
        {R"("skip_special_tokens":false)", R"("include_stop_str_in_output":true)",
-        R"("allowed_token_ids":[5])", R"("structured_outputs":{"regex":"a"})",
-        R"("add_bos_token":false)", R"("temperature_last":true)", R"("sampler_order":[5])"}) {
+        R"("allowed_token_ids":[5])", R"("add_bos_token":false)", R"("temperature_last":true)",
+        R"("sampler_order":[5])"}) {
     const auto parsed = parse_completion(std::string(R"({"prompt":"x",)") + field + "}");
     const auto* error = std::get_if<ApiError>(&parsed);
     ASSERT_NE(error, nullptr) << field;
