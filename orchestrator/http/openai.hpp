@@ -38,8 +38,11 @@ inline constexpr int kMaxJsonDepth = 64;
 inline constexpr std::size_t kMaxJsonValues = 1U << 20;
 inline constexpr std::size_t kMaxPrompts = 32;
 inline constexpr std::uint32_t kMaxChoices = 128;  // n
-inline constexpr std::size_t kMaxStops = 16;
-inline constexpr std::size_t kMaxStopBytes = 1024;
+// Editors send over twenty stops. A worker looks for each of them at each token, in time that grows with the square of
+// its length.
+inline constexpr std::size_t kMaxStops = 128;
+inline constexpr std::size_t kMaxStopBytes = 1024;                          // of one
+inline constexpr std::size_t kMaxStopsBytes = 16'384;                       // of all
 inline constexpr std::size_t kMaxBiases = 1024;                             // entries of logit_bias
 inline constexpr std::size_t kMaxConstraintBytes = std::size_t{256} << 10;  // a schema, a grammar
 

@@ -168,11 +168,11 @@ const char* beyond_dialects(const GenerationRequest& wanted, const Dialect& dial
 
 void answer_in(std::unique_ptr<Dialect> dialect, GenerationRequest wanted, Call call) {
   if (const char* name = beyond_dialects(wanted, *dialect); name != nullptr) {
-    return call.refuse(invalid(
-        fmt::format("'{}' can't have this value here: this endpoint gives one answer to one prompt, and "
-                    "no more than its text.",
-                    name),
-        name, "unsupported_parameter"));
+    return call.refuse(
+        invalid(fmt::format("'{}' can't have this value at this endpoint; /v1/chat/completions and "
+                            "/v1/completions take it.",
+                            name),
+                name, "unsupported_parameter"));
   }
   const auto model = admit_answers(call, wanted);
   if (!model) return;

@@ -23,6 +23,7 @@ constexpr float kNever = -1e30F;  // no logit is large enough to give a token wi
 void read_stop(Fields& fields, ipc::Submit& parameters) {
   const json* value = fields.get("stop");
   if (value == nullptr) return;
+  std::size_t bytes = 0;
   auto add = [&](const json& item) {
     const auto id = item.is_number() ? Fields::whole_number(item) : std::nullopt;
     if (id && *id >= 0 && *id <= std::numeric_limits<std::int32_t>::max())
@@ -37,6 +38,12 @@ void read_stop(Fields& fields, ipc::Submit& parameters) {
     if (text.size() > kMaxStopBytes) {
       return fields.refuse("stop",
                            fmt::format("has a string of more than {} bytes.", kMaxStopBytes),
+                           "out_of_range");
+    }
+    bytes += text.size();
+    if (bytes > kMaxStopsBytes) {
+      return fields.refuse("stop",
+                           fmt::format("has strings of more than {} bytes.", kMaxStopsBytes),
                            "out_of_range");
     }
     parameters.stop.push_back(std::move(text));
