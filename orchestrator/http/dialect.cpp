@@ -35,6 +35,7 @@ void DialectAnswer::start(std::size_t model, std::chrono::seconds timeout) {
     answers_[i].request = services_.router.start(model, std::move(submit), *this);
   }
   request_.prompts.clear();  // the journal has them
+  request_.parameters = {};
 }
 
 DialectAnswer::Running* DialectAnswer::find(RequestId request) {

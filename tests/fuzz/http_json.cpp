@@ -5,8 +5,12 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "orchestrator/http/llama_cpp.hpp"
+#include "orchestrator/http/messages.hpp"
+#include "orchestrator/http/ollama.hpp"
 #include "orchestrator/http/openai.hpp"
 #include "orchestrator/http/questions.hpp"
+#include "orchestrator/http/responses.hpp"
 
 using namespace bulkhead::orchestrator;
 
@@ -43,6 +47,22 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::string_view body(reinterpret_cast<const char*>(data), size);
   check(parse_completion(body));
   check(parse_chat(body));
+  // The writers of these answers read their requests' bodies again, and rely on the parsers' checks.
+  check(parse_messages(body));
+  const auto response = parse_responses(body);
+  check(response);
+  if (!refused(response)) (void)responses_dialect(body);
+  for (const auto parse : {parse_llama_completion, parse_llama_infill}) {
+    const auto completion = parse(body);
+    check(completion);
+    if (!refused(completion)) (void)llama_completion_dialect(body);
+  }
+  for (const auto parse : {parse_ollama_chat, parse_ollama_generate}) {
+    const auto asked = parse(body);
+    if (refused(asked)) continue;
+    const auto& request = std::get<OllamaRequest>(asked);
+    if (!request.load_only) check(request.wanted);
+  }
   (void)refused(parse_tokenize(body));
   (void)refused(parse_detokenize(body));
   std::string quoted;
