@@ -96,6 +96,27 @@ TEST(Losses, TextBesideThinkingAndCallsBecomesThinking) {
             "<user>a<assistant>b{\"key\": [1, \"é\"]}<tool>r");
 }
 
+// As gpt-oss's, which takes such text for reasoning.
+TEST(Losses, OfTextBesideOldCallsAreSaid) {
+  constexpr char kSource[] =
+      "{% set ns = namespace(last=-1) %}"
+      "{% for m in messages %}{% if m.role == 'assistant' and not m.tool_calls %}{% set ns.last = "
+      "loop.index0 %}"
+      "{% endif %}{% endfor %}"
+      "{% for m in messages %}{% if not m.tool_calls or loop.index0 > ns.last %}{{ m.content }}{% "
+      "endif %}"
+      "{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}{{ "
+      "tools }}";
+  const std::string begun = called("\"b\"");
+  EXPECT_THAT(prompt_of(kSource, begun + "}").warnings, IsEmpty());
+  const std::string answered =
+      begun.substr(0, begun.size() - 1) +
+      R"(, {"role": "assistant", "content": "c"}, {"role": "user", "content": "d"}]})";
+  const ChatPrompt prompt = prompt_of(kSource, answered);
+  EXPECT_EQ(prompt.text(), R"(a{"key": [1, "é"]}rcd)");
+  EXPECT_THAT(prompt.warnings, ElementsAre(HasSubstr("that an answer has followed")));
+}
+
 // A call that was cut comes back so. The request is at fault, so the message does not speak of the template's lines.
 TEST(Losses, ArgumentsThatAreNoJsonAreRefusedWithWhatToSend) {
   constexpr char kSource[] =

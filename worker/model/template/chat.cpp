@@ -86,6 +86,7 @@ struct Contents {
   bool calls = false;
   bool several_calls = false;
   bool content_beside_calls = false;
+  bool content_beside_old_calls = false;
   bool results = false;
 };
 
@@ -98,7 +99,9 @@ Contents contents_of(const List& messages) {
     found.users |= role->as_text()->view() == "user";
     const Value* calls = message.get("tool_calls");
     if (empty_or_missing(calls) || calls->as_list() == nullptr) {
-      found.answers |= role->as_text()->view() == "assistant";
+      const bool answer = role->as_text()->view() == "assistant";
+      found.answers |= answer;
+      found.content_beside_old_calls |= answer && found.content_beside_calls;
       continue;
     }
     found.calls = true;
@@ -131,6 +134,8 @@ std::vector<std::string> warnings_of(const Contents& found, const Abilities& can
        "the model's chat template shows only one of several tool calls in a message"},
       {found.content_beside_calls && can.tool_calls && !can.content_beside_calls,
        "the model's chat template leaves out an assistant's text beside its tool calls"},
+      {found.content_beside_old_calls && can.content_beside_calls && !can.content_beside_old_calls,
+       "the model's chat template leaves out text beside tool calls that an answer has followed"},
   };
   std::vector<std::string> warnings;
   for (const Row& row : rows)

@@ -27,6 +27,7 @@ struct Abilities {
   bool results_without_tools = false;  // the same for results
   bool parallel_calls = false;
   bool content_beside_calls = false;
+  bool content_beside_old_calls = false;  // the same, where the assistant has answered since
   bool calls_beside_content = false;
   bool loses_users = false;                // the prompt lacks what users say
   bool loses_answers = false;              // the prompt lacks what the assistant said

@@ -273,7 +273,8 @@ class Prober {
     if (!shows(text, "<|tool|>Qf7tool<|/tool|>")) return;
     can_.adaptations.add(Adaptation::kToolsInSystem);
     can_.tools = can_.tool_calls = can_.parallel_calls = can_.content_beside_calls = true;
-    can_.calls_beside_content = can_.calls_without_tools = can_.results_without_tools = true;
+    can_.calls_beside_content = can_.content_beside_old_calls = true;
+    can_.calls_without_tools = can_.results_without_tools = true;
     can_.arguments = Abilities::Arguments::kEither;
   }
 
@@ -312,6 +313,10 @@ class Prober {
     const auto beside = with_tools(called(quoted(kFirst), arguments));
     can_.content_beside_calls = shows(beside, kFirst);
     can_.calls_beside_content = !beside || shows(beside, kArgument);
+    const auto later =
+        with_tools(called(quoted(kFirst), arguments) + ", " + message("assistant", quoted("Hi")) +
+                   ", " + message("user", quoted("Hi")));
+    can_.content_beside_old_calls = !later || shows(later, kFirst);
     const auto without = render(called(empty, arguments));
     can_.calls_without_tools = !without || shows(without, kArgument);
     can_.results_without_tools = !without || shows(without, kResult);
