@@ -90,11 +90,11 @@ class CommandRing {
 
   // Submits batches on the compute queue, at least one and at most kMostBatches. A batch has different recordings, at
   // least one and at most kMostTogether. If it has `after`, the device first waits until its semaphore reaches its
-  // value (see BlitQueue). Recordings run in order, and each sees what those before it wrote. A recording may be submitted
-  // again before it has finished, but a ring that times its submissions (track_statistics) may wait until it has.
-  // Recordings of a batch follow each other sooner than those of two batches, and batches that are submitted together
-  // sooner than others. Once the host has waited for a batch's ticket, it sees what the batch wrote to mapped memory.
-  // Error kNotFound: the ring has no recording for one of the ids, and has submitted nothing.
+  // value (see BlitQueue). Recordings run in order, and each sees what those before it wrote. A recording may be
+  // submitted again before it has finished, but a ring that times its submissions (track_statistics) may wait until it
+  // has. Recordings of a batch follow each other sooner than those of two batches, and batches that are submitted
+  // together sooner than others. Once the host has waited for a batch's ticket, it sees what the batch wrote to mapped
+  // memory. Error kNotFound: the ring has no recording for one of the ids, and has submitted nothing.
   using Ticket = std::uint64_t;
   struct After {
     VkSemaphore semaphore = VK_NULL_HANDLE;  // timeline
