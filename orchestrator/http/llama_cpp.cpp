@@ -136,7 +136,7 @@ void append_token(std::string& out, ipc::TokenId id, std::string_view bytes) {
   out += ']';
 }
 
-void append_logprob(std::string& out, float value) {
+void append_logprob_member(std::string& out, float value) {
   fmt::format_to(std::back_inserter(out), ",\"logprob\":{}",
                  std::max(value, std::numeric_limits<float>::lowest()));
 }
@@ -173,13 +173,13 @@ class LlamaCompletion final : public Dialect {
       std::string& out = new_probabilities_;
       if (!out.empty()) out += ',';
       append_token(out, tokens[i], logprobs[i].bytes);
-      append_logprob(out, logprobs[i].logprob);
+      append_logprob_member(out, logprobs[i].logprob);
       out += ",\"top_logprobs\":[";
       const char* before = "";
       for (const ipc::TopLogprob& top : logprobs[i].top) {
         out += std::exchange(before, ",");
         append_token(out, top.token, top.bytes);
-        append_logprob(out, top.logprob);
+        append_logprob_member(out, top.logprob);
         out += '}';
       }
       out += "]}";

@@ -211,7 +211,9 @@ Status cleaned(Json& schema, bool names, const std::string& path, Complaints& co
 }  // namespace
 
 std::string shortened(std::string_view text) {
-  return text.size() <= 60 ? std::string(text) : std::string(text.substr(0, 57)) + "...";
+  std::string made(text.substr(0, text.size() <= 60 ? text.size() : 57));
+  if (made.size() < text.size()) made += "...";
+  return made;
 }
 
 Result<std::unique_ptr<SchemaDocument>> SchemaDocument::read(std::string_view text,
