@@ -27,7 +27,7 @@ std::string called(const std::string& said, const std::string& more = "") {
          R"({"role": "tool", "tool_call_id": "1", "content": "r"}])";
 }
 
-ChatPrompt prompt_of(std::string_view source, const std::string& request) {
+ChatPrompt rendered_by(std::string_view source, const std::string& request) {
   const Result<Chat> chat = Chat::load(source, "<s>", "</s>");
   if (!chat.ok()) return {{}, {chat.error().message()}};
   Result<ChatPrompt> prompt = chat.value().render({request, testing::at_noon().now, false});
@@ -40,7 +40,7 @@ TEST(Losses, ConversationsAreGivenToATemplateThatAsksForThem) {
       "{% set messages = conversations[0] if conversations else [] %}"
       "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endif "
       "%}{% endfor %}";
-  const ChatPrompt prompt = prompt_of(
+  const ChatPrompt prompt = rendered_by(
       kSource,
       R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})");
   EXPECT_EQ(prompt.text(), "<user>s\na<assistant>b");
@@ -50,8 +50,8 @@ TEST(Losses, ConversationsAreGivenToATemplateThatAsksForThem) {
 TEST(Losses, OfQuestionsAndAnswersAreSaid) {
   const std::string request =
       R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]})";
-  EXPECT_THAT(prompt_of("nothing", request).warnings, ElementsAre(HasSubstr("what users say")));
-  EXPECT_THAT(prompt_of("{{ messages[-1].content }}", request).warnings,
+  EXPECT_THAT(rendered_by("nothing", request).warnings, ElementsAre(HasSubstr("what users say")));
+  EXPECT_THAT(rendered_by("{{ messages[-1].content }}", request).warnings,
               ElementsAre(HasSubstr("past answers")));
 }
 
@@ -62,9 +62,9 @@ TEST(Losses, OfCallsWhereNoToolsAreOfferedAreSaid) {
       "{% if tools %}{% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments | "
       "tojson }}{% endfor %}"
       "{% endif %}{% endfor %}{% for t in tools %}{{ t.function.name }}{% endfor %}";
-  EXPECT_THAT(prompt_of(kSource, called("\"\"") + "}").warnings,
+  EXPECT_THAT(rendered_by(kSource, called("\"\"") + "}").warnings,
               ElementsAre(HasSubstr("past tool calls where no tools are offered")));
-  EXPECT_THAT(prompt_of(kSource, called("\"\"") + std::string(kTool) + "}").warnings, IsEmpty());
+  EXPECT_THAT(rendered_by(kSource, called("\"\"") + std::string(kTool) + "}").warnings, IsEmpty());
 }
 
 // As Phi-4-mini's template in vLLM. Its model writes JSON, so it must not see Python's form of the arguments.
@@ -75,11 +75,11 @@ TEST(Losses, OfCallsBesideTextAreSaidAndArgumentsStayJson) {
       "{% for c in m.tool_calls %}{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ "
       "c.function.arguments }}}"
       "{% endfor %}{% endif %}{% endfor %}{{ tools }}";
-  const ChatPrompt alone = prompt_of(kSource, called("null") + "}");
+  const ChatPrompt alone = rendered_by(kSource, called("null") + "}");
   EXPECT_EQ(alone.text(),
             R"(<user>a<assistant>{"name": "f", "arguments": {"key": [1, "é"]}}<tool>r)");
   EXPECT_THAT(alone.warnings, IsEmpty());
-  EXPECT_THAT(prompt_of(kSource, called("\"b\"") + "}").warnings,
+  EXPECT_THAT(rendered_by(kSource, called("\"b\"") + "}").warnings,
               ElementsAre(HasSubstr("past tool calls beside text")));
 }
 
@@ -90,9 +90,9 @@ TEST(Losses, TextBesideThinkingAndCallsBecomesThinking) {
       "{{ raise_exception('Not both') }}{% endif %}{{ m.content or m.thinking }}"
       "{{ m.tool_calls[0].function.arguments | tojson }}{% else %}{{ m.content }}{% endif %}{% "
       "endfor %}{{ tools }}";
-  EXPECT_EQ(prompt_of(kSource, called("\"b\"", R"(, "reasoning_content": "t")") + "}").text(),
+  EXPECT_EQ(rendered_by(kSource, called("\"b\"", R"(, "reasoning_content": "t")") + "}").text(),
             "<user>a<assistant>t\n\nb{\"key\": [1, \"é\"]}<tool>r");
-  EXPECT_EQ(prompt_of(kSource, called("\"b\"") + "}").text(),
+  EXPECT_EQ(rendered_by(kSource, called("\"b\"") + "}").text(),
             "<user>a<assistant>b{\"key\": [1, \"é\"]}<tool>r");
 }
 
@@ -108,11 +108,11 @@ TEST(Losses, OfTextBesideOldCallsAreSaid) {
       "{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}{{ "
       "tools }}";
   const std::string begun = called("\"b\"");
-  EXPECT_THAT(prompt_of(kSource, begun + "}").warnings, IsEmpty());
+  EXPECT_THAT(rendered_by(kSource, begun + "}").warnings, IsEmpty());
   const std::string answered =
       begun.substr(0, begun.size() - 1) +
       R"(, {"role": "assistant", "content": "c"}, {"role": "user", "content": "d"}]})";
-  const ChatPrompt prompt = prompt_of(kSource, answered);
+  const ChatPrompt prompt = rendered_by(kSource, answered);
   EXPECT_EQ(prompt.text(), R"(a{"key": [1, "é"]}rcd)");
   EXPECT_THAT(prompt.warnings, ElementsAre(HasSubstr("that an answer has followed")));
 }
@@ -124,7 +124,7 @@ TEST(Losses, ArgumentsThatAreNoJsonAreRefusedWithWhatToSend) {
       "tojson }}{% endfor %}"
       "{% endfor %}{{ tools }}";
   EXPECT_THAT(
-      prompt_of(
+      rendered_by(
           kSource,
           R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls":
           [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"key\": "}}]}]})")
@@ -139,7 +139,7 @@ TEST(Losses, ReasoningMayHaveItsOtherName) {
   constexpr char kSource[] =
       "{% for m in messages %}[{{ m.reasoning_content }}]{{ m.content }}{% endfor %}";
   EXPECT_EQ(
-      prompt_of(kSource, R"({"messages": [{"role": "assistant", "content": "a", "reasoning": "t"},
+      rendered_by(kSource, R"({"messages": [{"role": "assistant", "content": "a", "reasoning": "t"},
           {"role": "assistant", "content": "b", "reasoning": "t", "reasoning_content": "u"},
           {"role": "assistant", "content": "c", "reasoning": null},
           {"role": "user", "content": "d", "reasoning": "t"}]})")
