@@ -9,7 +9,6 @@ namespace bulkhead::forward {
 
 namespace k = gpu::kernels;
 using model::ActivationIndex;
-using model::kStream;
 using model::MatrixPart;
 
 namespace {
@@ -136,8 +135,8 @@ class Planner {
 
   // The step that made the stream prepares the next product's input. It prepares one input, for one norm.
   Status add_norm(const model::Norm& norm) {
-    if (plan_.fuses && !norm.adds && !norm.centred && norm.in == kStream && writer_.waits() &&
-        norm.width == graph_.embedding) {
+    if (plan_.fuses && !norm.adds && !norm.centred && norm.in == model::kStream &&
+        writer_.waits() && norm.width == graph_.embedding) {
       if (writer_.start) {
         plan_.first_gain = norm.gain;
         plan_.first_input = norm.out;
@@ -152,7 +151,7 @@ class Planner {
       return {};
     }
     NormStep step{norm};
-    if (norm.out == kStream) {
+    if (norm.out == model::kStream) {
       writer_ = {};
       if (plan_.fuses && norm.adds && norm.first == 0 && norm.width == graph_.embedding)
         writer_.operands = step.operands = add(PlannedOperands{});
@@ -166,7 +165,7 @@ class Planner {
   template <model::StandsAlone Kind>
   Status add_alone(const Kind& operation) {
     for (const ActivationIndex written : operation.writes()) {
-      if (written == kStream) writer_ = {};
+      if (written == model::kStream) writer_ = {};
       if (scaled_ && scaled_->input == written) scaled_.reset();
     }
     plan_.steps.emplace_back(operation);
@@ -233,7 +232,7 @@ class Planner {
       first_row += rows;
       begin = end;
     }
-    if (product.out == kStream) {
+    if (product.out == model::kStream) {
       writer_ = {};
       if (product.adds && step.products.size() == 1)
         writer_.operands = step.products.front().operands;
@@ -316,17 +315,10 @@ class Planner {
       step.products.push_back(one);
       return {};
     };
-    if (gated.factors == kAbsent && gated.up.tensor == kAbsent) {
+    if (gated.factors != kAbsent || gated.up.tensor == kAbsent) {
       const ActivationIndex gate = between("gate", gated.out);
       BULKHEAD_RETURN_IF_ERROR(product({gated.gate}, gate, k::Epilogue::kStore, false));
       bias(step.products.front(), gated.bias);
-      plan_.steps.emplace_back(std::move(step));
-      plan_.steps.emplace_back(GateStep{gate, kAbsent, gated.out, 0, gate_of(gated.function)});
-      return {};
-    }
-    if (gated.factors != kAbsent) {
-      const ActivationIndex gate = between("gate", gated.out);
-      BULKHEAD_RETURN_IF_ERROR(product({gated.gate}, gate, k::Epilogue::kStore, false));
       plan_.steps.emplace_back(std::move(step));
       plan_.steps.emplace_back(
           GateStep{gate, gated.factors, gated.out, gated.first_factor, gate_of(gated.function)});
@@ -382,13 +374,13 @@ class Planner {
         own_activation({"experts' results", graph_.embedding, Form::kFloats, router.used});
     BULKHEAD_TRY(ProductStep down,
                  expert_product(experts, {&experts.down}, hidden, results, experts.down_bias));
-    const bool sums = experts.out == kStream && experts.shared == kAbsent;
+    const bool sums = experts.out == model::kStream && experts.shared == kAbsent;
     const MatrixIndex summed = sums ? down.matrix : kAbsent;
     plan_.steps.emplace_back(RouteStep{router, routes, hand_scales_on(experts)});
     BULKHEAD_RETURN_IF_ERROR(add_experts_gated(experts, routes, hidden, summed));
     if (plan_.fuses && down.operands == kAbsent) down.operands = add(PlannedOperands{});
     MixStep mix{router, routes, down, experts.shared, experts.out, summed};
-    if (experts.out == kStream) {
+    if (experts.out == model::kStream) {
       writer_ = {};
       if (plan_.fuses) writer_.operands = mix.operands = down.operands;
     } else if (scaled_ && scaled_->input == experts.out) {
@@ -419,7 +411,7 @@ class Planner {
                            ActivationIndex hidden, MatrixIndex summed) {
     if (experts.gate.empty()) {
       const ActivationIndex up = between("experts' up", hidden);
-      BULKHEAD_TRY(ProductStep ups,
+      BULKHEAD_TRY(auto ups,
                    expert_product(experts, {&experts.up}, experts.in, up, experts.up_bias));
       plan_.steps.emplace_back(ExpertProductsStep{experts.router, routes, {ups}, summed});
       plan_.steps.emplace_back(GateStep{up, kAbsent, hidden, 0, gate_of(experts.function)});

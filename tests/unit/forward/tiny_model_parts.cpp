@@ -1,0 +1,146 @@
+// Mamba-2 and mixtures of experts of small transformers (tiny_model.hpp).
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "tiny_model_math.hpp"
+
+namespace bulkhead::forward::tiny {
+void Model::add_mamba(const std::string& block) {
+  const MambaFacts& m = facts_.mamba;
+  add_matrix(block + "ssm_in", facts_.width, m.inner() + m.channels() + m.heads);
+  add(block + "ssm_conv1d.weight", {m.taps, m.channels()}, 0, 0.6);
+  add(block + "ssm_conv1d.bias", {m.channels()}, 0, 0.3);
+  add(block + "ssm_dt.bias", {m.heads}, 0, 1);
+  add(block + "ssm_a", {1, m.heads}, -0.8, 0.2);
+  add(block + "ssm_d", {1, m.heads}, 1, 0.3);
+  add(block + "ssm_norm.weight", {m.inner() / m.groups, m.groups}, 1, 0.3);
+  add_matrix(block + "ssm_out", m.inner(), facts_.width);
+}
+
+// Changes the state, [head][entry][entry of B], at a position, and returns what is read of it, before the norm. `rows`
+// are what ssm_in makes of all positions.
+Vector Model::mamba_read(const std::string& block, const std::vector<Vector>& rows,
+                         std::size_t position, Vector& state) const {
+  const MambaFacts& m = facts_.mamba;
+  const auto floats = [&](const char* name, std::size_t i) {
+    return static_cast<double>(tensors_.at(block + name).values[i]);
+  };
+  const std::size_t inner = m.inner();
+  Vector convolved(m.channels());
+  for (std::size_t c = 0; c < convolved.size(); ++c) {
+    double sum = floats("ssm_conv1d.bias", c);
+    for (std::size_t back = 0; back < m.taps && back <= position; ++back)
+      sum += floats("ssm_conv1d.weight", c * m.taps + m.taps - 1 - back) *
+             rows[position - back][inner + c];
+    convolved[c] = activated(Function::kSilu, sum);
+  }
+  Vector read(inner);
+  for (std::size_t i = 0; i < inner; ++i) {
+    const std::size_t head = i / m.size, group = head / (m.heads / m.groups);
+    const double* const b = convolved.data() + inner + group * m.state;
+    const double* const c = convolved.data() + inner + (m.groups + group) * m.state;
+    const double dt = std::log1p(
+        std::exp(rows[position][inner + m.channels() + head] + floats("ssm_dt.bias", head)));
+    read[i] = floats("ssm_d", head) * convolved[i];
+    for (std::size_t n = 0; n < m.state; ++n) {
+      double& entry = state[i * m.state + n];
+      entry = entry * std::exp(dt * floats("ssm_a", head)) + dt * convolved[i] * b[n];
+      read[i] += entry * c[n];
+    }
+    read[i] *= activated(Function::kSilu, rows[position][i]);
+  }
+  return read;
+}
+
+std::vector<Vector> Model::mamba(std::uint32_t layer, const std::vector<Vector>& in) const {
+  const MambaFacts& m = facts_.mamba;
+  const std::string block = block_of(layer);
+  std::vector<Vector> rows, out;
+  for (const Vector& each : in)
+    rows.push_back(product(block + "ssm_in", each));
+  Vector state(std::size_t{m.inner()} * m.state);
+  for (std::size_t position = 0; position < in.size(); ++position) {
+    Vector read = mamba_read(block, rows, position, state);
+    const std::size_t of_group = m.inner() / m.groups;
+    for (std::size_t first = 0; first < read.size(); first += of_group) {
+      double squares = 0;
+      for (std::size_t i = first; i < first + of_group; ++i)
+        squares += read[i] * read[i];
+      for (std::size_t i = first; i < first + of_group; ++i)
+        read[i] *= static_cast<double>(tensors_.at(block + "ssm_norm.weight").values[i]) /
+                   std::sqrt(squares / static_cast<double>(of_group) + kEpsilon);
+    }
+    out.push_back(product(block + "ssm_out", read));
+  }
+  return out;
+}
+
+// Gives the experts of groups that are not taken a score that none can have.
+void Model::leave_out_groups(Vector& chosen_by) {
+  const ExpertFacts& e = facts_.experts;
+  if (e.groups_used == e.groups) return;
+  const std::size_t each = e.count / e.groups;
+  std::vector<std::pair<double, std::size_t>> groups;
+  for (std::size_t group = 0; group < e.groups; ++group) {
+    const auto begin = chosen_by.begin() + static_cast<std::ptrdiff_t>(group * each);
+    Vector of_group(begin, begin + static_cast<std::ptrdiff_t>(each));
+    std::ranges::sort(of_group, std::greater<>());
+    groups.emplace_back(of_group[0] + of_group[1], group);
+  }
+  std::ranges::sort(groups, std::greater<>());
+  least_gap_ =
+      std::min(least_gap_, 4 * (groups[e.groups_used - 1].first - groups[e.groups_used].first));
+  for (std::size_t i = e.groups_used; i < groups.size(); ++i)
+    std::fill_n(chosen_by.begin() + static_cast<std::ptrdiff_t>(groups[i].second * each), each,
+                -1e9);
+}
+
+Vector Model::experts(const std::string& block, const Vector& in) {
+  const ExpertFacts& e = facts_.experts;
+  Vector scores = product(block + "ffn_gate_inp", in);
+  Vector chosen_by = scores;
+  if (e.sigmoid) {
+    for (double& score : scores)
+      score = sigmoid(score);
+  } else {
+    const double most = *std::max_element(scores.begin(), scores.end());
+    double sum = 0;
+    for (double& score : scores) {
+      score = std::exp(score - most);
+      sum += score;
+    }
+    for (double& score : scores)
+      score /= sum;
+  }
+  const bool by_scores = e.sigmoid || e.biased;
+  for (std::size_t i = 0; by_scores && i < e.count; ++i) {
+    chosen_by[i] = scores[i];
+    if (e.biased)
+      chosen_by[i] += static_cast<double>(tensors_.at(block + "exp_probs_b.bias").values[i]);
+  }
+  leave_out_groups(chosen_by);
+  std::vector<std::size_t> order(e.count);
+  std::iota(order.begin(), order.end(), 0U);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return chosen_by[a] > chosen_by[b]; });
+  // The slope of a sigmoid, and of a softmax, is a quarter at most.
+  const double gap = chosen_by[order[e.used - 1]] - chosen_by[order[e.used]];
+  least_gap_ = std::min(least_gap_, by_scores ? 4 * gap : gap);
+  double sum = 0;
+  for (std::size_t i = 0; i < e.used; ++i)
+    sum += scores[order[i]];
+  Vector out(in.size());
+  for (std::size_t i = 0; i < e.used; ++i) {
+    const double weight = scores[order[i]] / (e.renormalise ? sum : 1) * e.scale;
+    add_to(out, gated(block, "_exps", in, order[i], e.fused), weight);
+  }
+  if (e.shared_width == 0) return out;
+  const double share = e.gated_share ? sigmoid(product(block + "ffn_gate_inp_shexp", in)[0]) : 1;
+  add_to(out, gated(block, "_shexp", in, 0, false), share);
+  return out;
+}
+
+}  // namespace bulkhead::forward::tiny

@@ -1,0 +1,167 @@
+// Reads a file's keys for the descriptions of architectures: numbers, texts, the shapes of heads, and what layers see.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "worker/model/graph_builder.hpp"
+
+namespace bulkhead::model {
+
+// Some converters write the same number for each layer.
+Result<std::optional<std::uint64_t>> GraphBuilder::same_in_all_layers(std::string_view name) const {
+  if (file_.array_length(key(name)).value_or(0) == 0) return file_.get_uint(key(name));
+  const auto found = file_.get_ints(key(name));
+  if (!found.ok()) return found.error();
+  const std::vector<std::int64_t>& each = **found;
+  for (std::size_t i = 0; i < each.size(); ++i) {
+    if (each[i] < 0)
+      return damaged("metadata key " + key(name) + " is " + std::to_string(each[i]) +
+                     " for layer " + std::to_string(i));
+    if (each[i] != each[0])
+      return unsupported("metadata key " + key(name) + " is " + std::to_string(each[0]) +
+                         " for layer 0 and " + std::to_string(each[i]) + " for layer " +
+                         std::to_string(i) + "; for architecture " + prefix_ +
+                         " only models whose layers have the same are supported");
+  }
+  return std::optional(static_cast<std::uint64_t>(each[0]));
+}
+
+std::uint32_t GraphBuilder::count(std::string_view name, std::uint64_t limit,
+                                  std::optional<std::uint64_t> fallback) {
+  read_keys_.emplace(name);
+  const auto found = same_in_all_layers(name);
+  if (!found.ok()) {
+    fail(found.error());
+    return 1;
+  }
+  if (!*found && fallback) return static_cast<std::uint32_t>(*fallback);
+  if (!*found) {
+    corrupt("metadata key " + key(name) + " is missing");
+    return 1;
+  }
+  const std::uint64_t value = **found;
+  const std::uint64_t least = fallback == 0U ? 0 : 1;
+  if (value < least || value > limit) {
+    corrupt("metadata key " + key(name) + " is " + std::to_string(value) + ", not from " +
+            std::to_string(least) + " to " + std::to_string(limit));
+    return 1;
+  }
+  return static_cast<std::uint32_t>(value);
+}
+
+std::vector<std::uint32_t> GraphBuilder::counts(std::string_view name, std::uint64_t limit,
+                                                std::optional<std::uint64_t> fallback) {
+  if (!file_.array_length(key(name)))
+    return std::vector<std::uint32_t>(layers_, count(name, limit, fallback));
+  read_keys_.emplace(name);
+  std::vector<std::uint32_t> made(layers_, 1);
+  const auto found = file_.get_ints(key(name));
+  if (!found.ok()) {
+    fail(found.error());
+    return made;
+  }
+  const std::int64_t least = fallback == 0U ? 0 : 1;
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    const std::int64_t value = i < (*found)->size() ? (**found)[i] : -1;
+    if (value < least || static_cast<std::uint64_t>(value) > limit) {
+      corrupt("metadata key " + key(name) + " has no number from " + std::to_string(least) +
+              " to " + std::to_string(limit) + " for layer " + std::to_string(i));
+      return made;
+    }
+    made[i] = static_cast<std::uint32_t>(value);
+  }
+  return made;
+}
+
+std::vector<bool> GraphBuilder::windowed_layers(std::uint32_t period) {
+  constexpr const char* kPattern = "attention.sliding_window_pattern";
+  std::vector<bool> made(layers_);
+  if (file_.array_length(key(kPattern))) {
+    const std::vector<std::uint32_t> marks = counts(kPattern, 1, 0);
+    for (std::uint32_t i = 0; i < layers_; ++i)
+      made[i] = marks[i] != 0;
+  } else {
+    const std::uint32_t found = count(kPattern, kMaxLayers, period);
+    for (std::uint32_t i = 0; i < layers_; ++i)
+      made[i] = (i + 1) % found != 0;
+  }
+  return made;
+}
+
+double GraphBuilder::number(std::string_view name, double fallback) {
+  read_keys_.emplace(name);
+  const auto value = file_.get_float(key(name));
+  if (value.ok()) return value->value_or(fallback);
+  fail(value.error());
+  return fallback;
+}
+
+double GraphBuilder::positive(std::string_view name, double fallback) {
+  const double value = number(name, fallback);
+  if (!(value > 0 && value < 1e6))
+    corrupt("metadata key " + key(name) + " is not a positive number");
+  return value;
+}
+
+std::string GraphBuilder::text(std::string_view name, std::string_view fallback) {
+  read_keys_.emplace(name);
+  const auto value = file_.get_string(key(name));
+  if (value.ok()) return std::string(value->value_or(fallback));
+  fail(value.error());
+  return std::string(fallback);
+}
+
+bool GraphBuilder::flag(std::string_view name, bool fallback) {
+  read_keys_.emplace(name);
+  const auto value = file_.get_bool(key(name));
+  if (value.ok()) return value->value_or(fallback);
+  fail(value.error());
+  return fallback;
+}
+
+bool GraphBuilder::has_key(std::string_view name) const {
+  return file_.has(key(name));
+}
+
+HeadShape GraphBuilder::heads() {
+  const std::uint32_t heads = count("attention.head_count", kMaxHeads);
+  return heads_with(heads, count("attention.head_count_kv", kMaxHeads, heads));
+}
+
+HeadShape GraphBuilder::heads_of_some(std::vector<bool>& attends) {
+  const std::vector<std::uint32_t> each = counts("attention.head_count_kv", kMaxHeads, 0);
+  const std::uint32_t most = *std::ranges::max_element(each);
+  // The size of the KV cache is counted in tokens of layers with attention.
+  if (most == 0) refuse("has no layer that attends to all positions, which is not supported");
+  attends.clear();
+  for (const std::uint32_t heads : each) {
+    attends.push_back(heads != 0);
+    if (heads != 0 && heads != most)
+      refuse("has " + std::to_string(heads) + " key-value heads in one layer and " +
+             std::to_string(most) + " in another; only models with as many in each are supported");
+  }
+  return heads_with(count("attention.head_count", kMaxHeads), std::max(most, 1U));
+}
+
+HeadShape GraphBuilder::heads_with(std::uint32_t heads, std::uint32_t kv_heads) {
+  HeadShape shape;
+  shape.heads = heads;
+  shape.kv_heads = kv_heads;
+  if (shape.heads % shape.kv_heads != 0)
+    corrupt(std::to_string(shape.heads) + " attention heads are not a multiple of " +
+            std::to_string(shape.kv_heads) + " key-value heads");
+  if (graph_.embedding % shape.heads != 0 && !has_key("attention.key_length"))
+    corrupt("embedding_length " + std::to_string(graph_.embedding) +
+            " is not a multiple of head_count " + std::to_string(shape.heads) + " and " +
+            key("attention.key_length") + " is missing");
+  const std::uint64_t square = graph_.embedding / shape.heads;
+  shape.size = count("attention.key_length", kMaxHeadSize, square);
+  const std::uint32_t value_size = count("attention.value_length", kMaxHeadSize, square);
+  if (shape.size != value_size)
+    refuse("attention.key_length " + std::to_string(shape.size) + " and attention.value_length " +
+           std::to_string(value_size) + " differ; only models with equal ones are supported");
+  if (shape.size == 0) corrupt("the head size is 0");
+  return shape;
+}
+
+}  // namespace bulkhead::model
