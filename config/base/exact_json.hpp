@@ -1,5 +1,5 @@
-// Reads and writes JSON without a change to its integers. nlohmann's parser makes doubles of integers beyond 64 bits,
-// and most of them are rounded then: a text that is read and written again would hold other numbers.
+// Reads and writes JSON without changing its integers. nlohmann's parser turns integers beyond 64 bits into doubles,
+// which rounds most of them: a text that the parser reads and writes again would hold other numbers.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace bulkhead {
 
-// Says whether a JSON number is an integer that the parser would round.
+// Returns whether a JSON number is an integer that the parser would round.
 bool is_rounded_integer(std::string_view number);
 
 // Parses text as ordered_json::parse() does, and discards the value of invalid text. An integer that would be rounded

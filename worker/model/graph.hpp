@@ -167,7 +167,7 @@ struct SliceProduct {
 // The new key and value go to the sequence's pages; q waits for Attend.
 struct Rotate {
   ActivationIndex qkv = kAbsent;  // q heads, k heads, v heads
-  HeadShape heads;
+  HeadShape heads = {};
   VectorIndex bias = kAbsent;  // [q, k, v]
   VectorIndex q_gain = kAbsent, k_gain = kAbsent;
   bool norms_turned = false;  // q and k are normalised behind their rotation, not before it

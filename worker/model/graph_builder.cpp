@@ -149,6 +149,17 @@ TensorIndex GraphBuilder::float_rows(const std::string& name, std::uint64_t widt
   return require({name, width, rows, 1, true});
 }
 
+GroupedAttention GraphBuilder::grouped_attention(RopePairing pairing) {
+  GroupedAttention made;
+  made.heads = heads();
+  made.epsilon = rms_epsilon();
+  made.rope = rope(made.heads, pairing);
+  made.normed = input("normed stream", embedding());
+  made.qkv = floats("q, k, v", made.heads.qkv_width());
+  made.attended = input("attention result", made.heads.query_width());
+  return made;
+}
+
 void GraphBuilder::embed(float scale) {
   std::uint64_t rows = 0;
   if (has_) {
@@ -265,6 +276,21 @@ void LayerBuilder::plain_layer_norm(ActivationIndex in, const std::string& gain,
                                     ActivationIndex out, float epsilon) {
   norm(in, gain, out, epsilon);
   std::get<Norm>(operations().back()).centred = true;
+}
+
+void LayerBuilder::project(const GroupedAttention& shape) {
+  norm(kStream, "attn_norm", shape.normed, shape.epsilon);
+  product(qkv(shape.heads, model_.embedding()), shape.normed, shape.qkv);
+}
+
+void LayerBuilder::attend(const GroupedAttention& shape, Rotate rotate) {
+  rotate.qkv = shape.qkv;
+  rotate.heads = shape.heads;
+  rotate.epsilon = shape.epsilon;
+  rotate.rope = shape.rope;
+  attention(rotate, shape.attended);
+  product_added(rows("attn_output", shape.heads.query_width(), model_.embedding()), shape.attended,
+                kStream);
 }
 
 void LayerBuilder::norm_added(ActivationIndex in, const std::string& gain, ActivationIndex out,

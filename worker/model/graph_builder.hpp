@@ -49,6 +49,15 @@ struct FeedForwards {
   std::string shared_gate;
 };
 
+// Attention of query heads in groups, each with a KV head, as most architectures have it: what the layers share.
+struct GroupedAttention {
+  HeadShape heads;
+  float epsilon = 0;  // of all norms
+  RopeIndex rope = kAbsent;
+  ActivationIndex normed = kAbsent;  // the normalised stream, which feed-forwards read, too
+  ActivationIndex qkv = kAbsent, attended = kAbsent;
+};
+
 // The shared parameters of those parts of Qwen 3.5's layers in which columns read other columns: gated delta nets,
 // and gated attention in the layers between them (GraphBuilder::delta_mixers).
 struct DeltaMixers {
@@ -118,6 +127,8 @@ class GraphBuilder {
   // full_attention_interval.
   std::vector<bool> recurrent_layers();
   DeltaMixers delta_mixers();
+  // Reads the keys of heads, of the epsilon of RMS norms and of the rotation.
+  GroupedAttention grouped_attention(RopePairing pairing);
   // Describes a whole model of Qwen3-Next's kind, from the embedding to the output. Each layer has one of `mixers`,
   // then experts whose weights add up to one, plus a shared expert with a gate.
   void delta_mixers_with_experts(const DeltaMixers& mixers);
@@ -284,6 +295,11 @@ class LayerBuilder {
   // store.
   KvIndex attention(Rotate rotate, ActivationIndex out, const ScoreRules& rules = {});
 
+  // The first part of grouped attention: the norm attn_norm, and q, k and v.
+  void project(const GroupedAttention& shape);
+  // The rest of it: attention, whose result the product attn_output adds to the stream. `rotate` has what is not in
+  // `shape`: biases, gains.
+  void attend(const GroupedAttention& shape, Rotate rotate = {});
   // Returns the floats of `qkvg` below: q, k, v and a gate for each entry of q.
   static std::uint32_t gated_qkv_width(const HeadShape& heads) {
     return heads.qkv_width() + heads.query_width();

@@ -23,8 +23,8 @@ struct ExpertFacts {
       false;             // the shared expert's result is multiplied by a sigmoid of the token's own
   bool sigmoid = false;  // scores are sigmoids of the logits, not their softmax
   bool biased = false;   // a bias takes part in the choice
-  // Of so many groups of neighbours, a token takes experts from so many: those whose two best experts have the largest
-  // sum.
+  // Neighbouring experts form groups. A token takes experts only from the groups whose two best experts have the
+  // largest sums.
   std::uint32_t groups = 1, groups_used = 1;
   bool renormalise = false;
   double scale = 1;

@@ -1,6 +1,6 @@
 // Granite 4.0 H (IBM 2025, huggingface.co/ibm-granite/granite-4.0-h-small): Granite's scales and a residual stream that
 // is divided by its scale, as granite.cpp explains. Most layers have Mamba-2 (Dao and Gu 2024, arXiv 2405.21060) in
-// place of attention. Feed-forwards are dense, or experts beside one that every token takes.
+// place of attention. Feed-forwards are dense, or experts and one more expert that every token takes.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {

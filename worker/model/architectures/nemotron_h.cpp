@@ -1,7 +1,7 @@
 // Nemotron-H and Nemotron Nano 2 (NVIDIA 2025, arXiv 2504.03624 and 2508.14444): a layer is Mamba-2 (Dao and Gu 2024,
 // arXiv 2405.21060), attention without rotary positions, or a feed-forward without a gate, whose function is the
-// squared ReLU. In Nemotron 3 Nano (nemotron_h_moe.cpp) these are experts, beside one that every token takes; a router
-// chooses by sigmoids plus biases.
+// squared ReLU. Nemotron 3 Nano (nemotron_h_moe.cpp) has experts in place of the dense feed-forward, and one more
+// expert that every token takes. A router chooses by sigmoids plus biases.
 #include "worker/model/architectures/shared.hpp"
 
 namespace bulkhead::model {

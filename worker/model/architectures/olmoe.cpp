@@ -6,13 +6,8 @@ namespace bulkhead::model {
 namespace {
 
 void describe_olmoe(GraphBuilder& model) {
-  const std::uint32_t width = model.embedding();
-  const HeadShape heads = model.heads();
-  const float epsilon = model.rms_epsilon();
-  const RopeIndex rope = model.rope(heads, RopePairing::kHalves);
-  const ActivationIndex normed = model.input("normed stream", width);
-  const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
-  const ActivationIndex attended = model.input("attention result", heads.query_width());
+  const GroupedAttention attention = model.grouped_attention(RopePairing::kHalves);
+  const HeadShape& heads = attention.heads;
   const Router router = model.required_router();
   // The width of one expert's hidden layer, not of all experts of a token together.
   const std::uint32_t hidden =
@@ -21,17 +16,16 @@ void describe_olmoe(GraphBuilder& model) {
   model.embed();
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
     LayerBuilder layer = model.layer(i);
-    layer.norm(kStream, "attn_norm", normed, epsilon);
-    layer.product(layer.qkv(heads, width), normed, qkv);
-    layer.norm_within(qkv, 0, heads.query_width(), "attn_q_norm", epsilon);
-    layer.norm_within(qkv, heads.query_width(), heads.kv_width(), "attn_k_norm", epsilon);
-    layer.attention({.qkv = qkv, .heads = heads, .rope = rope}, attended);
-    layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream);
+    layer.project(attention);
+    layer.norm_within(attention.qkv, 0, heads.query_width(), "attn_q_norm", attention.epsilon);
+    layer.norm_within(attention.qkv, heads.query_width(), heads.kv_width(), "attn_k_norm",
+                      attention.epsilon);
+    layer.attend(attention);
 
-    layer.norm(kStream, "ffn_norm", normed, epsilon);
-    layer.append(layer.experts(router, "ffn_norm", epsilon, normed, hidden));
+    layer.norm(kStream, "ffn_norm", attention.normed, attention.epsilon);
+    layer.append(layer.experts(router, "ffn_norm", attention.epsilon, attention.normed, hidden));
   }
-  model.output(epsilon);
+  model.output(attention.epsilon);
 }
 
 }  // namespace

@@ -5,13 +5,8 @@
 namespace bulkhead::model {
 
 void describe_qwen3moe(GraphBuilder& model) {
-  const std::uint32_t width = model.embedding();
-  const HeadShape heads = model.heads();
-  const float epsilon = model.rms_epsilon();
-  const RopeIndex rope = model.rope(heads, RopePairing::kHalves);
-  const ActivationIndex normed = model.input("normed stream", width);
-  const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
-  const ActivationIndex attended = model.input("attention result", heads.query_width());
+  const GroupedAttention attention = model.grouped_attention(RopePairing::kHalves);
+  const HeadShape& heads = attention.heads;
   Router router = model.required_router();
   const std::uint32_t hidden = model.expert_feed_forward(router);
   router.renormalise = true;
@@ -19,22 +14,15 @@ void describe_qwen3moe(GraphBuilder& model) {
   model.embed();
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
     LayerBuilder layer = model.layer(i);
-    layer.norm(kStream, "attn_norm", normed, epsilon);
-    layer.product(layer.qkv(heads, width), normed, qkv);
-    layer.attention({.qkv = qkv,
-                     .heads = heads,
-                     .bias = layer.qkv_bias(heads),
-                     .q_gain = layer.vector("attn_q_norm", heads.size),
-                     .k_gain = layer.vector("attn_k_norm", heads.size),
-                     .epsilon = epsilon,
-                     .rope = rope},
-                    attended);
-    layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream);
+    layer.project(attention);
+    layer.attend(attention, {.bias = layer.qkv_bias(heads),
+                             .q_gain = layer.vector("attn_q_norm", heads.size),
+                             .k_gain = layer.vector("attn_k_norm", heads.size)});
 
-    layer.norm(kStream, "ffn_norm", normed, epsilon);
-    layer.append(layer.experts(router, "ffn_norm", epsilon, normed, hidden));
+    layer.norm(kStream, "ffn_norm", attention.normed, attention.epsilon);
+    layer.append(layer.experts(router, "ffn_norm", attention.epsilon, attention.normed, hidden));
   }
-  model.output(epsilon);
+  model.output(attention.epsilon);
 }
 
 BULKHEAD_ARCHITECTURE(qwen3moe, "qwen3moe", describe_qwen3moe);

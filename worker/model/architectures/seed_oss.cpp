@@ -1,5 +1,5 @@
-// Seed-OSS (ByteDance Seed 2025, github.com/ByteDance-Seed/seed-oss): Qwen 2's graph. The norm before the feed-forward
-// is named after the attention that it follows.
+// Seed-OSS (ByteDance Seed 2025, github.com/ByteDance-Seed/seed-oss): Qwen 2's graph, but the file names
+// the norm before the feed-forward post_attention_norm.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {
