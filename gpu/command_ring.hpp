@@ -105,7 +105,7 @@ class CommandRing {
     std::span<const RecordingId> ids;
     std::span<const After> after = {};
     std::uint32_t variant = 0;
-    Ticket ticket = 0;  // submit_batches() sets it
+    Ticket ticket = 0;  // submit_batches() sets the ticket
   };
   virtual Status submit_batches(std::span<Batch> batches) = 0;
   Result<Ticket> submit(RecordingId id, std::span<const After> after = {},

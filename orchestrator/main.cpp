@@ -102,8 +102,8 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// A parent may have closed them. Then the first descriptors that this process opens would get their numbers, and it
-// would write its log into them.
+// Opens the standard descriptors that the parent has closed. Otherwise the first files that this process opens would
+// get the numbers of the standard descriptors, and the process would write its log into these files.
 void open_standard_descriptors() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0)
@@ -196,7 +196,7 @@ std::vector<DaemonFigure> figures_of_loop_and_log(const EventLoop& loop) {
 class MachineWatch {
  public:
   explicit MachineWatch(const std::string& nvml_library)
-      : nvidia_({.program = worker_program(), .library = nvml_library}) {}
+      : nvidia_({.program = worker_program(), .nvml_library = nvml_library}) {}
 
   std::vector<DaemonFigure> figures() {
     std::vector<DaemonFigure> all = host_.figures();

@@ -27,8 +27,8 @@ float chosen_weight(uint place, float sum) {
   return weight;
 }
 
-// Writes the chosen experts and their weights, which the following kernels read. All invocations of one workgroup call
-// it.
+// Writes the chosen experts and their weights, which the following kernels read. Every invocation of one workgroup
+// calls this function.
 void tell_chosen() {
   float sum = sum_of_chosen();
   FloatsOut weights = FloatsOut(push.tiles + kWeightsAt);

@@ -33,7 +33,7 @@ class Dialect {
   virtual void fail(const ApiError& error, std::string& events) = 0;
   // Returns the body of an answer that is not streamed. Call it after end().
   virtual std::string whole() const = 0;
-  // Says whether its answers have the log-probabilities of their tokens.
+  // Returns whether the protocol's answers have the log-probabilities of their tokens.
   virtual bool tells_logprobs() const { return false; }
   // Returns the writer of another answer to the same request. Null if the protocol has requests of one prompt and one
   // answer only.

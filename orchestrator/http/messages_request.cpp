@@ -175,7 +175,7 @@ class Translation : Translating {
     return type;
   }
 
-  // Templates can't mark a tool's result as failed, so the text of the result says it.
+  // Templates can't mark a tool's result as failed, so the text of the result says that it failed.
   std::string result_of(const Ordered& block, const std::string& where) {
     const Ordered* content = find(block, "content");
     std::string said = content == nullptr ? std::string() : text(*content, where + ".content");

@@ -50,7 +50,7 @@ void read_prompts(Fields& fields, std::vector<Prompt>& prompts) {
   }
 }
 
-// Makes prompts that have a text behind them requests to fill the gap between both.
+// If the request has a `suffix`, each prompt becomes a request to write the text between the prompt and the suffix.
 void read_suffix(Fields& fields, std::vector<Prompt>& prompts) {
   const std::string suffix = fields.text("suffix");
   if (suffix.empty()) return;

@@ -69,7 +69,7 @@ Result<std::string> read_all(int fd, const std::string& path, std::size_t most =
   return bytes;
 }
 
-// Refuses a file that somebody else made, before it is changed or taken into memory.
+// Refuses a file that is no journal, before the journal changes the file or reads it into memory.
 Status check_beginning(int fd, const std::string& path) {
   BULKHEAD_TRY(const std::string magic, read_all(fd, path, kJournalMagic.size()));
   const auto read = read_journal(magic, [](const JournalRecord&) {});

@@ -68,7 +68,7 @@ struct NvidiaWatch::State {
     milliseconds pause = options.pause;
     while (!ending()) {
       const steady_clock::time_point began = steady_clock::now();
-      Result<Child> child = start(options.program, options.library);
+      Result<Child> child = start(options.program, options.nvml_library);
       const std::string why = child.ok() ? serve(*child) : child.error().message();
       tell(why);
       if (child.ok() && !reap(child->pid)) return;
@@ -194,7 +194,7 @@ struct NvidiaWatch::State {
     ++failures;
     if (std::exchange(told, words) == words) return;
     spdlog::warn("no figures of NVIDIA's devices for now: {} (server.nvml_library: {})",
-                 cleaned(words), options.library);
+                 cleaned(words), options.nvml_library);
   }
 };
 
@@ -212,7 +212,7 @@ NvidiaWatch::~NvidiaWatch() {
 }
 
 void NvidiaWatch::start_if_there() {
-  const std::string& library = state_->options.library;
+  const std::string& library = state_->options.nvml_library;
   if (library.empty() || thread_.started()) return;
   std::error_code error;
   const bool there = library.find('/') != std::string::npos ||

@@ -49,8 +49,8 @@ class NvidiaReports {
 class NvidiaWatch {
  public:
   struct Options {
-    std::string program;  // bulkhead-worker
-    std::string library;  // libnvidia-ml.so.1; empty: no process
+    std::string program;       // bulkhead-worker
+    std::string nvml_library;  // libnvidia-ml.so.1; empty: no process
     // A process that is silent for so long is ended.
     std::chrono::milliseconds patience = std::chrono::seconds(5);
     // The pause after a process has ended; twice as long after each further one, up to the latter.
@@ -58,7 +58,7 @@ class NvidiaWatch {
     std::chrono::milliseconds longest_pause = std::chrono::minutes(5);
     std::string root = {};  // a folder that stands for "/"; tests fill one
   };
-  // Starts the process if the machine has NVIDIA's driver, or if `library` is a path.
+  // Starts the process if the machine has NVIDIA's driver, or if `nvml_library` is a path.
   explicit NvidiaWatch(Options options);
   // Ends the process. Waits at most a second for that.
   ~NvidiaWatch();

@@ -91,7 +91,7 @@ std::size_t Router::add_file(const std::string& folder, const std::string& file,
   return added;
 }
 
-// Looks whether the failed model's file has changed since it was looked at the last time.
+// Checks whether the failed model's file has changed since the last check.
 void Router::look_again(const ModelInfo& failed) {
   const std::string& path = failed.settings.path;
   if (looking_again_.size() >= kMostLooks || !looking_again_.insert(path).second) return;

@@ -334,7 +334,7 @@ TEST_F(RunTimeModels, AFailedModelIsTriedAgainOnlyWhenThereIsRoom) {
   }
 }
 
-// Such as one that was being copied when a client asked for it.
+// A file may still be being copied when a client asks for the model.
 TEST_F(RunTimeModels, AFailedModelIsLoadedOnceItsFileHasChanged) {
   for (const char* bound : {"server.device_memory_mb=50", "server.device_memory_mb=0"}) {
     SCOPED_TRACE(bound);

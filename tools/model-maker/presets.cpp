@@ -147,7 +147,7 @@ Shape tiny_glm() {
   return with_sigmoids(shape, 1);
 }
 
-// Gives the shape what stands for a text, as pooling_type says it.
+// Sets how the shape's model makes one embedding of a text (the key pooling_type).
 Shape with_pooling(Shape shape, std::uint32_t type) {
   shape.pooling = type;
   return shape;

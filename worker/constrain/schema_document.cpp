@@ -152,7 +152,8 @@ bool holds_names(std::string_view keyword) {
 // Keywords whose values are data, and those under which a schema without one of its keywords would allow less.
 constexpr std::string_view kWhole[] = {"const", "enum", "not", "if", "oneOf", "contains"};
 
-// Returns the digits of the first integer in a keyword's value that a double would round; empty if there is none.
+// Searches a keyword's value for integers that a double can't hold exactly, and returns the digits of the first one;
+// empty if every integer fits.
 // `whole`: looks into objects, too.
 std::string_view rounded_in(const Json& value, bool whole) {
   if (value.is_object() && !whole) return {};
@@ -165,8 +166,8 @@ std::string_view rounded_in(const Json& value, bool whole) {
   return found;
 }
 
-// Clients write null where they have nothing to say: "required": null. It is a value in these keywords only; as a type
-// it is an error.
+// Some clients write null for a keyword that they don't use: "required": null. Null is a value only in these keywords;
+// as a type null is an error.
 bool may_be_null(std::string_view keyword) {
   return keyword == "const" || keyword == "default" || keyword == "examples" || keyword == "type" ||
          keyword.starts_with("x-");

@@ -80,7 +80,7 @@ class StepRunner {
   };
   Result<Recordings> recordings_of(std::uint32_t index);
   Status launch(const Recordings& recorded, std::uint32_t index);
-  // What is submitted of a slot's step: the step, what follows it, or both.
+  // The parts of a slot that are submitted: the step, the work that follows the step, or both.
   enum class Parts : std::uint8_t { kStep, kFollower, kAll };
   struct Sent {
     Recordings recorded;
@@ -104,7 +104,7 @@ class StepRunner {
   StepRecordings recordings_;
   StepShape last_shape_;
   Recordings last_recorded_;  // of the step submitted last, until the next one or wait()
-  // What follows the step submitted last, from choose() until it is sent, at the latest with the next step.
+  // The work that follows the step submitted last. choose() sets it; it is submitted with the next step or before.
   std::optional<Sent> kept_;
   Status broken_;
   std::uint64_t steps_ = 0, computed_again_ = 0;

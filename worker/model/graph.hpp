@@ -85,7 +85,8 @@ struct KvStore {
   std::uint32_t value_entries = 0;
 };
 
-// How a head's state learns: a gated delta net's what it does not know yet, Mamba-2's whatever comes.
+// How a head's state learns. A gated delta net adds the difference between a value and the state's prediction of the
+// value (kDelta). Mamba-2 adds each value whole (kSum).
 enum class StateRule { kDelta, kSum };
 
 // The heads of a gated delta net, or of Mamba-2: each value head has its own state, and shares q and k with others.

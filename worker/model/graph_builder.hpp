@@ -297,8 +297,8 @@ class LayerBuilder {
 
   // The first part of grouped attention: the norm attn_norm, and q, k and v.
   void project(const GroupedAttention& shape);
-  // The rest of it: attention, whose result the product attn_output adds to the stream. `rotate` has what is not in
-  // `shape`: biases, gains.
+  // The second part of grouped attention: the product attn_output adds the result of attention to the stream. `rotate`
+  // has the biases and gains, which `shape` lacks.
   void attend(const GroupedAttention& shape, Rotate rotate = {});
   // Returns the floats of `qkvg` below: q, k, v and a gate for each entry of q.
   static std::uint32_t gated_qkv_width(const HeadShape& heads) {

@@ -50,7 +50,7 @@ class NvidiaFigures : public testing::Test {
   }
   NvidiaWatch::Options options(const std::string& library = FAKE_NVML_LIBRARY) const {
     return {.program = BULKHEAD_WORKER_PROGRAM,
-            .library = library,
+            .nvml_library = library,
             .patience = milliseconds(1500),
             .pause = milliseconds(10),
             .longest_pause = milliseconds(50)};

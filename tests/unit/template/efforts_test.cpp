@@ -72,7 +72,7 @@ TEST(Efforts, AreNothingToTemplatesThatDoNotAsk) {
   EXPECT_EQ(prompt_for("{% if enable_thinking %}on{% else %}off{% endif %}", "xhigh"), "on");
 }
 
-// As a client of the Messages API gives it, who says apart from it whether the model thinks.
+// A client of the Messages API gives the effort, and a separate field says whether the model thinks.
 TEST(Efforts, MayBeGivenWithoutAWordOnWhetherTheModelThinks) {
   const Result<Chat> chat = Chat::load(
       "{% if reasoning_effort == 'max' %}Hard.{% endif %}{{ enable_thinking is defined }}", "", "");

@@ -67,7 +67,8 @@ TEST(Losses, OfCallsWhereNoToolsAreOfferedAreSaid) {
   EXPECT_THAT(rendered_by(kSource, called("\"\"") + std::string(kTool) + "}").warnings, IsEmpty());
 }
 
-// As Phi-4-mini's template in vLLM. Its model writes JSON, so it must not see Python's form of the arguments.
+// The template is written like Phi-4-mini's in vLLM. The model writes JSON, so its prompt must not show arguments in
+// Python's form.
 TEST(Losses, OfCallsBesideTextAreSaidAndArgumentsStayJson) {
   constexpr char kSource[] =
       "{% for m in messages %}<{{ m.role }}>{% if m.content %}{{ m.content }}{% elif m.tool_calls "
@@ -134,7 +135,7 @@ TEST(Losses, ArgumentsThatAreNoJsonAreRefusedWithWhatToSend) {
                   "parts; send an object, such as {} in place of one that was cut"));
 }
 
-// As clients of OpenRouter and of newer versions of vLLM send it back.
+// Clients of OpenRouter and of newer versions of vLLM send reasoning back under this name.
 TEST(Losses, ReasoningMayHaveItsOtherName) {
   constexpr char kSource[] =
       "{% for m in messages %}[{{ m.reasoning_content }}]{{ m.content }}{% endfor %}";

@@ -34,7 +34,7 @@ struct Abilities {
   Arguments arguments = Arguments::kNone;  // of past calls
   bool thinking_on = false;                // enable_thinking: true changes the prompt
   bool thinking_off = false;               // enable_thinking: false changes the prompt
-  Efforts efforts;                         // which effort it gets for one that it does not know
+  Efforts efforts;                         // what the template gets for an unknown effort
   Adaptations adaptations;
 };
 

@@ -225,7 +225,8 @@ class Prober {
         can_.adaptations.add(Adaptation::kEmptyContentAsNull);
       }
     }
-    // A template that writes arguments as they are expects them as JSON: the model does not write Python's form.
+    // A template that inserts the arguments unchanged needs JSON text, because an object would appear in Python's form,
+    // which the model does not write.
     const std::size_t bare = of_text ? of_text->find(kArgumentsObject) : std::string::npos;
     if (shows(of_object, kArgumentsOfPython) && bare != std::string::npos && bare > 0 &&
         (*of_text)[bare - 1] != '\'' && (*of_text)[bare - 1] != '"')
