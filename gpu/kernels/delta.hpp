@@ -1,7 +1,7 @@
 // Gated delta nets (Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464) and Mamba-2 (Dao and Gu 2024, arXiv
 // 2405.21060) from C++. Each value head of a sequence has a matrix of keys times values, which every position changes
 // and reads. Each channel of q, k and v (Mamba-2's C, B and x) keeps its last inputs for a convolution. The matrices
-// and the inputs together are a layer's part of a state slot (DeltaShape::state_floats).
+// and the inputs together are a layer's part of a state slot.
 //
 //   delta_inputs   convolves and applies SiLU; scales a delta net's q and k to length 1
 //   delta_scan     goes through each sequence's columns in order; changes the state and reads it
@@ -39,12 +39,6 @@ struct DeltaShape {
   // Returns the number of entries of a column of DeltaPush::mixed.
   std::uint32_t mixed_width() const {
     return channels() + value_width() + (rule == StateRule::kDelta ? 2 : 1) * value_heads;
-  }
-  // Returns the size of a layer's part of a state slot.
-  std::uint64_t state_floats() const {
-    const std::uint64_t floats =
-        std::uint64_t{value_width()} * size + std::uint64_t{taps - 1} * channels();
-    return (floats + 63) / 64 * 64;
   }
 };
 

@@ -1,7 +1,5 @@
 // Encoders behind the daemon. The files are made with random weights; tests/unit/forward/encoders_test.cpp compares
 // what such models compute with an evaluation in double.
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -12,30 +10,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/integration/made_model.hpp"
 #include "tests/integration/model_serving.hpp"
 #include "tests/support/ranker_file.hpp"
-#include "tools/model-maker/write_model.hpp"
 
 namespace bulkhead::test {
 namespace {
 
 using testing::HasSubstr;
 
-class EncoderModel : public testing::Test {
+class EncoderModel : public MadeModel {
  protected:
-  ~EncoderModel() override { std::filesystem::remove(path_); }
-
-  void make(const char* preset) {
-    auto shape = model_maker::preset(preset);
-    ASSERT_TRUE(shape.ok()) << shape.error().message();
-    model_maker::Metadata metadata;
-    const auto plan = model_maker::plan_tensors(*shape, "Q8_0");
-    ASSERT_TRUE(plan.ok()) << plan.error().message();
-    model_maker::add_model_keys(*shape, plan->file_type, metadata);
-    ASSERT_TRUE(model_maker::add_made_vocabulary(*shape, metadata).ok());
-    const auto written = model_maker::write_model(*shape, *plan, metadata, {path_, 3, 1, nullptr});
-    ASSERT_TRUE(written.ok()) << written.error().message();
-  }
   // Makes a model that ranks, whose tokens have one type.
   void make_ranker() {
     make("tiny-bert");
@@ -56,8 +41,6 @@ class EncoderModel : public testing::Test {
     made.write(ranker);
     std::filesystem::rename(ranker, path_);
   }
-
-  const std::string path_ = testing::TempDir() + "encoder_" + std::to_string(::getpid()) + ".gguf";
 };
 
 json post(const Serving& serving, const char* path, const json& body, int status = 200) {

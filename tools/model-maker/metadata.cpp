@@ -148,7 +148,12 @@ void add_kinds_keys(const Shape& shape, Metadata& metadata) {
     widths.push_back(kind == 'E' ? static_cast<std::int32_t>(shape.feed_forward) : 0);
   }
   metadata.add_ints(shape.architecture + ".attention.head_count_kv", kv_heads);
-  metadata.add_ints(shape.architecture + ".feed_forward_length", widths);
+  if (shape.taps != 0) {
+    metadata.add_uint(shape.architecture + ".shortconv.l_cache", shape.taps);
+    metadata.add_uint(shape.architecture + ".feed_forward_length", shape.feed_forward);
+  } else {
+    metadata.add_ints(shape.architecture + ".feed_forward_length", widths);
+  }
 }
 
 void add_two_kinds_keys(const Shape& shape, Metadata& metadata) {

@@ -130,6 +130,39 @@ Shape tiny_mamba() {
                      1e-5F, false, false, false, 8, 2, 96},
                     "ME*ME", 2, 4, 64, 32);
 }
+// Gives the shape layers of these kinds, some of which have short convolutions.
+Shape with_convolutions(Shape shape, std::string kinds) {
+  shape.kinds = std::move(kinds);
+  shape.taps = 3;
+  return shape;
+}
+// Gives it experts, too, which sigmoids choose behind some dense layers.
+Shape with_convolutions_and_experts(Shape shape, std::string kinds, std::uint32_t dense_layers) {
+  shape.dense_layers = dense_layers;
+  shape.sigmoid = shape.renormalised = true;
+  shape.expert_scale = 1;
+  return with_convolutions(std::move(shape), std::move(kinds));
+}
+Shape lfm2_1_2b() {
+  return with_convolutions({"lfm2-1.2b", "lfm2", 16, 2048, 8192, 32, 8, 64, 65536, 128000,
+                            1000000.0F, 1e-5F, true, false, false},
+                           "CC*CC*CC*C*C*C*C");
+}
+Shape lfm2_8b_a1b() {
+  return with_convolutions_and_experts({"lfm2-8b-a1b", "lfm2moe", 24, 2048, 7168, 32, 8, 64, 65536,
+                                        128000, 1000000.0F, 1e-5F, true, false, false, 32, 4, 1792},
+                                       "CC*CCC*CCC*CCC*CCC*CC*CC", 2);
+}
+Shape tiny_convolutions() {
+  return with_convolutions({"tiny-convolutions", "lfm2", 4, 256, 512, 4, 2, 64, 512, 1024,
+                            1000000.0F, 1e-5F, true, false, false},
+                           "CC*C");
+}
+Shape tiny_convolutions_moe() {
+  return with_convolutions_and_experts({"tiny-convolutions-moe", "lfm2moe", 4, 256, 512, 4, 2, 64,
+                                        512, 1024, 1000000.0F, 1e-5F, true, false, false, 8, 2, 96},
+                                       "CC*C", 1);
+}
 Shape tiny_latent() {
   const Shape shape{"tiny-latent", "deepseek2", 2,     256,   512,   4,     1, 96, 512,
                     1024,          1000000.0F,  1e-5F, false, false, false, 8, 2,  96};
@@ -203,6 +236,8 @@ const std::vector<Shape>& presets() {
       qwen3_5_27b(),
       qwen3_5_35b_a3b(),
       nemotron_3_nano(),
+      lfm2_1_2b(),
+      lfm2_8b_a1b(),
       {"starcoder2-3b", "starcoder2", 30, 3072, 12288, 24, 2, 128, 49152, 16384, 999999.44F, 1e-5F,
        true, false, true},
       with_half_turning({"nemotron-mini-4b", "nemotron", 32, 3072, 9216, 24, 8, 128, 256000, 4096,
@@ -223,6 +258,8 @@ const std::vector<Shape>& presets() {
       tiny_glm(),
       tiny_delta(),
       tiny_mamba(),
+      tiny_convolutions(),
+      tiny_convolutions_moe(),
       tiny_two_kinds(),
       with_pooling({"all-minilm-l6", "bert", 6, 384, 1536, 12, 12, 32, 30522, 512, 10000.0F, 1e-12F,
                     true, false, true},

@@ -104,7 +104,8 @@ Role role_of(const model::TensorRow& row, const Shape& shape) {
 double gain_of(const std::string& name, const Shape& shape) {
   const double residual = 1.0 / std::sqrt(2.0 * shape.layers);
   if (name == "token_embd.weight" || name == "output.weight") return 2.0;
-  if (name.ends_with(".attn_output.weight")) return residual;
+  if (name.ends_with(".attn_output.weight") || name.ends_with(".shortconv.out_proj.weight"))
+    return residual;
   // SiLU(gate) * up has a root mean square of about 0.6 for inputs of 1.
   if (name.find(".ffn_down") != std::string::npos || name.ends_with(".ssm_out.weight"))
     return residual / 0.6;
@@ -217,8 +218,10 @@ Status check(const Shape& shape) {
   if (shape.delta_values != 0 && (shape.delta_keys == 0 || shape.delta_size == 0 ||
                                   shape.delta_values % shape.delta_keys != 0))
     return wrong("delta nets' heads of values must be a multiple of those of keys");
-  if (!shape.kinds.empty() && (shape.kinds.size() != shape.layers || shape.mamba_size == 0))
-    return wrong("each layer needs a kind, and Mamba-2 the size of its heads");
+  if (!shape.kinds.empty() &&
+      (shape.kinds.size() != shape.layers || (shape.mamba_size == 0) == (shape.taps == 0)))
+    return wrong(
+        "each layer needs a kind, and either Mamba-2 the size of its heads or convolutions taps");
   if (shape.full_interval != 0 &&
       (shape.window == 0 || shape.full_kv_heads == 0 || shape.heads % shape.full_kv_heads != 0 ||
        shape.window_head_size == 0 || shape.window_head_size % 2 != 0))

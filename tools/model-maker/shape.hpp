@@ -49,10 +49,11 @@ struct Shape {
   // size. A gated expert of such a width that all tokens take.
   std::uint32_t delta_keys = 0, delta_values = 0, delta_size = 0;
   std::uint32_t shared_width = 0;
-  // Each layer's kind: M is Mamba-2, * attention, E experts. Empty: all attend. The heads of Mamba-2 are those of delta
-  // nets above, but a value has entries of its own number.
+  // Each layer's kind: M is Mamba-2, * attention, E experts, C a short convolution over `taps` positions. Empty: all
+  // attend. The heads of Mamba-2 are those of delta nets above, but a value has entries of its own number. Only in
+  // models with Mamba-2 are feed-forwards layers of their own.
   std::string kinds{};
-  std::uint32_t mamba_size = 0;
+  std::uint32_t mamba_size = 0, taps = 0;
   // Layers of two kinds, as Gemma 4 has them: the last of each full_interval layers sees everything (0: all layers
   // are of one kind), and the others see the window. head_size and rope_base belong to the former, which have
   // full_kv_heads and use their keys' products as values. kv_heads belongs to the latter.

@@ -66,9 +66,13 @@ struct UsesOf {
   }
   Uses operator()(model::HasOwnKernel auto& operation) const {
     const auto list = [](const auto& named) {
-      return std::vector<std::uint32_t>(named.begin(), named.end());
+      std::vector<std::uint32_t> made(named.begin(), named.end());
+      std::erase(made, model::kKept);
+      return made;
     };
-    return {list(operation.reads()), list(operation.writes()), list(operation.vectors())};
+    Uses uses{list(operation.reads()), list(operation.writes()), list(operation.vectors())};
+    if constexpr (requires { operation.state; }) uses.state = &operation.state;
+    return uses;
   }
 };
 

@@ -168,7 +168,7 @@ std::uint32_t state_slots(const model::ModelGraph& graph, const config::EngineSe
 }
 
 std::uint64_t state_bytes(const model::StateStore& store) {
-  return delta_shape(store.heads).state_floats() * sizeof(float);
+  return slot_floats(store) * sizeof(float);
 }
 
 MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,

@@ -196,6 +196,11 @@ constexpr std::uint64_t vector_start(std::uint64_t floats) {
   return (floats + 63) / 64 * 64;
 }
 
+// Returns the floats from one slot of a state store to the next.
+constexpr std::uint64_t slot_floats(const model::StateStore& store) {
+  return vector_start(store.floats);
+}
+
 // Returns the sizes of everything that the weights take, in the order of the layout: the plan's matrices, and last
 // all vectors and tables together. Loading allocates these, and the memory check before it counts them.
 std::vector<std::uint64_t> weight_sizes(const model::ModelGraph& graph, const ModelPlan& plan,

@@ -37,6 +37,16 @@ class OwnKernelStep {
   std::uint64_t vector(model::VectorIndex vector) const { return context_.weights.vector(vector); }
   // The counts of columns and outputs, then the columns.
   std::uint64_t parameters() const { return context_.parameters_of(slot_); }
+  // Of an operation with a state: its slots, how many floats each has, the runs of columns, and the run of each column.
+  std::uint64_t states(model::StateIndex state) const {
+    // While kernels are listed there are no states yet.
+    return state < context_.states.size() ? context_.states[state] : 0;
+  }
+  std::uint32_t slot_floats(model::StateIndex state) const {
+    return static_cast<std::uint32_t>(forward::slot_floats(context_.graph.states[state]));
+  }
+  std::uint64_t runs() const { return parameters() + context_.parameter_layout.runs; }
+  std::uint64_t column_runs() const { return parameters() + context_.parameter_layout.column_runs; }
   std::uint32_t width(model::ActivationIndex activation) const { return at(activation).width; }
   // Entries from one column to the next.
   std::uint32_t stride(model::ActivationIndex activation) const {

@@ -77,7 +77,7 @@ struct StepContext {
   std::vector<std::uint32_t> page_numbers;
   KvWindows windows;                  // which of these stores have window pages
   std::uint32_t full_pages = 0;       // the number of the first window page
-  std::vector<std::uint64_t> states;  // for each of the graph's state stores: [slot][state_floats]
+  std::vector<std::uint64_t> states;  // for each of the graph's state stores: [slot][slot_floats]
   std::uint32_t most_runs = 1;        // the most sequences of a step
   std::uint32_t slots = 1;            // steps in flight
   gpu::Buffer parameters;             // [slot]

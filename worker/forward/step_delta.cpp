@@ -12,6 +12,7 @@ Status add_delta(const StepContext& context, const Activations& activations, con
                  const DeltaPlace& place, StepEmitter& emit) {
   const model::DeltaNet& net = step.net;
   const k::DeltaShape shape = delta_shape(net.heads);
+  const model::StateStore& store = context.graph.states[net.state];
   const auto vector = [&](model::VectorIndex index) { return context.weights.vector(index); };
   k::DeltaPush push{};
   push.mixed = activations.at(net.in);
@@ -26,7 +27,7 @@ Status add_delta(const StepContext& context, const Activations& activations, con
   push.bias = vector(net.taps_bias);
   push.out_address = activations.at(net.out);
   push.mixed_stride = stride_of(context, net.in);
-  push.slot_floats = static_cast<std::uint32_t>(shape.state_floats());
+  push.slot_floats = static_cast<std::uint32_t>(slot_floats(store));
   push.out_stride = stride_of(context, net.out);
   push.padded_width = k::input_padded(context.mapping, shape.value_width());
   push.epsilon = net.epsilon;
@@ -42,7 +43,7 @@ Status add_delta(const StepContext& context, const Activations& activations, con
   const k::DeltaScan scan = k::delta_scan(context.mapping, shape);
   BULKHEAD_RETURN_IF_ERROR(
       emit.dispatch(scan.spec, gpu::push_bytes(push),
-                    {runs, shape.value_heads, scan.z, runs * shape.state_floats() * 8}));
+                    {runs, shape.value_heads, scan.z, runs * store.floats * 8}));
   emit.barrier();
   push.weights = vector(net.gain);
   push.bias = vector(net.skip);

@@ -101,12 +101,16 @@ struct DeltaHeads {
 
   std::uint32_t channels() const { return 2 * keys * size + value_width(); }
   std::uint32_t value_width() const { return values * value_size; }
+  // Returns the entries of all heads' states, and of the convolution's last inputs.
+  std::uint64_t state_floats() const {
+    return std::uint64_t{value_width()} * size + std::uint64_t{taps - 1} * channels();
+  }
 };
 
 // What one layer carries from a sequence's position to the next, whatever the number of positions: a sequence has one
 // of each, in addition to its keys and values.
 struct StateStore {
-  DeltaHeads heads;
+  std::uint64_t floats = 0;
 };
 
 struct HeadShape {

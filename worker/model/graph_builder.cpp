@@ -150,8 +150,12 @@ TensorIndex GraphBuilder::float_rows(const std::string& name, std::uint64_t widt
 }
 
 GroupedAttention GraphBuilder::grouped_attention(RopePairing pairing) {
+  return grouped_attention(heads(), pairing);
+}
+
+GroupedAttention GraphBuilder::grouped_attention(const HeadShape& heads, RopePairing pairing) {
   GroupedAttention made;
-  made.heads = heads();
+  made.heads = heads;
   made.epsilon = rms_epsilon();
   made.rope = rope(made.heads, pairing);
   made.normed = input("normed stream", embedding());
@@ -189,9 +193,9 @@ void GraphBuilder::lookup(const std::string& name, ActivationIndex out, float sc
       {{tensor(name, width, graph_.vocabulary), 0, graph_.vocabulary}, out, scale});
 }
 
-void GraphBuilder::output(float epsilon, float divisor) {
+void GraphBuilder::output(float epsilon, float divisor, const std::string& gain) {
   graph_.output_gain =
-      add(VectorRow{{{tensor("output_norm.weight", graph_.embedding)}}, 1.0F / divisor});
+      add(VectorRow{{{tensor(gain + ".weight", graph_.embedding)}}, 1.0F / divisor});
   graph_.output_epsilon = epsilon;
   graph_.output_rows = graph_.embedding_rows;
   const TensorIndex own = optional_tensor("output.weight", graph_.embedding, graph_.vocabulary);

@@ -129,6 +129,8 @@ class GraphBuilder {
   DeltaMixers delta_mixers();
   // Reads the keys of heads, of the epsilon of RMS norms and of the rotation.
   GroupedAttention grouped_attention(RopePairing pairing);
+  // The same for heads that are read already.
+  GroupedAttention grouped_attention(const HeadShape& heads, RopePairing pairing);
   // Describes a whole model of Qwen3-Next's kind, from the embedding to the output. Each layer has one of `mixers`,
   // then experts whose weights add up to one, plus a shared expert with a gate.
   void delta_mixers_with_experts(const DeltaMixers& mixers);
@@ -162,8 +164,8 @@ class GraphBuilder {
   // Adds another row for each token, from a matrix with that name.
   void lookup(const std::string& name, ActivationIndex out, float scale);
   // The norm and matrix of the logits, which are divided by `divisor`. Without output.weight the embedding's matrix
-  // is used.
-  void output(float epsilon, float divisor = 1);
+  // is used. `gain` is the norm's tensor.
+  void output(float epsilon, float divisor = 1, const std::string& gain = "output_norm");
   // The same with a layer norm.
   void centred_output(float epsilon);
   // The same with a layer norm that has no bias.

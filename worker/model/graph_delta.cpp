@@ -185,7 +185,7 @@ void LayerBuilder::delta_net(const DeltaHeads& heads, float epsilon, ActivationI
   net.bias = bias("ssm_dt", heads.values);
   net.gain = vector("ssm_norm", heads.size);
   net.epsilon = epsilon;
-  net.state = model_.add(StateStore{heads});
+  net.state = model_.add(StateStore{heads.state_floats()});
   append(net);
 }
 
@@ -211,7 +211,7 @@ void LayerBuilder::mamba(const DeltaHeads& heads, float epsilon, ActivationIndex
   net.skip = floats("ssm_d", 1, heads.values);
   net.gain = floats("ssm_norm.weight", inner / heads.keys, heads.keys);
   net.epsilon = epsilon;
-  net.state = model_.add(StateStore{heads});
+  net.state = model_.add(StateStore{heads.state_floats()});
   append(net);
 }
 

@@ -62,18 +62,24 @@ inline Case find_case(const Facts& facts, std::size_t prompt) {
 // Loads a small model with these facts and compares its greedy continuation of a prompt with the evaluation in double.
 class Architectures : public TransformerTest {
  protected:
+  Loaded load_made(const tiny::Model& made, const std::string& architecture,
+                   const Options& options) {
+    const std::filesystem::path name =
+        std::filesystem::temp_directory_path() /
+        ("bulkhead-" + architecture + "-" + std::to_string(::getpid()));
+    const std::string path = name.string() + ".gguf";
+    std::ofstream(path, std::ios::binary) << made.file();
+    Loaded loaded = load(name.string(), options);
+    std::filesystem::remove(path);
+    return loaded;
+  }
+
   void expect_computes(const Facts& facts, std::size_t prompt) {
     SCOPED_TRACE(facts.architecture);
     const Case wanted = find_case(facts, prompt);
-    const std::filesystem::path name =
-        std::filesystem::temp_directory_path() /
-        ("bulkhead-" + facts.architecture + "-" + std::to_string(::getpid()));
-    const std::string path = name.string() + ".gguf";
-    std::ofstream(path, std::ios::binary) << wanted.model.file();
     Options options;
     options.chunk = 16;
-    const Loaded model = load(name.string(), options);
-    std::filesystem::remove(path);
+    const Loaded model = load_made(wanted.model, facts.architecture, options);
     ASSERT_NE(model.executor, nullptr);
     Executor& executor = *model.executor;
     const std::vector<std::vector<PageIndex>> pages{

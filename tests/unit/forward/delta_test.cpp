@@ -18,6 +18,7 @@ namespace {
 namespace k = gpu::kernels;
 
 constexpr float kEpsilon = 1e-6F;
+constexpr std::uint64_t kUnused = 12;  // floats at the end of a slot
 
 struct Inputs {
   std::vector<float> mixed;  // [column][mixed_width]
@@ -33,10 +34,10 @@ struct Part {
   std::uint32_t saved_after = 0, saved = 0;
 };
 
-// Where entry i of a product's input lies in its column.
-std::uint32_t index(const k::Mapping& mapping, std::uint32_t i) {
-  if (mapping.rows) return i;
-  return i / 1024 * 1024 + (i / 4 % 8) * 128 + (i / 32 % 32) * 4 + i % 4;
+// From one slot to the next: the heads' states, the convolution's rows, and floats that nothing uses.
+std::uint64_t slot_floats(const k::DeltaShape& shape) {
+  return std::uint64_t{shape.value_width()} * shape.size + (shape.taps - 1) * shape.channels() +
+         kUnused;
 }
 
 class DeltaKernels : public KernelTest {
@@ -69,37 +70,15 @@ class DeltaKernels : public KernelTest {
 std::vector<float> DeltaKernels::step(const k::Mapping& mapping, const k::DeltaShape& shape,
                                       const std::vector<Part>& parts, const gpu::Buffer& states) {
   std::vector<float> mixed;
-  std::vector<k::ColumnEntry> entries;
-  std::vector<k::DeltaRun> runs;
-  std::vector<std::uint32_t> column_runs;
   for (const Part& part : parts) {
     const auto at = part.in->mixed.begin();
     const std::ptrdiff_t width = shape.mixed_width();
     mixed.insert(mixed.end(), at + part.first * width, at + (part.first + part.count) * width);
-    runs.push_back({static_cast<std::uint32_t>(entries.size()),
-                    part.count,
-                    part.from,
-                    part.to,
-                    part.saved_after,
-                    part.saved,
-                    {}});
-    for (std::uint32_t i = 0; i < part.count; ++i) {
-      entries.push_back({1, part.first + i, 0, 0});
-      column_runs.push_back(static_cast<std::uint32_t>(runs.size() - 1));
-    }
   }
-  const auto columns = static_cast<std::uint32_t>(entries.size());
-  std::vector<std::uint32_t> header(k::kHeaderBytes / 4);
-  header[k::kColumnCountWord] = columns;
-  header[k::kRunCountWord] = static_cast<std::uint32_t>(runs.size());
-  const std::size_t entry_words = entries.size() * sizeof(k::ColumnEntry) / 4;
-  header.resize(header.size() + entry_words);
-  std::memcpy(header.data() + k::kHeaderBytes / 4, entries.data(), entry_words * 4);
+  const Runs runs = runs_of(parts);
+  const std::uint32_t columns = runs.columns;
   const Inputs& in = *parts.front().in;
   const gpu::Buffer given = buffer(std::span<const float>(mixed)),
-                    counts = buffer(std::span<const std::uint32_t>(header)),
-                    run_list = buffer(std::span<const k::DeltaRun>(runs)),
-                    of_columns = buffer(std::span<const std::uint32_t>(column_runs)),
                     taps = buffer(std::span<const float>(in.taps)),
                     rates = buffer(std::span<const float>(in.rates)),
                     bias = buffer(std::span<const float>(in.bias)),
@@ -116,14 +95,14 @@ std::vector<float> DeltaKernels::step(const k::Mapping& mapping, const k::DeltaS
   push.convolved = convolved.address();
   push.read = read_back.address();
   push.states = states.address();
-  push.parameters = counts.address();
-  push.runs = run_list.address();
-  push.column_runs = of_columns.address();
+  push.parameters = runs.parameters.address();
+  push.runs = runs.list.address();
+  push.column_runs = runs.of_columns.address();
   push.weights = taps.address();
   push.bias = in.taps_bias.empty() ? 0 : taps_bias.address();
   push.out_address = out.address();
   push.mixed_stride = shape.mixed_width();
-  push.slot_floats = static_cast<std::uint32_t>(shape.state_floats());
+  push.slot_floats = static_cast<std::uint32_t>(slot_floats(shape));
   push.out_stride = stride;
   push.padded_width = k::input_padded(mapping, shape.value_width());
   push.epsilon = kEpsilon;
@@ -134,7 +113,7 @@ std::vector<float> DeltaKernels::step(const k::Mapping& mapping, const k::DeltaS
   push.weights = rates.address();
   push.bias = bias.address();
   const k::DeltaScan scan = k::delta_scan(mapping, shape);
-  run(scan.spec, push, static_cast<std::uint32_t>(runs.size()) + 1, shape.value_heads, scan.z);
+  run(scan.spec, push, runs.count + 1, shape.value_heads, scan.z);
   push.weights = gain.address();
   push.bias = in.skip.empty() ? 0 : skip.address();
   run(output.spec, push, columns + 1, output.y);
@@ -142,9 +121,9 @@ std::vector<float> DeltaKernels::step(const k::Mapping& mapping, const k::DeltaS
   std::vector<float> made;
   for (std::uint32_t c = 0; c < columns; ++c) {
     for (std::uint32_t i = 0; i < shape.value_width(); ++i)
-      made.push_back(laid_out[c * stride + index(mapping, i)]);
+      made.push_back(laid_out[c * stride + place_in_input(mapping, i)]);
     for (std::uint32_t i = shape.value_width(); i < push.padded_width; ++i)
-      EXPECT_EQ(laid_out[c * stride + index(mapping, i)], 0.0F);
+      EXPECT_EQ(laid_out[c * stride + place_in_input(mapping, i)], 0.0F);
   }
   return made;
 }
@@ -271,14 +250,14 @@ TEST_F(DeltaKernels, AreTheDoubleEvaluations) {
     for (const k::DeltaShape& shape : kShapes) {
       const Inputs in = random_inputs(shape, 37);
       const Expected want = reference(shape, in);
-      const gpu::Buffer states = empty(2 * shape.state_floats() * 4);
+      const gpu::Buffer states = empty(2 * slot_floats(shape) * 4);
       const auto got = step(mapping, shape, {{&in, 0, 37, 0, 1}}, states);
       ASSERT_EQ(got.size(), want.out.size());
       for (std::size_t i = 0; i < got.size(); ++i)
         ASSERT_NEAR(got[i], want.out[i], 2e-4 * (1 + std::abs(want.out[i])))
             << name << " size " << shape.size << " entry " << i;
-      const auto all = read<float>(states, 2 * shape.state_floats());
-      const float* const state = all.data() + shape.state_floats();
+      const auto all = read<float>(states, 2 * slot_floats(shape));
+      const float* const state = all.data() + slot_floats(shape);
       for (std::size_t i = 0; i < want.state.size(); ++i)
         ASSERT_NEAR(state[i], want.state[i], 1e-5 * (1 + std::abs(want.state[i]))) << name;
     }
@@ -294,7 +273,7 @@ TEST_F(DeltaKernels, CutsOfAPromptDoNotChangeABit) {
     cases.emplace_back(std::string(name) + " Mamba-2", mapping, kShapes[3]);
   }
   for (const auto& [name, mapping, shape] : cases) {
-    const std::uint64_t floats = shape.state_floats();
+    const std::uint64_t floats = slot_floats(shape);
     const Inputs in = random_inputs(shape, 23);
     Inputs other = random_inputs(shape, 23);
     other.taps = in.taps;
@@ -306,8 +285,7 @@ TEST_F(DeltaKernels, CutsOfAPromptDoNotChangeABit) {
     const gpu::Buffer states = empty(4 * floats * 4);
     const auto whole = step(mapping, shape, {{&in, 0, 23, 0, 0, 9, 3}}, states);
     const auto ends = read<float>(states, 4 * floats);
-    const std::size_t state_bytes =
-        (std::size_t{shape.value_width()} * shape.size + (shape.taps - 1) * shape.channels()) * 4;
+    const std::size_t state_bytes = (floats - kUnused) * 4;
     const auto expect_end = [&](std::uint32_t slot, const char* what) {
       const auto now = read<float>(states, 4 * floats);
       EXPECT_EQ(std::memcmp(now.data() + slot * floats, ends.data(), state_bytes), 0)

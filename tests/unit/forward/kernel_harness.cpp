@@ -20,7 +20,9 @@ bool every_way() {
   static const bool every = [] {
     if (test_device()->info().kind != gpu::DeviceKind::kCpu) return true;
     if (std::getenv("BULKHEAD_EVERY_WAY") != nullptr) return true;
-    std::printf("on a CPU the kernels go some ways; BULKHEAD_EVERY_WAY=1 makes them go every way, for minutes\n");
+    std::printf(
+        "on a CPU the kernels go some ways; BULKHEAD_EVERY_WAY=1 makes them go every way, for "
+        "minutes\n");
     return false;
   }();
   return every;
@@ -31,6 +33,11 @@ std::vector<NamedMapping> test_mappings(const gpu::Device& device) {
   std::vector<NamedMapping> mappings{{"lanes", gpu::kernels::lanes_mapping(device.info())}};
   if (own.rows) mappings.push_back({"rows", own});
   return mappings;
+}
+
+std::uint32_t place_in_input(const gpu::kernels::Mapping& mapping, std::uint32_t i) {
+  if (mapping.rows) return i;
+  return i / 1024 * 1024 + (i / 4 % 8) * 128 + (i / 32 % 32) * 4 + i % 4;
 }
 
 void KernelTest::SetUp() {
@@ -52,6 +59,21 @@ gpu::Buffer KernelTest::parameters(std::uint32_t columns,
   words[gpu::kernels::kOutputCountWord] = columns;
   if (!entries.empty()) std::memcpy(words.data() + 16, entries.data(), entries.size_bytes());
   return buffer(std::span<const std::uint32_t>(words));
+}
+
+KernelTest::Runs KernelTest::runs_with(std::span<const gpu::kernels::ColumnEntry> entries,
+                                       std::span<const gpu::kernels::DeltaRun> runs) {
+  Runs made;
+  made.columns = static_cast<std::uint32_t>(entries.size());
+  made.count = static_cast<std::uint32_t>(runs.size());
+  std::vector<std::uint32_t> of_columns;
+  for (std::uint32_t run = 0; run < made.count; ++run)
+    of_columns.insert(of_columns.end(), runs[run].columns, run);
+  made.parameters = parameters(made.columns, entries);
+  std::memcpy(made.parameters.mapped().data() + 4 * gpu::kernels::kRunCountWord, &made.count, 4);
+  made.list = buffer(runs);
+  made.of_columns = buffer(std::span<const std::uint32_t>(of_columns));
+  return made;
 }
 
 void KernelTest::run_bytes(const gpu::KernelSpec& spec, std::span<const std::byte> push,

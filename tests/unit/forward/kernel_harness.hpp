@@ -11,6 +11,7 @@
 
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
+#include "gpu/kernels/delta.hpp"
 #include "gpu/kernels/kernels.hpp"
 
 namespace bulkhead::forward {
@@ -27,6 +28,9 @@ struct NamedMapping {
   gpu::kernels::Mapping mapping;
 };
 std::vector<NamedMapping> test_mappings(const gpu::Device& device);
+
+// Where entry i of a product's input lies in its column.
+std::uint32_t place_in_input(const gpu::kernels::Mapping& mapping, std::uint32_t i);
 
 class KernelTest : public ::testing::Test {
  protected:
@@ -51,6 +55,31 @@ class KernelTest : public ::testing::Test {
   gpu::Buffer parameters(std::uint32_t columns,
                          std::span<const gpu::kernels::ColumnEntry> entries = {});
 
+  // A step's columns of several sequences, and the slots of what each carries from step to step.
+  struct Runs {
+    gpu::Buffer parameters, list, of_columns;
+    std::uint32_t columns = 0, count = 0;
+  };
+  // A part has columns [first, first + count) of a sequence, which are its positions, and the slots `from`, `to`,
+  // `saved`, as a k::DeltaRun.
+  template <typename Part>
+  Runs runs_of(const std::vector<Part>& parts) {
+    std::vector<gpu::kernels::ColumnEntry> entries;
+    std::vector<gpu::kernels::DeltaRun> runs;
+    for (const Part& part : parts) {
+      runs.push_back({static_cast<std::uint32_t>(entries.size()),
+                      part.count,
+                      part.from,
+                      part.to,
+                      part.saved_after,
+                      part.saved,
+                      {}});
+      for (std::uint32_t i = 0; i < part.count; ++i)
+        entries.push_back({1, part.first + i, 0, 0});
+    }
+    return runs_with(entries, runs);
+  }
+
   template <typename Push>
   void run(const gpu::KernelSpec& spec, const Push& push, std::uint32_t x, std::uint32_t y = 1,
            std::uint32_t z = 1) {
@@ -58,6 +87,8 @@ class KernelTest : public ::testing::Test {
   }
 
  private:
+  Runs runs_with(std::span<const gpu::kernels::ColumnEntry> entries,
+                 std::span<const gpu::kernels::DeltaRun> runs);
   void run_bytes(const gpu::KernelSpec& spec, std::span<const std::byte> push, std::uint32_t x,
                  std::uint32_t y, std::uint32_t z);
 };

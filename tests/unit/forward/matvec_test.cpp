@@ -69,15 +69,10 @@ class Matvec : public KernelTest {
     auto* floats = reinterpret_cast<float*>(made.mapped().data());
     for (std::size_t c = 0; c < x.size(); ++c) {
       for (std::uint32_t i = 0; i < (width + 31) / 32 * 32; ++i) {
-        floats[c * stride + index(mapping, i)] = i < width ? x[c][i] : 0.0F;
+        floats[c * stride + place_in_input(mapping, i)] = i < width ? x[c][i] : 0.0F;
       }
     }
     return made;
-  }
-
-  static std::uint32_t index(const k::Mapping& mapping, std::uint32_t i) {
-    if (mapping.rows) return i;
-    return i / 1024 * 1024 + (i / 4 % 8) * 128 + (i / 32 % 32) * 4 + i % 4;
   }
 
   // out[column][row], made by the variant for `count` columns.
@@ -218,7 +213,7 @@ TEST_F(Matvec, GateAndUpInOne) {
                      k::Epilogue::kGated, {}, true, gate);
         for (std::uint32_t c = 0; c < count; ++c) {
           for (std::uint32_t row = 0; row < 64; ++row) {
-            const std::size_t at = c * stride + index(mapping, row);
+            const std::size_t at = c * stride + place_in_input(mapping, row);
             ASSERT_EQ(std::memcmp(&y[at], &all[at], 4), 0) << name << ", " << count << " columns";
             if (row >= rows) {
               ASSERT_EQ(y[at], 0.0F) << name << " padding " << row;

@@ -210,6 +210,61 @@ TEST_F(Architectures, NemotronHMoe) {
   expect_computes(facts, 20);
 }
 
+Facts with_convolutions(const char* name) {
+  Facts facts{.architecture = name, .layers = 4, .norms_heads = true};
+  facts.mixers = "ccac";
+  facts.tied = true;
+  facts.last_norm = "token_embd_norm";
+  return facts;
+}
+
+TEST_F(Architectures, Lfm2) {
+  Facts facts = with_convolutions("lfm2");
+  expect_computes(facts, 40);
+  facts.last_norm = "output_norm";
+  facts.taps = 5;
+  expect_computes(facts, 20);
+}
+
+TEST_F(Architectures, Lfm2Moe) {
+  Facts facts = with_convolutions("lfm2moe");
+  facts.experts = {.count = 8,
+                   .used = 3,
+                   .width = 32,
+                   .sigmoid = true,
+                   .biased = true,
+                   .renormalise = true,
+                   .dense_layers = 1};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "expert_feed_forward_length", 32).u32(prefix + "expert_gating_func", 2);
+    file.u32(prefix + "leading_dense_block_count", 1);
+  };
+  expect_computes(facts, 20);
+}
+
+// A prompt's chunks, some of them shorter than a convolution; a split over two devices; the kernels of GPUs.
+TEST_F(Architectures, ConvolutionsKeepTheirBits) {
+  const Facts facts = with_convolutions("lfm2");
+  const tiny::Model made(facts, 3);
+  std::vector<TokenId> prompt;
+  for (std::size_t i = 0; i < 50; ++i)
+    prompt.push_back(static_cast<TokenId>((i * i * 5 + i * 17) % facts.vocabulary));
+  for (const bool lanes : {false, true}) {
+    Options options;
+    options.lanes = lanes;
+    const Loaded model = load_made(made, facts.architecture, options);
+    ASSERT_NE(model.executor, nullptr);
+    const auto whole = generate(*model.executor, prompt, 4, 64, Output::kLogits);
+    const std::vector<std::uint32_t> cuts{33, 1, 2, 7};
+    expect_same_bits(generate(*model.executor, prompt, 4, cuts, Output::kLogits), whole, "chunks");
+    if (lanes) continue;
+    options.stages = 2;
+    const Loaded split = load_made(made, facts.architecture, options);
+    ASSERT_NE(split.executor, nullptr);
+    expect_same_bits(generate(*split.executor, prompt, 4, 20, Output::kLogits), whole, "a split");
+  }
+}
+
 // Only layers with a window turn, unless there is no window at all.
 TEST_F(Architectures, Exaone4) {
   Facts facts{.architecture = "exaone4", .norms_before = false};

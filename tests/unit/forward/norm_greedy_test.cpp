@@ -13,11 +13,6 @@ namespace {
 
 namespace k = gpu::kernels;
 
-std::uint32_t index(const k::Mapping& mapping, std::uint32_t i) {
-  if (mapping.rows) return i;
-  return i / 1024 * 1024 + (i / 4 % 8) * 128 + (i / 32 % 32) * 4 + i % 4;
-}
-
 // A norm whose result is a product's input, or a hidden state: plain floats under every mapping.
 struct TriedNorm {
   std::string name;
@@ -31,7 +26,7 @@ struct TriedNorm {
   std::uint32_t padded(std::uint32_t width) const {
     return hidden ? width : (width + 31) / 32 * 32;
   }
-  std::uint32_t place(std::uint32_t i) const { return hidden ? i : index(mapping, i); }
+  std::uint32_t place(std::uint32_t i) const { return hidden ? i : place_in_input(mapping, i); }
 };
 std::vector<TriedNorm> tried_norms(const gpu::Device& device) {
   std::vector<TriedNorm> tried;
@@ -173,7 +168,8 @@ TEST_F(SmallKernels, GatedProduct) {
         for (std::uint32_t i = 0; i < 352; ++i) {
           const double want =
               i < width ? reference::gated(function, gate[c * width + i], up[c * width + i]) : 0;
-          ASSERT_NEAR(got[c * stride + index(mapping, i)], want, 1e-5 * (1 + std::abs(want)))
+          ASSERT_NEAR(got[c * stride + place_in_input(mapping, i)], want,
+                      1e-5 * (1 + std::abs(want)))
               << name << ' ' << i;
         }
       }
@@ -206,7 +202,7 @@ TEST_F(SmallKernels, SquaredRelu) {
     for (std::size_t c = 0; c < 2; ++c) {
       for (std::uint32_t i = 0; i < padded; ++i) {
         const double positive = i < width ? std::max<double>(values[c * width + i], 0) : 0;
-        ASSERT_FLOAT_EQ(got[c * stride + index(mapping, i)],
+        ASSERT_FLOAT_EQ(got[c * stride + place_in_input(mapping, i)],
                         static_cast<float>(positive * positive))
             << name << ' ' << i;
       }

@@ -13,7 +13,7 @@ namespace bulkhead::forward::tiny {
 Model::Model(const Facts& facts, unsigned seed) : facts_(facts), seed_(seed) {
   add("token_embd.weight", {facts.width, facts.vocabulary}, 0, 1 / facts.embedding_scale);
   if (facts.encoder) add_encoder();
-  if (!facts.encoder) add_norm("output_norm", facts.width);
+  if (!facts.encoder) add_norm(facts.last_norm, facts.width);
   if (!facts.encoder && !facts.tied)
     add("output.weight", {facts.width, facts.vocabulary}, 0, 0.4 * facts.logit_divisor);
   for (std::uint32_t i = 0; i < facts.layers; ++i)
@@ -73,6 +73,7 @@ void Model::add_layer(std::uint32_t layer) {
   }
   if (!f.one_branch || mixer(layer) == 'f') add_feed_forward(layer);
   if (mixer(layer) == 'm') add_mamba(block);
+  if (mixer(layer) == 'c') add_convolution(block);
   if (mixer(layer) != 'a') return;
   if (f.fused_qkv) {
     add_matrix(block + "attn_qkv", f.width, q + 2 * kv);
@@ -145,25 +146,7 @@ std::string Model::file() const {
     made.f32(prefix + "rope.scaling.factor", static_cast<float>(f.yarn.factor));
     made.u32(prefix + "rope.scaling.original_context_length", f.yarn.original);
   }
-  if (f.mamba.heads != 0) {
-    made.u32(prefix + "ssm.conv_kernel", f.mamba.taps)
-        .u32(prefix + "ssm.state_size", f.mamba.state);
-    made.u32(prefix + "ssm.group_count", f.mamba.groups)
-        .u32(prefix + "ssm.time_step_rank", f.mamba.heads)
-        .u32(prefix + "ssm.inner_size", f.mamba.inner());
-    std::vector<std::int32_t> kv_heads, widths;
-    for (const char each : f.mixers) {
-      kv_heads.push_back(each == 'a' ? static_cast<std::int32_t>(f.kv_heads) : 0);
-      widths.push_back(each == 'f' ? static_cast<std::int32_t>(f.hidden) : 0);
-    }
-    made.drop(prefix + "attention.head_count_kv");
-    made.numbers<std::int32_t>(prefix + "attention.head_count_kv", model::ValueType::kInt32,
-                               kv_heads);
-    if (f.one_branch) {
-      made.drop(prefix + "feed_forward_length");
-      made.numbers<std::int32_t>(prefix + "feed_forward_length", model::ValueType::kInt32, widths);
-    }
-  }
+  if (!f.mixers.empty()) add_keys_of_mixers(made, prefix);
   if (f.experts.count != 0)
     made.u32(prefix + "expert_count", f.experts.count)
         .u32(prefix + "expert_used_count", f.experts.used);
@@ -299,6 +282,7 @@ Vector Model::attended(const Vector& q, const std::vector<Vector>& keys,
 std::vector<Vector> Model::mixed(std::uint32_t layer, const std::vector<Vector>& in) {
   if (mixer(layer) == 'a') return attention(layer, in);
   if (mixer(layer) == 'm') return mamba(layer, in);
+  if (mixer(layer) == 'c') return convolved(layer, in);
   std::vector<Vector> out;
   for (const Vector& each : in)
     out.push_back(feed_forward(layer, each));
@@ -430,7 +414,7 @@ Vector Model::logits(std::span<const std::uint32_t> tokens) {
       add_to(stream[p], branch, f.residual_scale);
     }
   }
-  Vector made = product(f.tied ? "token_embd" : "output", norm("output_norm", stream.back()));
+  Vector made = product(f.tied ? "token_embd" : "output", norm(f.last_norm, stream.back()));
   for (double& logit : made)
     logit /= f.logit_divisor;
   return made;

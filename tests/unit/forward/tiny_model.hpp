@@ -81,13 +81,16 @@ struct Facts {
   bool plain_layer_norms = false;  // without biases
   bool parallel = false;           // the feed-forward reads the norm that attention reads
   MambaFacts mamba = {};
-  // Each layer's mixer: 'a' attention, 'm' Mamba-2, 'f' none, but a feed-forward. Empty: all attend.
+  std::uint32_t taps = 3;  // positions that a short convolution sees
+  // Each layer's mixer: 'a' attention, 'm' Mamba-2, 'c' a short convolution, 'f' none, but a feed-forward. Empty: all
+  // attend.
   std::string mixers = {};
   bool one_branch = false;  // layers have no feed-forward beside their mixer
   const char* feed_forward_norm = "ffn_norm";
   Function function = Function::kSilu;  // of the feed-forward
   bool gated = true, fused_gate = false;
   ExpertFacts experts = {};
+  const char* last_norm = "output_norm";
   double embedding_scale = 1, residual_scale = 1, logit_divisor = 1;
   bool tied = false;
 
@@ -138,10 +141,13 @@ class Model {
     return facts_.mixers.empty() ? 'a' : facts_.mixers[layer];
   }
   void add_mamba(const std::string& block);
+  void add_convolution(const std::string& block);
+  void add_keys_of_mixers(model::testing::GgufBuilder& made, const std::string& prefix) const;
   void add_feed_forward(std::uint32_t layer);
   std::vector<Vector> mamba(std::uint32_t layer, const std::vector<Vector>& in) const;
   Vector mamba_read(const std::string& block, const std::vector<Vector>& rows, std::size_t position,
                     Vector& state) const;
+  std::vector<Vector> convolved(std::uint32_t layer, const std::vector<Vector>& in) const;
   std::vector<Vector> mixed(std::uint32_t layer, const std::vector<Vector>& in);
   std::vector<Vector> attention(std::uint32_t layer, const std::vector<Vector>& in) const;
   Vector attended(const Vector& q, const std::vector<Vector>& keys,

@@ -1,8 +1,9 @@
-// Mamba-2 and mixtures of experts of small transformers (tiny_model.hpp).
+// Mamba-2, short convolutions and mixtures of experts of small transformers (tiny_model.hpp).
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "tiny_model_math.hpp"
@@ -76,6 +77,55 @@ std::vector<Vector> Model::mamba(std::uint32_t layer, const std::vector<Vector>&
     out.push_back(product(block + "ssm_out", read));
   }
   return out;
+}
+
+void Model::add_convolution(const std::string& block) {
+  add_matrix(block + "shortconv.in_proj", facts_.width, 3ULL * facts_.width);
+  add(block + "shortconv.conv.weight", {facts_.taps, facts_.width}, 0, 0.6);
+  add_matrix(block + "shortconv.out_proj", facts_.width, facts_.width);
+}
+
+std::vector<Vector> Model::convolved(std::uint32_t layer, const std::vector<Vector>& in) const {
+  const std::string block = block_of(layer);
+  const std::size_t width = facts_.width, taps = facts_.taps;
+  const std::vector<float>& weights = tensors_.at(block + "shortconv.conv.weight").values;
+  std::vector<Vector> rows, out;
+  for (const Vector& each : in)
+    rows.push_back(product(block + "shortconv.in_proj", each));
+  for (std::size_t position = 0; position < in.size(); ++position) {
+    Vector made(width);
+    for (std::size_t i = 0; i < width; ++i) {
+      for (std::size_t back = 0; back < taps && back <= position; ++back)
+        made[i] += static_cast<double>(weights[i * taps + taps - 1 - back]) *
+                   rows[position - back][i] * rows[position - back][2 * width + i];
+      made[i] *= rows[position][width + i];
+    }
+    out.push_back(product(block + "shortconv.out_proj", made));
+  }
+  return out;
+}
+
+void Model::add_keys_of_mixers(model::testing::GgufBuilder& made, const std::string& prefix) const {
+  const Facts& f = facts_;
+  if (f.mamba.heads != 0) {
+    made.u32(prefix + "ssm.conv_kernel", f.mamba.taps)
+        .u32(prefix + "ssm.state_size", f.mamba.state);
+    made.u32(prefix + "ssm.group_count", f.mamba.groups)
+        .u32(prefix + "ssm.time_step_rank", f.mamba.heads)
+        .u32(prefix + "ssm.inner_size", f.mamba.inner());
+  }
+  if (f.mixers.find('c') != std::string::npos) made.u32(prefix + "shortconv.l_cache", f.taps);
+  std::vector<std::int32_t> kv_heads, widths;
+  for (const char each : f.mixers) {
+    kv_heads.push_back(each == 'a' ? static_cast<std::int32_t>(f.kv_heads) : 0);
+    widths.push_back(each == 'f' ? static_cast<std::int32_t>(f.hidden) : 0);
+  }
+  made.drop(prefix + "attention.head_count_kv");
+  made.numbers<std::int32_t>(prefix + "attention.head_count_kv", model::ValueType::kInt32,
+                             kv_heads);
+  if (!f.one_branch) return;
+  made.drop(prefix + "feed_forward_length");
+  made.numbers<std::int32_t>(prefix + "feed_forward_length", model::ValueType::kInt32, widths);
 }
 
 // Gives the experts of groups that are not taken a score that none can have.

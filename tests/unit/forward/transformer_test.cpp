@@ -274,7 +274,7 @@ TEST(Sizes, AStepHasAsManySequencesAsTheDeviceAndTheModelAllow) {
   // GiB at most.
   const model::DeltaHeads heads{
       .keys = 16, .values = 16, .size = 128, .taps = 4, .value_size = 128};
-  graph->states.resize(40, model::StateStore{heads});
+  graph->states.resize(40, model::StateStore{heads.state_floats()});
   EXPECT_LE(batch({}), 102U);
   EXPECT_GE(batch({}), 90U);
 }

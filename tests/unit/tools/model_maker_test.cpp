@@ -143,9 +143,10 @@ TEST(Weights, HalfIsRoundedToNearest) {
 
 TEST_P(EachType, FilesAreReadAsModels) {
   const Folder folder;
-  for (const char* name : {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-moe", "tiny-mixtral",
-                           "tiny-latent", "tiny-glm", "tiny-starcoder2", "tiny-nemotron",
-                           "tiny-delta", "tiny-mamba", "tiny-two-kinds"}) {
+  for (const char* name :
+       {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-moe", "tiny-mixtral", "tiny-latent",
+        "tiny-glm", "tiny-starcoder2", "tiny-nemotron", "tiny-delta", "tiny-mamba",
+        "tiny-convolutions", "tiny-convolutions-moe", "tiny-two-kinds"}) {
     const std::string path = folder.file(std::string(name) + "-" + GetParam() + ".gguf");
     const Shape shape = *preset(name);
     const auto written = make(shape, GetParam(), path);
@@ -173,10 +174,11 @@ TEST_P(EachType, FilesAreReadAsModels) {
     EXPECT_EQ(graph->tied_output(), shape.tied_output);
     EXPECT_EQ(rotate->bias != model::kAbsent, shape.qkv_bias);
     EXPECT_EQ(rotate->q_gain != model::kAbsent,
-              two_kinds || shape.architecture.starts_with("qwen3"));
-    const auto mamba_layers = std::ranges::count(shape.kinds, 'M');
+              two_kinds || shape.taps != 0 || shape.architecture.starts_with("qwen3"));
+    const auto layers_with_states =
+        std::ranges::count(shape.kinds, 'M') + std::ranges::count(shape.kinds, 'C');
     const auto delta_layers = shape.delta_values != 0 ? shape.layers / 4 * 3 : 0;
-    EXPECT_EQ(graph->states.size(), shape.kinds.empty() ? delta_layers : mamba_layers);
+    EXPECT_EQ(graph->states.size(), shape.kinds.empty() ? delta_layers : layers_with_states);
     const auto* const experts = model::first_operation<model::Experts>(*graph);
     EXPECT_EQ(experts != nullptr ? experts->router.experts : 0, shape.experts);
   }

@@ -5,6 +5,7 @@
 
 namespace bulkhead::model {
 
+void describe_lfm2(GraphBuilder& model);
 void describe_llama(GraphBuilder& model);
 void describe_nemotron_h(GraphBuilder& model);
 void describe_qwen2(GraphBuilder& model);

@@ -1,0 +1,86 @@
+// A model whose layers are mostly short convolutions, behind the daemon: what a sequence carries from token to token is
+// saved for others, and lost with a worker. The file is made with random weights; more_architectures_test.cpp compares
+// what such models compute with an evaluation in double.
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/integration/made_model.hpp"
+#include "tests/integration/model_serving.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+constexpr std::uint64_t kPageTokens = 32;
+
+class ConvolutionModel : public MadeModel {
+ protected:
+  void SetUp() override { make("tiny-convolutions"); }
+
+  static std::vector<std::uint32_t> some_prompt(std::size_t count) {
+    std::vector<std::uint32_t> ids;
+    for (std::size_t i = 0; i < count; ++i)
+      ids.push_back(static_cast<std::uint32_t>((i * i * 7 + i * 31) % 500));
+    return ids;
+  }
+  static json request(const std::vector<std::uint32_t>& prompt, int tokens) {
+    return {{"prompt", prompt},
+            {"temperature", 0},
+            {"max_tokens", tokens},
+            {"ignore_eos", true},
+            {"logprobs", 2}};
+  }
+  static std::uint64_t cached(const Answer& answer) {
+    return answer.usage.at("prompt_tokens_details").at("cached_tokens");
+  }
+};
+
+TEST_F(ConvolutionModel, GoesOnFromASavedState) {
+  const Serving serving = serve_model(path_);
+  const std::vector<std::uint32_t> prompt = some_prompt(100);
+  const Answer first = complete(serving, request(prompt, 40));
+  EXPECT_EQ(cached(first), 0U);
+  std::vector<std::uint32_t> longer = prompt;
+  longer.insert(longer.end(), first.ids.begin(), first.ids.begin() + 20);
+  const Answer second = complete(serving, request(longer, 8));
+  EXPECT_EQ(cached(second), 2 * kPageTokens);
+  EXPECT_EQ(second.ids, std::vector(first.ids.begin() + 20, first.ids.begin() + 28));
+  EXPECT_EQ(second.logprobs, std::vector(first.logprobs.begin() + 20, first.logprobs.begin() + 28));
+}
+
+// A successor that adopts pages and states from the vault, and one that computes everything anew.
+TEST_F(ConvolutionModel, AStreamSurvivesItsWorkersDeath) {
+  for (const char* vault : {"isolation.vault=true", "isolation.vault=false"}) {
+    SCOPED_TRACE(vault);
+    const Serving serving = serve_model(path_, {vault});
+    json asked = request(some_prompt(70), 90);
+    asked["stream"] = true;
+    asked["temperature"] = 0.9;
+    asked["seed"] = 5;
+    const Answer undisturbed = complete(serving, asked);
+    ASSERT_EQ(undisturbed.ids.size(), 90U);
+    const Answer carried_over = complete_over_a_kill(serving, asked, 40);
+    EXPECT_EQ(carried_over.ids, undisturbed.ids);
+    EXPECT_EQ(carried_over.logprobs, undisturbed.logprobs);
+    EXPECT_EQ(serving.worker().at("restarts"), 1);
+  }
+}
+
+// In chunks that are narrower than a page, beside others, with and without what makes steps faster.
+TEST_F(ConvolutionModel, SettingsChangeNoToken) {
+  const json asked = request(some_prompt(150), 30);
+  std::vector<Answer> answers;
+  for (const std::vector<std::string>& settings : std::vector<std::vector<std::string>>{
+           {},
+           {"engine.prefill_chunk=16", "engine.prefix_cache=false"},
+           {"gpu_optimizations.enabled=false", "engine.speculation=off"}})
+    answers.push_back(complete(serve_model(path_, settings), asked));
+  for (const Answer& each : answers) {
+    EXPECT_EQ(each.ids, answers.front().ids);
+    EXPECT_EQ(each.logprobs, answers.front().logprobs);
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::test
