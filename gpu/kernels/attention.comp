@@ -110,7 +110,7 @@ void attend() {
   if (column != 0u && column >= Words(push.parameters).v[0]) return;
   uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
   if (info.y < kFrom || info.y >= kUntil) return;
-  Sight sight = sight_of(info.y, info.z);
+  Sight sight = sight_of(info);
   uint visible = sight.positions, page_table = sight.page_table;
   hidden_positions = sight.hidden;
 #ifndef BULKHEAD_ROWS

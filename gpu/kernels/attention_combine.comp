@@ -24,7 +24,7 @@ void main() {
   if (column != 0u && column >= Words(push.parameters).v[0]) return;
   uint lane = gl_LocalInvocationID.x;
   uint head = gl_WorkGroupID.y;
-  uint visible = sight_of(ColumnsRef(push.parameters + 64u).v[column].y, 0u).positions;
+  uint visible = sight_of(ColumnsRef(push.parameters + 64u).v[column]).positions;
   uint size = split_size(visible);
 
   float all_maximum = -1e30;

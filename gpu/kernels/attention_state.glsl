@@ -36,10 +36,14 @@ struct Sight {
   uint hidden;
   uint page_table;
 };
-Sight sight_of(uint position, uint page_table) {
-  uint first = kWindow != 0u && position >= kWindow ? position + 1u - kWindow : 0u;
+// `info` is the column's entry among the step's columns. With kBehind it has the column's own position in the place of
+// its token, and the last position of its sequence in the place of its own.
+Sight sight_of(uvec4 info) {
+  uint own = kBehind == 0u ? info.y : info.x;
+  uint last = kBehind == 0u ? info.y : min(info.y, own + kBehind);
+  uint first = kWindow != 0u && own >= kWindow ? own + 1u - kWindow : 0u;
   uint pages = first / kPageTokens;
-  return Sight(position + 1u - pages * kPageTokens, first % kPageTokens, page_table + pages);
+  return Sight(last + 1u - pages * kPageTokens, first % kPageTokens, info.z + pages);
 }
 
 float capped_score(float score) {

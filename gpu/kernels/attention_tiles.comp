@@ -28,8 +28,8 @@
 #include "constants/attention.glsl"
 #include "constants/attention_range.glsl"
 // The constants of attention in tiles. Their ids follow those of AttentionRangeConstants.
-CONSTANTS(AttentionTilesConstants, 22)
-CONSTANT(22, kPortion, portion, 4u)  // workgroups share the tiles that begin within this many columns
+CONSTANTS(AttentionTilesConstants, 23)
+CONSTANT(23, kPortion, portion, 4u)  // workgroups share the tiles that begin within this many columns
 CONSTANTS_END
 #include "attention_blocks.glsl"
 

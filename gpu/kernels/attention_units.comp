@@ -17,13 +17,13 @@
 #include "constants/attention.glsl"
 #include "constants/attention_range.glsl"
 // The constants of attention by matrix units. Their ids follow those of AttentionRangeConstants.
-CONSTANTS(AttentionUnitsConstants, 22)
-CONSTANT(22, kQueryTiles, query_tiles, 1u)  // a subgroup computes this many tiles of eight queries
-CONSTANT(23, kAlone, alone, 0u)             // kWhole: the kernel skips columns that have neighbours
-CONSTANT(24, kValuesAhead, values_ahead, 0u)   // tiles of 16 values that are loaded before the scores are computed
-CONSTANT(25, kEarlyKeys, early_keys, 0u)       // 1: keys are loaded one block ahead
+CONSTANTS(AttentionUnitsConstants, 23)
+CONSTANT(23, kQueryTiles, query_tiles, 1u)  // a subgroup computes this many tiles of eight queries
+CONSTANT(24, kAlone, alone, 0u)             // kWhole: the kernel skips columns that have neighbours
+CONSTANT(25, kValuesAhead, values_ahead, 0u)   // tiles of 16 values that are loaded before the scores are computed
+CONSTANT(26, kEarlyKeys, early_keys, 0u)       // 1: keys are loaded one block ahead
 // kTogether: heads that a workgroup computes for a column with few positions
-CONSTANT(26, kShareTogether, share_together, 8u)
+CONSTANT(27, kShareTogether, share_together, 8u)
 CONSTANTS_END
 #include "attention_blocks.glsl"
 

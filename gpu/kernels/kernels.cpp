@@ -179,7 +179,9 @@ std::uint32_t together_positions(const Mapping& mapping) {
 }
 
 std::uint32_t positions_seen(const AttentionShape& shape, std::uint32_t context) {
-  return shape.window == 0 ? context : std::min(context, shape.window + kPageTokens - 1);
+  return shape.window == 0
+             ? context
+             : std::min(context, shape.window + shape.seen_behind() + kPageTokens - 1);
 }
 
 std::vector<AttentionRange> attention_ranges(const Mapping& mapping, const AttentionShape& shape) {
@@ -273,6 +275,7 @@ AttentionRulesConstants rules_constants(const AttentionShape& shape) {
   constants.soft_cap = std::bit_cast<std::uint32_t>(static_cast<float>(shape.soft_cap * kLog2E));
   constants.sinks = flag(shape.sinks);
   constants.value_entries = shape.value_entries;
+  constants.behind = shape.seen_behind();
   return constants;
 }
 

@@ -156,7 +156,8 @@ struct AttentionShape {
   std::uint32_t kv_heads = 0;
   KvFormat kv = KvFormat::kF16;
   bool rope_halves = false;  // rotates pairs (i, i + pairs); otherwise pairs (2i, 2i + 1)
-  std::uint32_t window = 0;  // positions that a column sees, including its own; 0: all up to its own
+  // positions that a column sees up to its own, which is one of them; 0: all up to its own
+  std::uint32_t window = 0;
   float soft_cap = 0;        // bounds the scores; 0: no bound
   bool sinks = false;        // each head has a score that is part of the sum of weights but has no value
   // If not 0, the first `value_entries` entries of each key are its value, and values take no room of their own. The
@@ -164,12 +165,15 @@ struct AttentionShape {
   // long as keys.
   std::uint32_t value_entries = 0;
   bool plain_out = false;  // results are floats in plain order, whatever the form of a product's input
-  // A column sees all positions of its sequence. The kernel then finds the sequence's last position in the place of
-  // the column's own position (ParameterLayout::sights).
+  // A column also sees the positions of its sequence behind its own; with a window, as many as before its own. The
+  // kernel then finds the sequence's last position in the place of the column's own position, which stands in the
+  // place of its token (ParameterLayout::sights).
   bool both_ways = false;
 
   bool operator==(const AttentionShape&) const = default;
 
+  // Returns how many positions behind its own a column sees in a window.
+  std::uint32_t seen_behind() const { return both_ways && window != 0 ? window - 1 : 0; }
   std::uint32_t head_padded() const { return kv_padded(head, kv); }
   // Returns the bytes of one layer's keys in one page. If values have room of their own, they take as many bytes
   // again.

@@ -250,6 +250,12 @@ void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metad
     metadata.add_bool(prefix + ".attention.causal", false);
     metadata.add_uint(prefix + ".pooling_type", shape.pooling);
   }
+  if (shape.dense != 0) {
+    metadata.add_uint(prefix + ".dense_2_feat_in", shape.embedding);
+    metadata.add_uint(prefix + ".dense_2_feat_out", shape.dense);
+    metadata.add_uint(prefix + ".dense_3_feat_in", shape.dense);
+    metadata.add_uint(prefix + ".dense_3_feat_out", shape.embedding);
+  }
   if (shape.rope_original != 0)
     metadata.add_uint(prefix + ".rope.scaling.original_context_length", shape.rope_original);
   add_keys_of_llama_cpp(shape, metadata);
@@ -310,7 +316,7 @@ Status add_made_words(const Shape& shape, Metadata& metadata) {
 }  // namespace
 
 Status add_made_vocabulary(const Shape& shape, Metadata& metadata) {
-  if (shape.pooling != 0) return add_made_words(shape, metadata);
+  if (shape.architecture.ends_with("bert")) return add_made_words(shape, metadata);
   const std::vector<std::string> special = {"<|endoftext|>", "<|im_start|>", "<|im_end|>",
                                             "<|pad|>"};
   if (shape.vocabulary < 256 + special.size() + 10) {
@@ -370,7 +376,7 @@ Status add_made_vocabulary(const Shape& shape, Metadata& metadata) {
   metadata.add_uint("tokenizer.ggml.eos_token_id", first_special + 2);
   metadata.add_uint("tokenizer.ggml.padding_token_id", first_special + 3);
   metadata.add_bool("tokenizer.ggml.add_bos_token", false);
-  metadata.add_string("tokenizer.chat_template", kChatMl);
+  if (shape.pooling == 0) metadata.add_string("tokenizer.chat_template", kChatMl);
   return {};
 }
 

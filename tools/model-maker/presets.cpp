@@ -186,6 +186,22 @@ Shape with_pooling(Shape shape, std::uint32_t type) {
   return shape;
 }
 
+// Gives the shape two dense layers behind the pooling.
+Shape with_dense(Shape shape, std::uint32_t between) {
+  shape.dense = between;
+  return with_pooling(std::move(shape), 1);
+}
+Shape embeddinggemma() {
+  return with_dense({"embeddinggemma-300m", "gemma-embedding", 24, 768, 1152, 3, 1, 256, 262144,
+                     2048, 1000000.0F, 1e-6F, true, false, false, 0, 0, 0, 512},
+                    3072);
+}
+Shape tiny_gemma_embedding() {
+  return with_dense({"tiny-gemma-embedding", "gemma-embedding", 6, 256, 320, 4, 2, 64, 512, 1024,
+                     1000000.0F, 1e-6F, true, false, false, 0, 0, 0, 64},
+                    512);
+}
+
 }  // namespace
 
 const std::vector<Shape>& presets() {
@@ -276,6 +292,8 @@ const std::vector<Shape>& presets() {
       with_pooling({"tiny-nomic-bert", "nomic-bert", 2, 256, 512, 4, 4, 64, 512, 1024, 1000.0F,
                     1e-12F, true, false, false},
                    2),
+      embeddinggemma(),
+      tiny_gemma_embedding(),
       {"tiny-starcoder2", "starcoder2", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-5F, true,
        false, true},
   };

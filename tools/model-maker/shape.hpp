@@ -64,6 +64,8 @@ struct Shape {
   // Of encoders: what stands for a text, as pooling_type in GGUF files (1 the mean, 2 the first token). 0: the model
   // is a decoder.
   std::uint32_t pooling = 0;
+  // Entries between two dense layers behind the pooling; 0: there are none.
+  std::uint32_t dense = 0;
 };
 
 const std::vector<Shape>& presets();

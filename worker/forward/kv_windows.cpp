@@ -21,7 +21,8 @@ KvWindows kv_windows(const model::ModelGraph& graph) {
   KvWindows made;
   made.slides.resize(graph.kv.size());
   const bool some_see_all = std::ranges::find(seen, kEverything) != seen.end();
-  if (!graph.states.empty() || !some_see_all) return made;
+  // All positions of an encoder's text are in one step.
+  if (!graph.states.empty() || !some_see_all || is_encoder(graph)) return made;
   for (std::size_t i = 0; i < seen.size(); ++i) {
     if (seen[i] == kEverything) continue;
     made.slides[i] = true;

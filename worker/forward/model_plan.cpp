@@ -136,7 +136,7 @@ class Planner {
   // The step that made the stream prepares the next product's input. It prepares one input, for one norm.
   Status add_norm(const model::Norm& norm) {
     if (plan_.fuses && !norm.adds && !norm.centred && norm.in == model::kStream &&
-        writer_.waits() && norm.width == graph_.embedding) {
+        norm.out != model::kStream && writer_.waits() && norm.width == graph_.embedding) {
       if (writer_.start) {
         plan_.first_gain = norm.gain;
         plan_.first_input = norm.out;

@@ -30,7 +30,7 @@ struct ParameterLayout {
   // For models with states: [sequence] of k::DeltaRun, and the run of each column.
   std::uint64_t runs = 0, column_runs = 0;
   // For encoders: the count of columns and the columns once more, each with the last position of its sequence instead
-  // of its own. Attention reads these. 0: attention reads the columns themselves.
+  // of its own, and its own instead of its token. Attention reads these. 0: attention reads the columns themselves.
   std::uint64_t sights = 0;
   std::uint64_t pages = 0;  // page tables, one after another
   // The page tables of stores with window pages. A sequence's table begins at the same index in both kinds of tables.

@@ -363,6 +363,8 @@ void StepSlots::write_sights(const engine::Step& step, std::byte* base) {
   for (std::size_t i = 0; i < step.columns.size(); ++i) {
     const std::uint32_t last = last_positions_[step.columns[i].sequence];
     std::byte* const entry = sights + k::kHeaderBytes + i * sizeof(k::ColumnEntry);
+    const std::uint32_t own = step.columns[i].position;
+    std::memcpy(entry + offsetof(k::ColumnEntry, token), &own, sizeof own);
     std::memcpy(entry + offsetof(k::ColumnEntry, position), &last, sizeof last);
   }
 }

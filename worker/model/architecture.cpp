@@ -36,8 +36,8 @@ Status refuse_encoders(const GgufFile& file, std::string_view architecture) {
   return Error(ErrorCode::kUnsupported,
                file.name() + ": architecture \"" + std::string(architecture) +
                    "\" is an encoder that is not supported. For embeddings load a model of "
-                   "architecture bert or nomic-bert, or a decoder such as Qwen3-Embedding; for "
-                   "ranking load Qwen3-Reranker");
+                   "architecture bert, nomic-bert or gemma-embedding, or a decoder such as "
+                   "Qwen3-Embedding; for ranking load Qwen3-Reranker");
 }
 
 Status refuse_parts(const GgufFile& file, std::string_view architecture) {

@@ -218,10 +218,12 @@ struct RotateLatent {
 
 // Which scores a column uses, and how it weighs them.
 struct ScoreRules {
-  std::uint32_t window = 0;     // positions that it sees, including its own; 0: all up to its own
+  // Positions that it sees up to its own, which is one of them; 0: all.
+  std::uint32_t window = 0;
   float soft_cap = 0;           // a score s becomes soft_cap * tanh(s / soft_cap); 0: unchanged
   VectorIndex sinks = kAbsent;  // for each head: a score that is part of the softmax and has no value
-  // It also sees the positions behind its own. One step must compute all positions of a sequence.
+  // It also sees the positions behind its own; with a window, as many as before its own. One step must compute all
+  // positions of a sequence.
   bool both_ways = false;
 };
 

@@ -12,12 +12,6 @@ namespace {
 // The values of pooling_type in GGUF files. Files for ranking pool like kCls.
 [[maybe_unused]] constexpr std::uint32_t kNone = 0, kMean = 1, kCls = 2, kLast = 3, kRank = 4;
 
-TextPooling pooling_of(GraphBuilder& model) {
-  const std::uint32_t type = model.count("pooling_type", kRank, kNone);
-  if (type == kLast) return TextPooling::kLast;
-  return type == kCls || type == kRank ? TextPooling::kFirst : TextPooling::kMean;
-}
-
 // Returns the operation that brings a text's embedding into its last column; nothing if it is that column.
 std::optional<Operation> operation_of(TextPooling pooling) {
   if (pooling == TextPooling::kLast) return std::nullopt;
@@ -64,9 +58,19 @@ std::pair<std::vector<MatrixPart>, VectorIndex> read_qkv(GraphBuilder& model, La
 
 }  // namespace
 
-void describe_encoder(GraphBuilder& model, const EncoderShape& shape) {
+TextPooling read_pooling(GraphBuilder& model) {
   if (model.flag("attention.causal", false))
     model.refuse("says that attention is causal, which an encoder's is not");
+  const std::uint32_t type = model.count("pooling_type", kRank, kNone);
+  if (type == kLast) return TextPooling::kLast;
+  return type == kCls || type == kRank ? TextPooling::kFirst : TextPooling::kMean;
+}
+
+void pool_text(GraphBuilder& model, TextPooling pooling) {
+  if (const auto pools = operation_of(pooling)) model.layer(model.layer_count() - 1).append(*pools);
+}
+
+void describe_encoder(GraphBuilder& model, const EncoderShape& shape) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.layer_epsilon();
@@ -74,7 +78,7 @@ void describe_encoder(GraphBuilder& model, const EncoderShape& shape) {
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
   const ActivationIndex hidden = model.input("hidden", model.feed_forward());
-  const TextPooling pooling = pooling_of(model);
+  const TextPooling pooling = read_pooling(model);
 
   model.embed();
   embed_positions(model, shape.rope == kAbsent);
@@ -99,7 +103,7 @@ void describe_encoder(GraphBuilder& model, const EncoderShape& shape) {
                         layer.optional_bias("ffn_down", width));
     layer.layer_norm(kStream, "layer_output_norm", kStream, epsilon);
   }
-  if (const auto pools = operation_of(pooling)) model.layer(model.layer_count() - 1).append(*pools);
+  pool_text(model, pooling);
   model.plain_output();
 }
 
@@ -107,7 +111,13 @@ void set_pooling(ModelGraph& encoder, TextPooling pooling) {
   std::vector<Operation>& last = encoder.layers.back().operations;
   std::erase_if(last,
                 [](const Operation& each) { return std::holds_alternative<PoolColumns>(each); });
-  if (const auto pools = operation_of(pooling)) last.push_back(*pools);
+  const auto pools = operation_of(pooling);
+  if (!pools) return;
+  // Dense layers may follow the last norm; they read what is pooled.
+  const auto norm = std::find_if(last.rbegin(), last.rend(), [](const Operation& each) {
+    return std::holds_alternative<Norm>(each);
+  });
+  last.insert(norm.base(), *pools);
 }
 
 }  // namespace bulkhead::model

@@ -1,4 +1,4 @@
-// What BERT and its descendants share: a description of their graph, and how an encoder pools.
+// What encoders share: how a text is pooled, and a description of the graph of BERT and its descendants.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,12 @@ void describe_encoder(GraphBuilder& model, const EncoderShape& shape);
 
 // What stands for a text: its tokens' mean, or its first or last token.
 enum class TextPooling : std::uint8_t { kMean, kFirst, kLast };
-// Changes what the file says.
+// Returns what the file says (pooling_type), and refuses a file that says that attention is causal.
+TextPooling read_pooling(GraphBuilder& model);
+// Brings the text's embedding from all columns of the stream, which the model's last norm has made, into the last
+// column. Call it when the last layer is complete.
+void pool_text(GraphBuilder& model, TextPooling pooling);
+// Changes how a whole encoder pools.
 void set_pooling(ModelGraph& encoder, TextPooling pooling);
 
 }  // namespace bulkhead::model

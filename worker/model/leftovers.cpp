@@ -66,7 +66,7 @@ Status GraphBuilder::refuse_other_tensors() const {
     const std::string_view name = each.name;
     if (used_tensors_.contains(name)) continue;
     if (name == "output.bias" || name == "output_norm.bias" || name == "rope_freqs.weight" ||
-        name.starts_with("rope_factors_"))
+        name.starts_with("rope_factors_") || name.starts_with("dense"))
       return refused_tensor(name);
     if (of_another_sense(name)) {
       ++seeing;

@@ -2,6 +2,7 @@
 // its text alone.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <numeric>
@@ -14,6 +15,7 @@
 #include "transformer_harness.hpp"
 #include "worker/engine/engine.hpp"
 #include "worker/forward/cache_size.hpp"
+#include "worker/forward/model_plan.hpp"
 #include "worker/model/architecture.hpp"
 #include "worker/model/graph_encoder.hpp"
 
@@ -49,6 +51,23 @@ Facts nomic_bert() {
           .norms_before = false,
           .encoder = true,
           .fused_qkv = true};
+}
+
+// Each third layer sees everything, so there are both kinds. The window's side is shorter than the longest text.
+Facts gemma_embedding(std::uint32_t dense) {
+  Facts facts{.architecture = "gemma-embedding", .layers = 3, .size = 16, .base = 1e6};
+  facts.window = 18;
+  facts.window_base = 10000;
+  facts.windowed = [](std::uint32_t layer) { return layer % 3 != 2; };
+  facts.norms_after = facts.norms_heads = true;
+  facts.function = Function::kGelu;
+  facts.embedding_scale = std::sqrt(64.0);
+  facts.encoder = true;
+  facts.dense = dense;
+  facts.add_keys = [](model::testing::GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "attention.sliding_window_pattern", 3);
+  };
+  return facts;
 }
 
 class Encoders : public TransformerTest {
@@ -89,7 +108,7 @@ constexpr Way kWays[] = {{"the device's own mapping", false},
                          {"pages of floats", false, config::KvType::kF32}};
 
 TEST_F(Encoders, ComputeWhatTheirPapersSay) {
-  std::vector<Facts> all{bert(), nomic_bert()};
+  std::vector<Facts> all{bert(), nomic_bert(), gemma_embedding(96)};
   for (const std::uint32_t pooling : {2U, 3U}) {
     all.push_back(bert());
     all.back().pooling = pooling;
@@ -124,7 +143,7 @@ TEST_F(Encoders, ComputeWhatTheirPapersSay) {
 }
 
 TEST_F(Encoders, EmbeddingsDependOnTheirTextAlone) {
-  for (const Facts& facts : {bert(), nomic_bert()}) {
+  for (const Facts& facts : {bert(), nomic_bert(), gemma_embedding(0)}) {
     tiny::Model made(facts, 2);
     for (const bool lanes : {false, true}) {
       SCOPED_TRACE(facts.architecture + (lanes ? ", lanes" : ""));
@@ -258,6 +277,43 @@ TEST(EncoderFiles, MayBePooledInAnotherWayButNotInUnknownOnes) {
   EXPECT_EQ(model::first_operation<model::PoolColumns>(*graph), nullptr);
   facts.pooling = 9;
   EXPECT_THAT(graph_of(facts).error().message(), HasSubstr("bert.pooling_type"));
+}
+
+// Matrix units take some norms as parts of products. This norm's result is no product's input, but the stream itself.
+TEST(EncoderFiles, ANormInPlaceStaysAStep) {
+  const std::string bytes = tiny::Model(gemma_embedding(96), 1).file();
+  const auto file = model::testing::open_bytes(bytes);
+  ASSERT_TRUE(file.ok()) << file.error().message();
+  const auto graph = model::read_model(**file);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  gpu::kernels::Mapping units;
+  units.units = true;
+  const auto plan = plan_model(*graph, **file, units, gpu::kernels::KvFormat::kF16);
+  ASSERT_TRUE(plan.ok()) << plan.error().message();
+  EXPECT_TRUE(plan->fuses);
+  EXPECT_EQ(std::ranges::count(plan->operands, model::kStream, &PlannedOperands::next_input), 0);
+}
+
+// Such layers belong to embedding models' files; elsewhere nothing would compute them.
+TEST(EncoderFiles, DenseLayersOfOtherArchitecturesAreRefused) {
+  EXPECT_THAT(graph_of({.architecture = "llama", .dense = 32}).error().message(),
+              HasSubstr("tensor dense_2.weight takes part in a computation"));
+}
+
+// Dense layers read what is pooled, however it is.
+TEST(EncoderFiles, ArePooledBeforeDenseLayers) {
+  Facts facts = gemma_embedding(96);
+  for (const std::uint32_t pooling : {1U, 3U}) {
+    facts.pooling = pooling;
+    auto graph = graph_of(facts);
+    ASSERT_TRUE(graph.ok()) << graph.error().message();
+    set_pooling(*graph, model::TextPooling::kFirst);
+    const auto& last = graph->layers.back().operations;
+    ASSERT_GT(last.size(), 5U);
+    EXPECT_TRUE(std::holds_alternative<model::Norm>(last[last.size() - 5]));
+    EXPECT_TRUE(std::holds_alternative<model::PoolColumns>(last[last.size() - 4]));
+    EXPECT_TRUE(std::holds_alternative<model::Copy>(last[last.size() - 3]));
+  }
 }
 
 }  // namespace

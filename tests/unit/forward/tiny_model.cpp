@@ -12,8 +12,12 @@
 namespace bulkhead::forward::tiny {
 Model::Model(const Facts& facts, unsigned seed) : facts_(facts), seed_(seed) {
   add("token_embd.weight", {facts.width, facts.vocabulary}, 0, 1 / facts.embedding_scale);
-  if (facts.encoder) add_encoder();
-  if (!facts.encoder) add_norm(facts.last_norm, facts.width);
+  if (is_bert()) add_encoder();
+  if (!is_bert()) add_norm(facts.last_norm, facts.width);
+  if (facts.dense != 0) {
+    add_matrix("dense_2", facts.width, facts.dense);
+    add_matrix("dense_3", facts.dense, facts.width);
+  }
   if (!facts.encoder && !facts.tied)
     add("output.weight", {facts.width, facts.vocabulary}, 0, 0.4 * facts.logit_divisor);
   for (std::uint32_t i = 0; i < facts.layers; ++i)
@@ -60,7 +64,7 @@ void Model::add_layer(std::uint32_t layer) {
   const Facts& f = facts_;
   const std::string block = block_of(layer);
   const std::uint64_t q = std::uint64_t{f.heads} * f.size, kv = std::uint64_t{f.kv_heads} * f.size;
-  if (f.encoder) {
+  if (is_bert()) {
     add_norm(block + "attn_output_norm", f.width);
     add_norm(block + "layer_output_norm", f.width);
   }
@@ -151,8 +155,11 @@ std::string Model::file() const {
     made.u32(prefix + "expert_count", f.experts.count)
         .u32(prefix + "expert_used_count", f.experts.used);
   if (f.encoder) {
-    made.boolean(prefix + "attention.causal", false).u32(prefix + "pooling_type", f.pooling);
+    if (is_bert()) made.boolean(prefix + "attention.causal", false);
+    made.u32(prefix + "pooling_type", f.pooling);
   }
+  if (f.dense != 0)
+    made.u32(prefix + "dense_2_feat_in", f.width).u32(prefix + "dense_2_feat_out", f.dense);
   if (f.add_keys) f.add_keys(made, prefix);
   for (const auto& [name, tensor] : tensors_)
     made.tensor(name, tensor.ne);
@@ -247,8 +254,11 @@ Vector Model::attended(const Vector& q, const std::vector<Vector>& keys,
                        const std::vector<Vector>& values, std::uint32_t layer,
                        std::size_t position) const {
   const Facts& f = facts_;
-  const std::size_t first =
-      f.windowed(layer) && position + 1 > f.window ? position + 1 - f.window : 0;
+  // In both directions a position sees half of the window on each side.
+  const std::size_t before = f.encoder ? f.window / 2 : f.window - 1;
+  const std::size_t first = f.windowed(layer) && position > before ? position - before : 0;
+  std::size_t end = f.encoder ? keys.size() : position + 1;
+  if (f.encoder && f.windowed(layer)) end = std::min(end, position + before + 1);
   double scale = f.score_scale != 0 ? f.score_scale : 1 / std::sqrt(static_cast<double>(f.size));
   scale *= 1 + f.temperature *
                    std::log(1 + std::floor(static_cast<double>(position) / f.temperature_span));
@@ -257,7 +267,6 @@ Vector Model::attended(const Vector& q, const std::vector<Vector>& keys,
     const std::size_t own = std::size_t{head} * f.size,
                       shared = std::size_t{head / (f.heads / f.kv_heads)} * f.size;
     Vector weights;
-    const std::size_t end = f.encoder ? keys.size() : position + 1;
     for (std::size_t p = first; p < end; ++p) {
       double score = 0;
       for (std::size_t i = 0; i < f.size; ++i)
@@ -362,7 +371,7 @@ std::vector<Vector> Model::embedded(std::span<const std::uint32_t> tokens) const
   return stream;
 }
 
-Vector Model::embedding(std::span<const std::uint32_t> tokens) {
+std::vector<Vector> Model::encoded(std::span<const std::uint32_t> tokens) {
   const Facts& f = facts_;
   std::vector<Vector> stream = embedded(tokens);
   for (std::size_t p = 0; p < stream.size(); ++p) {
@@ -384,15 +393,25 @@ Vector Model::embedding(std::span<const std::uint32_t> tokens) {
       stream[p] = norm(block + "layer_output_norm", stream[p]);
     }
   }
-  if (f.pooling == 2) return stream.front();
-  if (f.pooling == 3) return stream.back();
-  Vector mean(f.width);
-  for (const Vector& each : stream)
-    add_to(mean, each, 1.0 / static_cast<double>(stream.size()));
-  return mean;
+  return stream;
 }
 
-Vector Model::logits(std::span<const std::uint32_t> tokens) {
+Vector Model::embedding(std::span<const std::uint32_t> tokens) {
+  const Facts& f = facts_;
+  std::vector<Vector> stream = is_bert() ? encoded(tokens) : through_layers(tokens);
+  if (!is_bert()) {
+    for (Vector& each : stream)
+      each = norm(f.last_norm, each);
+  }
+  Vector pooled(f.width);
+  for (const Vector& each : stream)
+    add_to(pooled, each, 1.0 / static_cast<double>(stream.size()));
+  if (f.pooling == 2) pooled = stream.front();
+  if (f.pooling == 3) pooled = stream.back();
+  return f.dense == 0 ? pooled : product("dense_3", product("dense_2", pooled));
+}
+
+std::vector<Vector> Model::through_layers(std::span<const std::uint32_t> tokens) {
   const Facts& f = facts_;
   std::vector<Vector> stream = embedded(tokens);
   for (std::uint32_t layer = 0; layer < f.layers; ++layer) {
@@ -414,6 +433,12 @@ Vector Model::logits(std::span<const std::uint32_t> tokens) {
       add_to(stream[p], branch, f.residual_scale);
     }
   }
+  return stream;
+}
+
+Vector Model::logits(std::span<const std::uint32_t> tokens) {
+  const Facts& f = facts_;
+  const std::vector<Vector> stream = through_layers(tokens);
   Vector made = product(f.tied ? "token_embd" : "output", norm(f.last_norm, stream.back()));
   for (double& logit : made)
     logit /= f.logit_divisor;

@@ -94,9 +94,11 @@ struct Facts {
   double embedding_scale = 1, residual_scale = 1, logit_divisor = 1;
   bool tied = false;
 
-  // A model that reads a text in both directions. Norms follow what they normalise, which is the stream with each
-  // branch added. Positions have a table unless they turn.
+  // A model that reads a text in both directions. Unless norms_before is set, it is BERT's kind: norms follow what they
+  // normalise, which is the stream with each branch added, and positions have a table unless they turn.
   bool encoder = false;
+  // Entries between two dense layers that change the pooled embedding; 0: there are none.
+  std::uint32_t dense = 0;
   bool fused_qkv = false;
   std::uint32_t pooling = 1;  // pooling_type: 1 mean, 2 first token, 3 last token
 
@@ -127,7 +129,10 @@ class Model {
                   std::uint64_t slices = 1);
   void add_norm(const std::string& name, std::uint64_t width);
   void add_layer(std::uint32_t layer);
+  bool is_bert() const { return facts_.encoder && !facts_.norms_before; }
   void add_encoder();
+  std::vector<Vector> encoded(std::span<const std::uint32_t> tokens);
+  std::vector<Vector> through_layers(std::span<const std::uint32_t> tokens);
   std::vector<Vector> embedded(std::span<const std::uint32_t> tokens) const;
 
   Vector product(const std::string& name, const Vector& in, std::size_t slice = 0) const;

@@ -146,7 +146,8 @@ TEST_P(EachType, FilesAreReadAsModels) {
   for (const char* name :
        {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-moe", "tiny-mixtral", "tiny-latent",
         "tiny-glm", "tiny-starcoder2", "tiny-nemotron", "tiny-delta", "tiny-mamba",
-        "tiny-convolutions", "tiny-convolutions-moe", "tiny-two-kinds"}) {
+        "tiny-convolutions", "tiny-convolutions-moe", "tiny-two-kinds",
+        "tiny-gemma-embedding"}) {
     const std::string path = folder.file(std::string(name) + "-" + GetParam() + ".gguf");
     const Shape shape = *preset(name);
     const auto written = make(shape, GetParam(), path);
@@ -173,8 +174,9 @@ TEST_P(EachType, FilesAreReadAsModels) {
     EXPECT_EQ(graph->vocabulary, shape.vocabulary);
     EXPECT_EQ(graph->tied_output(), shape.tied_output);
     EXPECT_EQ(rotate->bias != model::kAbsent, shape.qkv_bias);
-    EXPECT_EQ(rotate->q_gain != model::kAbsent,
-              two_kinds || shape.taps != 0 || shape.architecture.starts_with("qwen3"));
+    const bool norms =
+        shape.architecture.starts_with("qwen3") || shape.architecture == "gemma-embedding";
+    EXPECT_EQ(rotate->q_gain != model::kAbsent, two_kinds || shape.taps != 0 || norms);
     const auto layers_with_states =
         std::ranges::count(shape.kinds, 'M') + std::ranges::count(shape.kinds, 'C');
     const auto delta_layers = shape.delta_values != 0 ? shape.layers / 4 * 3 : 0;

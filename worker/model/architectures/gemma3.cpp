@@ -1,8 +1,9 @@
 // Gemma 3 (Gemma team 2025, arXiv 2503.19786): a norm before and behind each branch, norms of q and k, and GELU in
-// the gate. Five of six layers see a sliding window, and their positions turn by other frequencies.
+// the gate. Five of six layers see a sliding window, and their positions turn by other frequencies. EmbeddingGemma
+// (gemma_embedding.cpp) has the same layers.
 #include <cmath>
 
-#include "worker/model/graph_builder.hpp"
+#include "worker/model/architectures/shared.hpp"
 
 namespace bulkhead::model {
 namespace {
@@ -11,7 +12,14 @@ namespace {
 // Its files don't say so, but its number of layers identifies it.
 constexpr std::uint32_t kGemma3LayersOf27B = 62;
 
-void describe_gemma3(GraphBuilder& model) {
+// In both directions the file's window is that of both sides together.
+ScoreRules rules_of(std::uint32_t window, bool both_ways) {
+  return {.window = both_ways && window != 0 ? window / 2 + 1 : window, .both_ways = both_ways};
+}
+
+}  // namespace
+
+float describe_gemma3_layers(GraphBuilder& model, bool both_ways) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
@@ -40,7 +48,7 @@ void describe_gemma3(GraphBuilder& model) {
                      .epsilon = epsilon,
                      .rope = slides ? window_rope : rope,
                      .scale = score_scale},
-                    attended, {.window = slides ? window : 0});
+                    attended, rules_of(slides ? window : 0, both_ways));
     layer.product({layer.rows("attn_output", heads.query_width(), width)}, attended, branch);
     layer.norm_added(branch, "post_attention_norm", kStream, epsilon);
 
@@ -49,7 +57,13 @@ void describe_gemma3(GraphBuilder& model) {
     layer.product({layer.rows("ffn_down", model.feed_forward(), width)}, hidden, branch);
     layer.norm_added(branch, "post_ffw_norm", kStream, epsilon);
   }
-  model.output(epsilon);
+  return epsilon;
+}
+
+namespace {
+
+void describe_gemma3(GraphBuilder& model) {
+  model.output(describe_gemma3_layers(model, false));
   model.cap_logits("final_logit_softcapping");
 }
 
