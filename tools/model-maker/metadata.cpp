@@ -1,5 +1,6 @@
 #include "tools/model-maker/metadata.hpp"
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
 
@@ -183,6 +184,15 @@ void add_scored_expert_keys(const Shape& shape, Metadata& metadata) {
   metadata.add_float(prefix + ".expert_weights_scale", shape.expert_scale);
 }
 
+// Adds the numbers of xIELU with which a training begins, the same for all layers. Factors are what they are before
+// softplus.
+void add_xielu_keys(Metadata& metadata) {
+  metadata.add_float("xielu.alpha_p", std::log(std::expm1(0.8F)));
+  metadata.add_float("xielu.alpha_n", std::log(std::expm1(0.3F)));
+  metadata.add_float("xielu.beta", 0.5F);
+  metadata.add_float("xielu.eps", -1e-6F);
+}
+
 // Adds keys that Bulkhead can do without, with values that mean what their absence means. llama.cpp refuses a model of
 // these architectures without them.
 void add_keys_of_llama_cpp(const Shape& shape, Metadata& metadata) {
@@ -258,6 +268,7 @@ void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metad
   }
   if (shape.rope_original != 0)
     metadata.add_uint(prefix + ".rope.scaling.original_context_length", shape.rope_original);
+  if (prefix == "apertus") add_xielu_keys(metadata);
   add_keys_of_llama_cpp(shape, metadata);
 }
 

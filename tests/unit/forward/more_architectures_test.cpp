@@ -210,6 +210,26 @@ TEST_F(Architectures, NemotronHMoe) {
   expect_computes(facts, 20);
 }
 
+// The numbers of xIELU are keys without a prefix: one for all layers, or one for each.
+TEST_F(Architectures, Apertus) {
+  Facts facts{.architecture = "apertus", .layers = 3, .norms_heads = true};
+  facts.function = Function::kXielu;
+  facts.gated = false;
+  facts.add_keys = [](GgufBuilder& file, const std::string&) {
+    std::vector<float> alpha_p, alpha_n, eps;
+    for (std::uint32_t layer = 0; layer < 3; ++layer) {
+      alpha_p.push_back(static_cast<float>(tiny::xielu_facts(layer).alpha_p));
+      alpha_n.push_back(static_cast<float>(tiny::xielu_facts(layer).alpha_n));
+      eps.push_back(static_cast<float>(tiny::xielu_facts(layer).eps));
+    }
+    file.numbers("xielu.alpha_p", model::ValueType::kFloat32, alpha_p);
+    file.numbers("xielu.alpha_n", model::ValueType::kFloat32, alpha_n);
+    file.numbers("xielu.eps", model::ValueType::kFloat32, eps);
+    file.f32("xielu.beta", 0.5F);
+  };
+  expect_computes(facts, 20);
+}
+
 Facts with_convolutions(const char* name) {
   Facts facts{.architecture = name, .layers = 4, .norms_heads = true};
   facts.mixers = "ccac";

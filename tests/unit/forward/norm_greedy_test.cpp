@@ -1,4 +1,5 @@
 // Norm, element-wise product and the greedy choice against float64.
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <string>
@@ -205,6 +206,47 @@ TEST_F(SmallKernels, SquaredRelu) {
         ASSERT_FLOAT_EQ(got[c * stride + place_in_input(mapping, i)],
                         static_cast<float>(positive * positive))
             << name << ' ' << i;
+      }
+    }
+  }
+}
+
+TEST_F(SmallKernels, Xielu) {
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    const std::uint32_t width = 500, stride = k::input_stride(mapping, width),
+                        padded = k::input_padded(mapping, width);
+    auto values = random_floats(2 * width, 2);
+    // Around zero, where the function bends, and where the kernel changes its way.
+    const float places[] = {0.0F, -0.0F, 1e-30F, -1e-30F, -1e-7F,  -1e-6F, -1e-3F,
+                            0.1F, -0.1F, -0.5F,  -0.499F, -0.501F, -90.0F, 1e4F};
+    std::ranges::copy(places, values.begin());
+    const gpu::Buffer in = buffer(std::span<const float>(values)), counts = parameters(2),
+                      out = empty(std::uint64_t{2} * stride * 4);
+    k::XieluPush push{};
+    push.in_address = in.address();
+    push.out_address = out.address();
+    push.parameters = counts.address();
+    push.width = push.in_stride = width;
+    push.out_stride = stride;
+    push.padded_width = padded;
+    push.positive = 0.8F;
+    push.negative = 1.3F;
+    push.beta = 0.5F;
+    push.least = -1e-6F;
+    k::XieluConstants constants;
+    constants.invocations = mapping.wide_invocations;
+    constants.form = static_cast<std::uint32_t>(mapping.input_form());
+    run(k::kernel<k::XieluKernel>(constants), push, 3);
+    const auto got = read<float>(out, 2 * stride);
+    for (std::size_t c = 0; c < 2; ++c) {
+      for (std::uint32_t i = 0; i < padded; ++i) {
+        const double x = i < width ? double{values[c * width + i]} : 0;
+        const double below =
+            double{push.negative} * (std::expm1(std::min(x, double{push.least})) - x);
+        const double want = (x > 0 ? double{push.positive} * x * x : below) + 0.5 * x;
+        ASSERT_NEAR(got[c * stride + place_in_input(mapping, i)], i < width ? want : 0,
+                    3e-7 * (std::abs(x) + std::abs(want)))
+            << name << ' ' << x;
       }
     }
   }

@@ -343,12 +343,12 @@ Vector Model::gated(const std::string& block, const std::string& ending, const V
   Vector up = rows(up_name, in, slice, fused ? half : 0, half);
   if (!facts_.gated) {
     for (double& value : up)
-      value = activated(facts_.function, value);
+      value = activated_in(block, value);
   } else {
     const Vector gate =
         fused ? rows(up_name, in, slice, 0, half) : product(block + "ffn_gate" + ending, in, slice);
     for (std::size_t i = 0; i < half; ++i)
-      up[i] *= activated(facts_.function, gate[i]);
+      up[i] *= activated_in(block, gate[i]);
   }
   return product(block + "ffn_down" + ending, up, slice);
 }

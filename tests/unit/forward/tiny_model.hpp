@@ -48,7 +48,13 @@ struct MambaFacts {
   std::uint32_t channels() const { return inner() + 2 * groups * state; }
 };
 
-enum class Function { kSilu, kGelu, kSquaredRelu };
+enum class Function { kSilu, kGelu, kSquaredRelu, kXielu };
+
+// xIELU's numbers as a file has them, those of layer `layer`.
+struct XieluFacts {
+  double alpha_p = 0, alpha_n = 0, beta = 0, eps = 0;
+};
+XieluFacts xielu_facts(std::uint32_t layer);
 
 // What distinguishes architectures. Lengths are in entries.
 struct Facts {
@@ -161,6 +167,7 @@ class Model {
   Vector feed_forward(std::uint32_t layer, const Vector& in);
   Vector gated(const std::string& block, const std::string& ending, const Vector& in,
                std::size_t slice, bool fused) const;
+  double activated_in(const std::string& block, double x) const;
   Vector experts(const std::string& block, const Vector& in);
   void leave_out_groups(Vector& chosen_by);
 

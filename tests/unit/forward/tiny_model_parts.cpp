@@ -128,6 +128,19 @@ void Model::add_keys_of_mixers(model::testing::GgufBuilder& made, const std::str
   made.numbers<std::int32_t>(prefix + "feed_forward_length", model::ValueType::kInt32, widths);
 }
 
+XieluFacts xielu_facts(std::uint32_t layer) {
+  return {.alpha_p = 0.2 + 0.3 * layer, .alpha_n = 0.4 - 0.7 * layer, .beta = 0.5, .eps = -1e-6};
+}
+
+// The function of the feed-forward in the layer of that block.
+double Model::activated_in(const std::string& block, double x) const {
+  if (facts_.function != Function::kXielu) return activated(facts_.function, x);
+  const auto softplus = [](double of) { return std::log1p(std::exp(of)); };
+  const XieluFacts f = xielu_facts(static_cast<std::uint32_t>(std::stoul(block.substr(4))));
+  if (x > 0) return softplus(f.alpha_p) * x * x + f.beta * x;
+  return (std::expm1(std::min(x, f.eps)) - x) * (f.beta + softplus(f.alpha_n)) + f.beta * x;
+}
+
 // Gives the experts of groups that are not taken a score that none can have.
 void Model::leave_out_groups(Vector& chosen_by) {
   const ExpertFacts& e = facts_.experts;

@@ -146,7 +146,7 @@ TEST_P(EachType, FilesAreReadAsModels) {
   for (const char* name :
        {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-moe", "tiny-mixtral", "tiny-latent",
         "tiny-glm", "tiny-starcoder2", "tiny-nemotron", "tiny-delta", "tiny-mamba",
-        "tiny-convolutions", "tiny-convolutions-moe", "tiny-two-kinds",
+        "tiny-convolutions", "tiny-convolutions-moe", "tiny-two-kinds", "tiny-apertus",
         "tiny-gemma-embedding"}) {
     const std::string path = folder.file(std::string(name) + "-" + GetParam() + ".gguf");
     const Shape shape = *preset(name);
@@ -174,8 +174,8 @@ TEST_P(EachType, FilesAreReadAsModels) {
     EXPECT_EQ(graph->vocabulary, shape.vocabulary);
     EXPECT_EQ(graph->tied_output(), shape.tied_output);
     EXPECT_EQ(rotate->bias != model::kAbsent, shape.qkv_bias);
-    const bool norms =
-        shape.architecture.starts_with("qwen3") || shape.architecture == "gemma-embedding";
+    const bool norms = shape.architecture.starts_with("qwen3") || shape.architecture == "apertus" ||
+                       shape.architecture == "gemma-embedding";
     EXPECT_EQ(rotate->q_gain != model::kAbsent, two_kinds || shape.taps != 0 || norms);
     const auto layers_with_states =
         std::ranges::count(shape.kinds, 'M') + std::ranges::count(shape.kinds, 'C');
