@@ -11,6 +11,8 @@ namespace bulkhead::gpu::kernels {
 namespace {
 
 constexpr std::uint32_t kMostParts = 8;
+// The scan's two dispatches in wide steps (delta_scan.comp). bench/history/kernels.md has the measurements.
+constexpr std::uint32_t kLeastDividedColumns = 65, kFewWorkgroups = 512, kColumnsTogether = 4;
 
 DeltaConstants delta_constants(const Mapping& mapping, const DeltaShape& shape,
                                std::uint32_t invocations) {
@@ -47,13 +49,24 @@ DeltaKernel delta_inputs(const Mapping& mapping, const DeltaShape& shape) {
           (shape.channels() + shape.size - 1) / shape.size};
 }
 
-DeltaScan delta_scan(const Mapping& mapping, const DeltaShape& shape) {
+DeltaScans delta_scans(const Mapping& mapping, const DeltaShape& shape, std::uint32_t columns) {
   constexpr std::uint32_t kSubgroups = 4;
-  const DeltaConstants constants = delta_constants(mapping, shape, mapping.lanes * kSubgroups);
+  DeltaConstants constants = delta_constants(mapping, shape, mapping.lanes * kSubgroups);
   const std::uint32_t values = constants.invocations / constants.parts;
-  return {{"delta scan", spirv::delta_scan, sizeof(DeltaPush), constants_of(constants),
-           mapping.rows ? 0 : mapping.required_subgroup},
-          (shape.value_size + values - 1) / values};
+  DeltaScans scans;
+  scans.z = (shape.value_size + values - 1) / values;
+  if (!mapping.rows && columns >= kLeastDividedColumns)
+    scans.few = std::max(kFewWorkgroups / (shape.value_heads * scans.z), 1U);
+  constants.few = scans.few;
+  const std::uint32_t subgroup = mapping.rows ? 0 : mapping.required_subgroup;
+  const auto spec = [&](const char* name) {
+    return KernelSpec{name, spirv::delta_scan, sizeof(DeltaPush), constants_of(constants), subgroup};
+  };
+  scans.others = spec("delta scan");
+  if (scans.few == 0) return scans;
+  constants.together = kColumnsTogether;
+  scans.few_long = spec("delta scan of long runs");
+  return scans;
 }
 
 DeltaKernel delta_output(const Mapping& mapping, const DeltaShape& shape) {

@@ -43,7 +43,7 @@ struct DeltaShape {
 };
 
 // A run: the columns of one sequence in a step. Runs are part of the step's parameters, whose word kRunCountWord says
-// how many runs there are.
+// how many runs there are. Those of kLongRun columns or more precede the others.
 struct DeltaRun {
   std::uint32_t first, columns;  // columns of the step
   // state slots: read before the first column (ignored at position 0), written after the last column
@@ -66,12 +66,14 @@ struct DeltaKernel {
   std::uint32_t y = 1;
 };
 DeltaKernel delta_inputs(const Mapping& mapping, const DeltaShape& shape);
-// Workgroups: (run, value head, z).
-struct DeltaScan {
-  KernelSpec spec;
-  std::uint32_t z = 1;
+// The scan of a step with so many columns. If `few` is not 0, it has two dispatches, which don't depend on each other:
+// `few_long`, with workgroups (few, value head, z), takes the runs of kLongRun columns or more unless there are more
+// than `few` of them; `others`, with workgroups (run, value head, z), takes all other runs.
+struct DeltaScans {
+  KernelSpec few_long, others;
+  std::uint32_t few = 0, z = 1;
 };
-DeltaScan delta_scan(const Mapping& mapping, const DeltaShape& shape);
+DeltaScans delta_scans(const Mapping& mapping, const DeltaShape& shape, std::uint32_t columns);
 // Workgroups: (column, y).
 DeltaKernel delta_output(const Mapping& mapping, const DeltaShape& shape);
 

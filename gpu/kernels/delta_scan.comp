@@ -12,6 +12,11 @@
 // sequence's columns in order; the state stays in registers from column to column. So it makes no difference how
 // positions are divided into steps.
 //
+// A workgroup that has a processor nearly to itself waits for memory at each column. So a wide step has two dispatches
+// of this kernel: in one of them workgroups load the inputs of kTogether columns at the same time. It takes the long
+// runs unless there are more than kFew; more of them wait at different times, and the registers are worth more. The
+// other dispatch takes all other runs. Both compute the same bits.
+//
 // The order of additions over keys: a lane takes four neighbours each time, kParts * 4 apart, and adds its four sums
 // as (x + y) + (z + w); then lanes are added by halving distances.
 #version 460
@@ -20,12 +25,51 @@
 #include "common.glsl"
 #include "delta.glsl"
 #include "chain.glsl"
+#include "values/long_run.glsl"
 
 const uint kQuads = kSize / 4u;                             // of keys
 const uint kOwnQuads = (kQuads + kParts - 1u) / kParts;     // per lane
 const bool kEven = kOwnQuads * kParts == kQuads;
 
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer QuadsOut { vec4 v[]; };
+
+// What an invocation reads of a column: its value, its part of a key and a query, and its head's rows.
+struct Lane {
+  uint head, key_head, value_at, part;
+};
+struct Scalars {
+  float value, beta, alpha;  // beta: kDeltaRule
+};
+
+uint64_t convolved_at(uint column) { return push.convolved + uint64_t(column) * (kChannels * 4u); }
+
+bool has_quad(Lane lane, uint i) { return kEven || i * kParts + lane.part < kQuads; }
+
+vec4 key_quad(Lane lane, uint column, uint i) {
+  Vec4s quads = Vec4s(convolved_at(column) + (kKAt + lane.key_head * kSize) * 4u);
+  return has_quad(lane, i) ? quads.v[i * kParts + lane.part] : vec4(0.0);
+}
+
+vec4 query_quad(Lane lane, uint column, uint i) {
+  Vec4s quads = Vec4s(convolved_at(column) + (kQAt + lane.key_head * kSize) * 4u);
+  return has_quad(lane, i) ? quads.v[i * kParts + lane.part] : vec4(0.0);
+}
+
+Scalars scalars_of(Lane lane, uint column) {
+  Scalars made;
+  made.value = Floats(convolved_at(column) + (kVAt + lane.head * kValueSize) * 4u).v[lane.value_at];
+  Floats rows = Floats(push.mixed + (uint64_t(column) * push.mixed_stride + kChannels + kValueWidth) * 4u);
+  made.beta = 0.0;
+  if (kRule == kDeltaRule) made.beta = rows.v[lane.head];
+  made.alpha = rows.v[kRule == kDeltaRule ? kValueHeads + lane.head : lane.head];
+  return made;
+}
+
+// Returns whether the dispatch that loads kTogether columns at the same time takes this run. Long runs precede others.
+bool taken_together(uint index, Run run) {
+  bool few = run_count() <= kFew || run_at(kFew).columns < kLongRun;
+  return few && index < kFew && run.columns >= kLongRun;
+}
 
 float sum_of_parts(vec4 sums) {
   precise float sum = (sums.x + sums.y) + (sums.z + sums.w);
@@ -65,6 +109,7 @@ void scan() {
   uint index = gl_WorkGroupID.x;
   if (index >= run_count()) return;
   Run run = run_at(index);
+  if (taken_together(index, run) != (kTogether > 1u)) return;
 
   uint id = gl_SubgroupID * kLanes + gl_SubgroupInvocationID;
   uint part = id % kParts;
@@ -73,12 +118,13 @@ void scan() {
   bool there = value_at < kValueSize;
   if (!there) value_at = 0u;  // lanes work together; the results of these lanes are not used
   uint key_head = kNeighbours != 0u ? head / (kValueHeads / kKeyHeads) : head % kKeyHeads;
+  Lane lane = Lane(head, key_head, value_at, part);
   uint64_t row_at = ((uint64_t(head) * kValueSize + value_at) * kQuads + part) * 16u;
 
   vec4 state[kOwnQuads];
   [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
     state[i] = vec4(0.0);
-    if (!run.fresh && (kEven || i * kParts + part < kQuads)) {
+    if (!run.fresh && has_quad(lane, i)) {
       state[i] = QuadsOut(slot_at(run.from) + row_at).v[i * kParts];
     }
   }
@@ -90,56 +136,70 @@ void scan() {
   if (run.saved_after != 0u) keep_inputs(run, run.saved_after, run.saved);
   keep_inputs(run, run.columns, run.to);
 
-  for (uint t = 0; t < run.columns; t++) {
-    uint column = run.first + t;
-    uint64_t mixed = push.mixed + uint64_t(column) * push.mixed_stride * 4u;
-    uint64_t convolved = push.convolved + uint64_t(column) * (kChannels * 4u);
-    Vec4s q_quads = Vec4s(convolved + (kQAt + key_head * kSize) * 4u);
-    Vec4s k_quads = Vec4s(convolved + (kKAt + key_head * kSize) * 4u);
-    float value = Floats(convolved + (kVAt + head * kValueSize) * 4u).v[value_at];
-    Floats rows = Floats(mixed + (kChannels + kValueWidth) * 4u);
-    precise float beta = 0.0;
-    if (kRule == kDeltaRule) beta = 1.0 / (1.0 + exp(-rows.v[head]));
-    precise float biased = rows.v[kRule == kDeltaRule ? kValueHeads + head : head] + bias;
-    precise float pace = softplus(biased);
-    precise float grown = rate * pace;
-    precise float decay = exp(grown);
+  for (uint t = 0; t < run.columns; t += kTogether) {
+    vec4 keys[kTogether * kOwnQuads], queries[kTogether * kOwnQuads];
+    Scalars loaded[kTogether];
+    if (kTogether > 1u) {
+      [[unroll]] for (uint c = 0; c < kTogether; c++) {
+        uint column = run.first + min(t + c, run.columns - 1u);
+        loaded[c] = scalars_of(lane, column);
+        [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
+          keys[c * kOwnQuads + i] = key_quad(lane, column, i);
+          queries[c * kOwnQuads + i] = query_quad(lane, column, i);
+        }
+      }
+    }
+    [[unroll]] for (uint c = 0; c < kTogether; c++) {
+      if (kTogether > 1u && t + c >= run.columns) break;
+      uint column = run.first + t + c;
+      Scalars own = loaded[c];
+      if (kTogether == 1u) own = scalars_of(lane, column);
+      precise float beta = 0.0;
+      if (kRule == kDeltaRule) beta = 1.0 / (1.0 + exp(-own.beta));
+      precise float biased = own.alpha + bias;
+      precise float pace = softplus(biased);
+      precise float grown = rate * pace;
+      precise float decay = exp(grown);
 
-    vec4 k[kOwnQuads], q[kOwnQuads];
-    precise vec4 sums = vec4(0.0);
-    [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
-      bool own = kEven || i * kParts + part < kQuads;
-      k[i] = own ? k_quads.v[i * kParts + part] : vec4(0.0);
-      q[i] = own ? q_quads.v[i * kParts + part] : vec4(0.0);
-      precise vec4 decayed = state[i] * decay;
-      state[i] = decayed;
-      if (kRule == kDeltaRule) sums = fma(decayed, k[i], sums);
-    }
-    precise float learnt = value * pace;
-    if (kRule == kDeltaRule) {
-      precise float known = sum_of_parts(sums);
-      precise float missing = value - known;
-      learnt = missing * beta;
-    }
-    sums = vec4(0.0);
-    [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
-      precise vec4 grown_state = fma(k[i], vec4(learnt), state[i]);
-      state[i] = grown_state;
-      sums = fma(grown_state, q[i], sums);
-    }
-    precise float made = sum_of_parts(sums);
-    if (there && part == 0u) {
-      FloatsOut(push.read + (uint64_t(column) * kValueWidth + head * kValueSize) * 4u).v[value_at] = made;
-    }
-    if (there && t + 1u == run.saved_after) {
+      vec4 k[kOwnQuads], q[kOwnQuads];
+      precise vec4 sums = vec4(0.0);
       [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
-        if (kEven || i * kParts + part < kQuads) QuadsOut(slot_at(run.saved) + row_at).v[i * kParts] = state[i];
+        k[i] = keys[c * kOwnQuads + i];
+        q[i] = queries[c * kOwnQuads + i];
+        if (kTogether == 1u) {
+          k[i] = key_quad(lane, column, i);
+          q[i] = query_quad(lane, column, i);
+        }
+        precise vec4 decayed = state[i] * decay;
+        state[i] = decayed;
+        if (kRule == kDeltaRule) sums = fma(decayed, k[i], sums);
+      }
+      precise float learnt = own.value * pace;
+      if (kRule == kDeltaRule) {
+        precise float known = sum_of_parts(sums);
+        precise float missing = own.value - known;
+        learnt = missing * beta;
+      }
+      sums = vec4(0.0);
+      [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
+        precise vec4 grown_state = fma(k[i], vec4(learnt), state[i]);
+        state[i] = grown_state;
+        sums = fma(grown_state, q[i], sums);
+      }
+      precise float made = sum_of_parts(sums);
+      if (there && part == 0u) {
+        FloatsOut(push.read + (uint64_t(column) * kValueWidth + head * kValueSize) * 4u).v[value_at] = made;
+      }
+      if (there && t + c + 1u == run.saved_after) {
+        [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
+          if (has_quad(lane, i)) QuadsOut(slot_at(run.saved) + row_at).v[i * kParts] = state[i];
+        }
       }
     }
   }
   if (!there) return;
   [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
-    if (kEven || i * kParts + part < kQuads) QuadsOut(slot_at(run.to) + row_at).v[i * kParts] = state[i];
+    if (has_quad(lane, i)) QuadsOut(slot_at(run.to) + row_at).v[i * kParts] = state[i];
   }
 }
 

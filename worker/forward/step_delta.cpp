@@ -40,10 +40,15 @@ Status add_delta(const StepContext& context, const Activations& activations, con
   push.weights = vector(net.rates);
   push.bias = vector(net.bias);
   const std::uint32_t runs = std::min(place.columns, context.most_runs);
-  const k::DeltaScan scan = k::delta_scan(context.mapping, shape);
+  const k::DeltaScans scans = k::delta_scans(context.mapping, shape, place.columns);
+  if (scans.few > 0) {
+    BULKHEAD_RETURN_IF_ERROR(
+        emit.dispatch(scans.few_long, gpu::push_bytes(push),
+                      {scans.few, shape.value_heads, scans.z, scans.few * store.floats * 8}));
+  }
   BULKHEAD_RETURN_IF_ERROR(
-      emit.dispatch(scan.spec, gpu::push_bytes(push),
-                    {runs, shape.value_heads, scan.z, runs * store.floats * 8}));
+      emit.dispatch(scans.others, gpu::push_bytes(push),
+                    {runs, shape.value_heads, scans.z, runs * store.floats * 8}));
   emit.barrier();
   push.weights = vector(net.gain);
   push.bias = vector(net.skip);

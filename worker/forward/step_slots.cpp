@@ -329,26 +329,31 @@ std::array<Upload, 3> StepSlots::uploads(std::uint32_t index) const {
 // hidden slot, whose number follows the others.
 void StepSlots::write_runs(const engine::Step& step, std::byte* base) const {
   const ParameterLayout& layout = context_.parameter_layout;
-  k::DeltaRun run{};
-  std::uint32_t runs = 0;
-  const auto end_run = [&] {
-    if (run.columns == 0) return;
-    std::memcpy(base + layout.runs + runs * sizeof run, &run, sizeof run);
-    ++runs;
+  const auto count = static_cast<std::uint32_t>(step.columns.size());
+  const auto end_of_run = [&](std::uint32_t first) {
+    std::uint32_t end = first + 1;
+    while (end < count && step.columns[end].sequence == step.columns[first].sequence)
+      ++end;
+    return end;
   };
-  for (std::uint32_t i = 0; i < step.columns.size(); ++i) {
-    const std::uint32_t sequence = step.columns[i].sequence;
-    if (i == 0 || step.columns[i - 1].sequence != sequence) {
-      end_run();
-      const engine::StateUse use = sequence < step.states.size()
-                                       ? step.states[sequence]
-                                       : engine::StateUse{limits_.states, limits_.states};
-      run = {i, 0, use.from, use.to, use.saved_after, use.saved, {}};
-    }
-    ++run.columns;
-    std::memcpy(base + layout.column_runs + std::uint64_t{i} * 4, &runs, 4);
+  std::uint32_t long_runs = 0, runs = 0;
+  for (std::uint32_t first = 0, end = 0; first < count; first = end, ++runs) {
+    end = end_of_run(first);
+    if (end - first >= k::kLongRun) ++long_runs;
   }
-  end_run();
+  std::uint32_t next_long = 0, next_other = long_runs;
+  for (std::uint32_t first = 0, end = 0; first < count; first = end) {
+    end = end_of_run(first);
+    const std::uint32_t index = end - first >= k::kLongRun ? next_long++ : next_other++;
+    const std::uint32_t sequence = step.columns[first].sequence;
+    const engine::StateUse use = sequence < step.states.size()
+                                     ? step.states[sequence]
+                                     : engine::StateUse{limits_.states, limits_.states};
+    const k::DeltaRun run{first, end - first, use.from, use.to, use.saved_after, use.saved, {}};
+    std::memcpy(base + layout.runs + index * sizeof run, &run, sizeof run);
+    for (std::uint32_t i = first; i < end; ++i)
+      std::memcpy(base + layout.column_runs + std::uint64_t{i} * 4, &index, 4);
+  }
   std::memcpy(base + k::kRunCountWord * 4, &runs, 4);
 }
 

@@ -112,8 +112,9 @@ std::vector<float> DeltaKernels::step(const k::Mapping& mapping, const k::DeltaS
   run(inputs.spec, push, columns + 1, inputs.y);
   push.weights = rates.address();
   push.bias = bias.address();
-  const k::DeltaScan scan = k::delta_scan(mapping, shape);
-  run(scan.spec, push, runs.count + 1, shape.value_heads, scan.z);
+  const k::DeltaScans scans = k::delta_scans(mapping, shape, columns);
+  if (scans.few > 0) run(scans.few_long, push, scans.few, shape.value_heads, scans.z);
+  run(scans.others, push, runs.count + 1, shape.value_heads, scans.z);
   push.weights = gain.address();
   push.bias = in.skip.empty() ? 0 : skip.address();
   run(output.spec, push, columns + 1, output.y);
@@ -313,6 +314,56 @@ TEST_F(DeltaKernels, CutsOfAPromptDoNotChangeABit) {
     expect_end(first % 2 + 1, "in company");
     expect_same(step(mapping, shape, {{&in, 9, 14, 3, 1}}, states), 9, "from what was saved");
     expect_end(1, "from what was saved");
+  }
+}
+
+// In a wide step another dispatch takes the long runs if there are only a few of them. One long run and as many as it
+// takes, and one more; beside short runs; with a state that is saved in the middle of a run.
+TEST_F(DeltaKernels, LongRunsOfAWideStepHaveTheBitsOfNarrowSteps) {
+  constexpr std::uint32_t kColumns = 19, kWide = 70;
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    for (const k::DeltaShape& shape : {kShapes[0], kShapes[3]}) {
+      const Inputs in = random_inputs(shape, kWide);
+      const std::uint32_t few = k::delta_scans(mapping, shape, kWide).few;
+      EXPECT_EQ(few > 0, !mapping.rows) << name;
+      const std::uint64_t floats = slot_floats(shape);
+      const gpu::Buffer states = empty((few + 4) * 2 * floats * 4);
+      std::vector<float> whole;
+      for (std::uint32_t first = 0; first < kWide; first += 10) {
+        const auto part = step(mapping, shape, {{&in, first, 10, 0, 0}}, states);
+        whole.insert(whole.end(), part.begin(), part.end());
+      }
+      const auto ends = read<float>(states, floats);
+      const auto expect_begin = [&](const float* got, std::uint32_t columns, const char* what) {
+        EXPECT_EQ(std::memcmp(got, whole.data(), std::size_t{columns} * shape.value_width() * 4), 0)
+            << name << ": " << what << ", size " << shape.size;
+      };
+      const auto alone = step(mapping, shape, {{&in, 0, kWide, 1, 1, 41, 2}}, states);
+      expect_begin(alone.data(), kWide, "alone");
+      const auto now = read<float>(states, 2 * floats);
+      const std::size_t state_bytes = std::size_t{shape.value_width()} * shape.size * 4;
+      EXPECT_EQ(std::memcmp(now.data() + floats, ends.data(), state_bytes), 0) << name;
+      const auto behind = step(mapping, shape, {{&in, 41, kWide - 41, 2, 3}}, states);
+      EXPECT_EQ(std::memcmp(behind.data(), whole.data() + std::size_t{41} * shape.value_width(),
+                            behind.size() * 4),
+                0)
+          << name;
+      for (const std::uint32_t long_runs : {few, few + 1}) {
+        std::vector<Part> parts(long_runs);
+        for (std::uint32_t i = 0; i < long_runs; ++i)
+          parts[i] = {&in, 0, kColumns, i, i};
+        while (parts.size() * kColumns < kWide)
+          parts.push_back({&in, 0, 3, static_cast<std::uint32_t>(parts.size()),
+                           static_cast<std::uint32_t>(parts.size())});
+        if (parts.size() > 2 * (few + 4)) continue;
+        const auto got = step(mapping, shape, parts, states);
+        std::size_t at = 0;
+        for (const Part& part : parts) {
+          expect_begin(got.data() + at, part.count, "beside others");
+          at += std::size_t{part.count} * shape.value_width();
+        }
+      }
+    }
   }
 }
 
