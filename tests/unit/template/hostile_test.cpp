@@ -55,6 +55,91 @@ TEST(HostileTemplate, TextThatDoubles) {
   expect_error("{{ '{:999999999}'.format(1) }}");
 }
 
+// Comparing such lists item by item would take 2^60 steps.
+TEST(HostileTemplate, ListsThatShareTheirItems) {
+  const std::string twins =
+      "{% set ns = namespace(s=[1], t=[1], u=(1,)) %}{% for i in range(60) %}"
+      "{% set ns.s = [ns.s, ns.s] %}{% set ns.t = [ns.t, ns.t] %}{% set ns.u = (ns.u, ns.u) %}"
+      "{% endfor %}";
+  expect_limit(twins + "{{ ns.s == ns.t }}", "too many steps");
+  expect_limit(twins + "{{ ns.s in [ns.t] }}", "too many steps");
+  expect_limit(twins + "{{ [ns.s, ns.t]|sort|length }}", "too many steps");
+  expect_limit(twins + "{{ [ns.s].index(ns.t) }}", "too many steps");
+  expect_limit(twins + "{{ {'a': ns.s} == {'a': ns.t} }}", "too many steps");
+  expect_limit(twins + "{{ {ns.u: 1}|length }}", "too many steps");
+  EXPECT_EQ(testing::rendered(twins + "{{ ns.s == ns.s }}"), "True");
+}
+
+// What is sought is found nearly everywhere, but for its last byte.
+TEST(HostileTemplate, SearchesThatNearlyFind) {
+  const std::string texts = "{% set s = 'a' * 5000000 %}{% set b = 'a' * 2500000 ~ 'b' %}";
+  expect_limit(texts + "{{ b in s }}", "too many steps");
+  expect_limit(texts + "{{ s.find(b) }}", "too many steps");
+  expect_limit(texts + "{{ s.rfind(b) }}", "too many steps");
+  expect_limit(texts + "{{ s.count(b) }}", "too many steps");
+  expect_limit(texts + "{{ s.replace(b, '') }}", "too many steps");
+  expect_limit(texts + "{{ s|replace(b, '') }}", "too many steps");
+  expect_limit(texts + "{{ s.split(b) }}", "too many steps");
+  expect_limit(texts + "{{ s.rsplit(b) }}", "too many steps");
+  expect_limit(texts + "{{ s.partition(b) }}", "too many steps");
+  expect_limit(texts + "{{ s.rpartition(b) }}", "too many steps");
+  expect_limit(
+      "{% set s = 'a' * 500000 %}{% set b = 'a' * 250000 ~ 'b' %}{% for i in range(1000) %}"
+      "{% set x = s.find(b) %}{% endfor %}",
+      "too many steps");
+  expect_limit("{% set s = 'ab' * 2000000 %}{{ s.strip('c' * 2000000 ~ 'ab') }}", "too many steps");
+}
+
+TEST(HostileTemplate, TagsWithoutEnds) {
+  const testing::WithinLimits watched;
+  EXPECT_EQ(testing::rendered("{{ ('<' * 3000000)|striptags|length }}"), "3000000");
+  EXPECT_EQ(testing::rendered("{{ ('<!--' * 1000000)|striptags|length }}"), "4000000");
+  EXPECT_EQ(testing::rendered("{{ ('<b>' ~ '<' * 1000000)|striptags|length }}"), "1000000");
+}
+
+TEST(HostileTemplate, LongTextsAgainAndAgain) {
+  const auto repeatedly = [](const std::string& sets, const std::string& expression) {
+    expect_limit(sets + "{% for i in range(99999) %}{% set x = " + expression + " %}{% endfor %}",
+                 "too many steps");
+  };
+  const std::string twins = "{% set s = 'a' * 5000000 %}{% set t = 'a' * 5000000 %}";
+  repeatedly(twins, "s == t");
+  repeatedly(twins, "s < t");
+  repeatedly(twins, "s.startswith(t)");
+  repeatedly(twins + "{% set d = {s: 1} %}", "d[s]");
+  const std::string wide = "{% set s = 'é' * 1000000 %}";
+  repeatedly(wide, "s|length");
+  repeatedly(wide, "s[999999]");
+  repeatedly(wide, "s[-1:]");
+  expect_limit("{% set s = 'a' * 1000000 %}{{ ([s] * 9000)|unique|list|length }}",
+               "too many steps");
+}
+
+// Each piece of the user's text has a mark of its own.
+TEST(HostileTemplate, TextsOfManyMarks) {
+  const auto expect_steps = [](const std::string& source) {
+    const testing::WithinLimits watched;
+    EXPECT_THAT(testing::rendered(source, R"({"user": "u"})"), HasSubstr("too many steps"))
+        << source;
+  };
+  expect_steps(
+      "{% set ns = namespace(s='') %}{% for i in range(30000) %}{% set ns.s = ns.s ~ 'a' ~ user %}"
+      "{% endfor %}");
+  const std::string many = "{% set s = (user ~ 'a') * 500000 %}{% for i in range(9999) %}";
+  expect_steps(many + "{% set x = s ~ s %}{% endfor %}");
+  expect_steps(many + "{% set x = s|upper %}{% endfor %}");
+  expect_steps(many + "{% set x = s|e %}{% endfor %}");
+  expect_steps(many + "{% set x = s|tojson %}{% endfor %}");
+  expect_steps(many + "{% set x = s|title %}{% endfor %}");
+  expect_steps(many + "{% set x = s|string|trim('u') %}{% endfor %}");
+}
+
+TEST(HostileTemplate, ListsBesideTheListsOfTheTemplate) {
+  expect_limit("{{ ('a ' * 5000000).split()|length }}", "memory");
+  expect_limit("{{ ([1] * 900000)|sort|length }}", "memory");
+  expect_limit("{{ ([{'a': 1}] * 500000)|groupby('a')|length }}", "memory");
+}
+
 TEST(HostileTemplate, NumbersThatGrow) {
   expect_limit("{{ 9**99999 }}", "digits");
   expect_limit(
@@ -65,17 +150,34 @@ TEST(HostileTemplate, NumbersThatGrow) {
 }
 
 TEST(HostileTemplate, DepthOfParsing) {
-  expect_error("{{ " + repeated("(", 100000));
-  expect_error("{{ " + repeated("[", 100000));
-  expect_error("{{ " + repeated("-", 100000) + "1 }}");
-  expect_error("{{ " + repeated("not ", 100000) + "1 }}");
-  expect_error("{{ 1" + repeated("+1", 100000) + " }}");
-  expect_error("{{ x" + repeated(".a", 100000) + " }}");
-  expect_error("{{ x" + repeated("|e", 100000) + " }}");
-  expect_error(repeated("{% if 1 %}", 100000));
-  expect_error("{% for " + repeated("(", 100000));
+  expect_error("{{ " + repeated("(", 20000));
+  expect_error("{{ " + repeated("[", 20000));
+  expect_error("{{ " + repeated("-", 20000) + "1 }}");
+  expect_error("{{ " + repeated("not ", 20000) + "1 }}");
+  expect_error("{{ 1" + repeated("+1", 20000) + " }}");
+  expect_error("{{ x" + repeated(".a", 20000) + " }}");
+  expect_error("{{ x" + repeated("|e", 20000) + " }}");
+  expect_error(repeated("{% if 1 %}", 20000));
+  expect_error("{% for " + repeated("(", 20000));
   EXPECT_EQ(testing::rendered(repeated("{% if 0 %}{% elif 1 %}a{% endif %}", 3000)),
             repeated("a", 3000));
+}
+
+TEST(HostileTemplate, LongSources) {
+  expect_error(repeated("{{1}}", 400000));
+  for (const char* part :
+       {"{{1}}", "{% set a=1 %}", "{", "{#", "{{ a", "{% raw %}{{ }}{% endraw %}"}) {
+    const testing::WithinLimits watched;
+    const std::size_t fits = (std::size_t{256} << 10) / std::string_view(part).size();
+    (void)testing::rendered(repeated(part, fits));
+  }
+  for (const char* part : {"1,", "'',", "a,", "[],", "1:1,", "a=1,"}) {
+    const testing::WithinLimits watched;
+    const std::size_t fits = (std::size_t{250} << 10) / std::string_view(part).size();
+    (void)testing::rendered("{{ [" + repeated(part, fits) + "] }}");
+    (void)testing::rendered("{{ {" + repeated(part, fits) + "} }}");
+    (void)testing::rendered("{{ dict(" + repeated(part, fits) + ") }}");
+  }
 }
 
 TEST(HostileTemplate, DepthOfRunning) {

@@ -82,6 +82,7 @@ std::string past_ascii_with_case(std::string_view text, Case to) {
 
 std::size_t char_count(const Text& text) {
   if (text.ascii()) return text.size();
+  Run::tick_of_thread(copy_steps(text.size()));
   const std::string_view view = text.view();
   return static_cast<std::size_t>(std::count_if(view.begin(), view.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
@@ -93,8 +94,11 @@ std::size_t char_offset(const Text& text, std::size_t index) {
   const std::string_view view = text.view();
   for (std::size_t at = 0; at < view.size(); ++at) {
     if ((static_cast<unsigned char>(view[at]) & 0xc0) == 0x80) continue;
-    if (index-- == 0) return at;
+    if (index-- > 0) continue;
+    Run::tick_of_thread(scan_steps(at));
+    return at;
   }
+  Run::tick_of_thread(scan_steps(view.size()));
   return view.size();
 }
 
@@ -144,8 +148,10 @@ std::string with_case(std::string_view text, Case to) {
 
 Text with_case(const Text& text, Case to) {
   TextBuilder out;
-  text.for_runs(
-      [&](std::string_view bytes, Origin origin) { out.append(with_case(bytes, to), origin); });
+  text.for_runs([&](std::string_view bytes, Origin origin) {
+    Run::tick_of_thread(1);
+    out.append(with_case(bytes, to), origin);
+  });
   return out.take();
 }
 
@@ -178,8 +184,9 @@ Text stripped(const Text& text, Side side) {
   return stripped_of(text, side, [](char32_t code, std::string_view) { return is_space(code); });
 }
 
-Text stripped(const Text& text, Side side, std::string_view strip) {
-  return stripped_of(text, side, [strip](char32_t, std::string_view bytes) {
+Text stripped(Run& run, const Text& text, Side side, std::string_view strip) {
+  return stripped_of(text, side, [&run, strip](char32_t, std::string_view bytes) {
+    run.tick(1 + scan_steps(strip.size()));
     return strip.find(bytes) != strip.npos;
   });
 }

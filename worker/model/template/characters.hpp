@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "worker/model/template/run.hpp"
 #include "worker/model/template/text.hpp"
 
 namespace bulkhead::jinja {
@@ -38,7 +39,7 @@ Text with_case(const Text& text, Case to);
 enum class Side : std::uint8_t { kLeft, kRight, kBoth };
 // Returns the text without the characters of `strip` (none given: blanks) at its ends.
 Text stripped(const Text& text, Side side);
-Text stripped(const Text& text, Side side, std::string_view strip);
+Text stripped(Run& run, const Text& text, Side side, std::string_view strip);
 
 // Calls each(char32_t, std::size_t byte, std::size_t bytes).
 template <typename Each>

@@ -318,7 +318,7 @@ class StatementParser {
 
 Program parse_program(std::string_view source) {
   if (source.size() > kMaxSourceBytes)
-    throw TemplateError(TemplateError::Kind::kLimit, "the template is longer than 4 MiB");
+    throw TemplateError(TemplateError::Kind::kLimit, "the template is longer than 256 KiB");
   return StatementParser(source).run();
 }
 

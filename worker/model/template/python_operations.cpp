@@ -154,6 +154,7 @@ Ordering compare(Run& run, const Value& a, const Value& b) {
   require_defined(b);
   if (is_number(a) && is_number(b)) return compare_numbers(a, b);
   if (a.as_text() != nullptr && b.as_text() != nullptr) {
+    run.tick(copy_steps(std::min(a.as_text()->size(), b.as_text()->size())));
     const int order = a.as_text()->view().compare(b.as_text()->view());
     return order < 0 ? Ordering::kLess : order > 0 ? Ordering::kGreater : Ordering::kEqual;
   }
@@ -198,8 +199,7 @@ bool contains(Run& run, const Value& item, const Value& container) {
       if (part == nullptr)
         fail("looks for a " + type_name(item) +
              " in a string with 'in'; only a string can be in one");
-      run.tick(scan_steps(container.as_text()->size()));
-      return container.as_text()->view().find(part->view()) != std::string_view::npos;
+      return find_text(run, container.as_text()->view(), part->view()) != std::string_view::npos;
     }
     case Kind::kList: {
       const auto& items = container.as_list()->items;

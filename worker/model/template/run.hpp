@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <ctime>
+#include <utility>
 
 #include "worker/model/template/template_error.hpp"
 #include "worker/model/template/value.hpp"
@@ -26,9 +27,17 @@ constexpr std::uint64_t scan_steps(std::size_t bytes) {
 
 class Run {
  public:
-  explicit Run(const Limits& limits) : limits_(limits) {}
+  explicit Run(const Limits& limits) : limits_(limits), outer_(std::exchange(of_thread_, this)) {}
+  ~Run() { of_thread_ = outer_; }
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
+
+  // Counts steps of the rendering that this thread is in the middle of, if there is one. Values are compared, hashed
+  // and cut into characters by functions that are given no Run, and all of that may take long: lists that share
+  // their items have exponentially many to compare.
+  static void tick_of_thread(std::uint64_t steps) {
+    if (of_thread_ != nullptr) of_thread_->tick(steps);
+  }
 
   Heap& heap() { return heap_; }
   void tick(std::uint64_t steps = 1) {
@@ -42,7 +51,10 @@ class Run {
 
  private:
   friend class Deeper;
+  static inline thread_local Run* of_thread_ = nullptr;
+
   Limits limits_;
+  Run* outer_;
   Heap heap_;
   std::uint64_t steps_ = 0;
   int depth_ = 0;

@@ -56,7 +56,7 @@ class Getter {
 // Returns the value by which items are compared: text in small letters, unless case counts.
 Value key_of(Interpreter& run, const Value& value, bool case_sensitive) {
   if (case_sensitive || value.as_text() == nullptr) return value;
-  run.tick(copy_steps(value.as_text()->size()));
+  run.tick(scan_steps(value.as_text()->size()));
   return with_case(*value.as_text(), Case::kLower);
 }
 
@@ -65,7 +65,7 @@ struct Keyed {
   Value item;
 };
 
-void sort_keyed(Interpreter& run, std::vector<Keyed>& items, bool reverse) {
+void sort_keyed(Interpreter& run, CountedVector<Keyed>& items, bool reverse) {
   const auto less = [&run](const Keyed& a, const Keyed& b) {
     return compare(run, a.key, b.key) == Ordering::kLess;
   };
@@ -89,7 +89,7 @@ Value sort(Interpreter& run, const Value& self, Arguments& arguments) {
   } else {
     getters.emplace_back(run, bound[2]);
   }
-  std::vector<Keyed> keyed;
+  CountedVector<Keyed> keyed;
   for (const Value& item : iterate(run, self)->items) {
     if (getters.size() == 1) {
       keyed.push_back({key_of(run, getters[0](item), case_sensitive), item});
@@ -121,7 +121,7 @@ Value dictsort(Interpreter& run, const Value& self, Arguments& arguments) {
   if (by.view() != "key" && by.view() != "value") fail("'dictsort' sorts by \"key\" or \"value\"");
   require_defined(self);
   if (self.as_dict() == nullptr) fail("'dictsort' needs a dict, and gets a " + type_name(self));
-  std::vector<Keyed> keyed;
+  CountedVector<Keyed> keyed;
   for (const Dict::Entry& entry : self.as_dict()->entries)
     keyed.push_back({key_of(run, by.view() == "key" ? entry.key : entry.value, case_sensitive),
                      pair_of(run, entry.key, entry.value)});
@@ -136,7 +136,7 @@ Value groupby(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("groupby", arguments, {"attribute", "default", "case_sensitive"}, 1);
   const Getter getter(run, bound[0], bound[1]);
   const bool case_sensitive = bound.flag(2, false);
-  std::vector<Keyed> keyed;
+  CountedVector<Keyed> keyed;
   for (const Value& item : iterate(run, self)->items)
     keyed.push_back({key_of(run, getter(item), case_sensitive), item});
   sort_keyed(run, keyed, false);

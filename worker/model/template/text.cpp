@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "worker/model/template/run.hpp"
 #include "worker/model/template/template_error.hpp"
 #include "worker/model/unicode.hpp"
 
@@ -64,6 +65,10 @@ Text Text::sub(std::size_t begin, std::size_t count) const {
   part.begin_ += static_cast<std::uint32_t>(begin);
   part.size_ = static_cast<std::uint32_t>(std::min<std::size_t>(count, size_ - begin));
   return part;
+}
+
+void Text::count_step() {
+  Run::tick_of_thread(1);
 }
 
 std::size_t Text::first_range() const {

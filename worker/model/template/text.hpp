@@ -66,7 +66,9 @@ class Text {
   void for_runs(const Each& each) const {
     const std::string_view all = view();
     std::size_t at = 0;
-    for (std::size_t i = first_range(); buffer_ != nullptr && i < buffer_->user.size(); ++i) {
+    const std::size_t first = first_range();
+    for (std::size_t i = first; buffer_ != nullptr && i < buffer_->user.size(); ++i) {
+      if ((i - first) % kRangesOfStep == kRangesOfStep - 1) count_step();
       const UserRange& range = buffer_->user[i];
       if (range.begin >= begin_ + size_) break;
       const std::size_t from = range.begin > begin_ ? range.begin - begin_ : 0;
@@ -80,6 +82,8 @@ class Text {
 
  private:
   friend class TextBuilder;
+  static constexpr std::size_t kRangesOfStep = 4;
+  static void count_step();         // in the rendering that this thread is in the middle of
   std::size_t first_range() const;  // the first that ends after begin_
   static void release(TextBuffer* buffer);
 

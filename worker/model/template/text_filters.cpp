@@ -49,7 +49,7 @@ Value trim(Interpreter& run, const Value& self, Arguments& arguments) {
   const Text text = str(run, self);
   run.tick(copy_steps(text.size()));
   if (bound[0] == nullptr || bound[0]->none()) return stripped(text, Side::kBoth);
-  return stripped(text, Side::kBoth, bound.text(0).view());
+  return stripped(run, text, Side::kBoth, bound.text(0).view());
 }
 
 Value replace(Interpreter& run, const Value& self, Arguments& arguments) {
@@ -163,14 +163,15 @@ Value striptags(Interpreter& run, const Value& self, Arguments& arguments) {
   run.tick(scan_steps(view.size()));
   TextBuilder out;
   bool blank = false;
+  std::size_t last_tag = view.rfind('>');
+  std::size_t last_comment = view.rfind("-->");
+  last_tag = last_tag == view.npos ? 0 : last_tag;  // nothing that begins with < ends at 0
+  last_comment = last_comment == view.npos ? 0 : last_comment;
   for (std::size_t at = 0; at < view.size();) {
-    if (view[at] == '<') {
-      const bool comment = view.substr(at).starts_with("<!--");
-      const std::size_t end = comment ? view.find("-->", at) : view.find('>', at);
-      if (end != view.npos) {
-        at = end + (comment ? 3 : 1);
-        continue;
-      }
+    const bool comment = view.substr(at).starts_with("<!--");
+    if (view[at] == '<' && at < (comment ? last_comment : last_tag)) {
+      at = comment ? view.find("-->", at) + 3 : view.find('>', at) + 1;
+      continue;
     }
     const model::DecodedChar c = model::decode_char(view.substr(at));
     if (is_space(c.code)) {

@@ -19,7 +19,7 @@ Value strip(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("strip", arguments, {"chars"});
   const Text& text = text_of(run, self);
   if (bound[0] == nullptr || bound[0]->none()) return stripped(text, side);
-  return stripped(text, side, bound.text(0).view());
+  return stripped(run, text, side, bound.text(0).view());
 }
 
 template <Case to>
@@ -94,7 +94,8 @@ Value has_affix(Interpreter& run, const Value& self, Arguments& arguments) {
   const char* name = end == End::kStart ? "startswith" : "endswith";
   const Bound bound(name, arguments, {"prefix", "start", "end"}, 1);
   const Window in = window(text_of(run, self), bound, 1);
-  const auto fits = [&in](std::string_view part) {
+  const auto fits = [&run, &in](std::string_view part) {
+    run.tick(copy_steps(std::min(part.size(), in.text.size())));
     return end == End::kStart ? in.text.view().starts_with(part) : in.text.view().ends_with(part);
   };
   const List* several = bound[0]->as_list();
@@ -123,8 +124,8 @@ Value find(Interpreter& run, const Value& self, Arguments& arguments) {
   const Text& text = text_of(run, self);
   const Window in = window(text, bound, 1);
   const std::string_view sought = bound.text(0).view();
-  const std::size_t at =
-      from == End::kStart ? in.text.view().find(sought) : in.text.view().rfind(sought);
+  const std::size_t at = from == End::kStart ? find_text(run, in.text.view(), sought)
+                                             : rfind_text(run, in.text.view(), sought);
   if (at == std::string_view::npos || !in.valid) {
     if (fails) fail("'index' does not find the string");
     return std::int64_t{-1};
@@ -140,8 +141,8 @@ Value count(Interpreter& run, const Value& self, Arguments& arguments) {
   if (sought.empty()) return static_cast<std::int64_t>(char_count(in.text)) + 1;
   std::int64_t found = 0;
   const std::string_view view = in.text.view();
-  for (std::size_t at = view.find(sought.view()); at != view.npos;
-       at = view.find(sought.view(), at + sought.size()))
+  for (std::size_t at = find_text(run, view, sought.view()); at != view.npos;
+       at = find_text(run, view, sought.view(), at + sought.size()))
     ++found;
   return found;
 }
@@ -159,7 +160,7 @@ void split_at_blanks(Interpreter& run, const Text& text, std::int64_t most, End 
     std::size_t begin;
     std::size_t end;
   };
-  std::vector<Word> words;
+  CountedVector<Word> words;
   bool inside = false;
   for_chars(view, [&](char32_t code, std::size_t at, std::size_t bytes) {
     const bool blank = is_space(code);
@@ -200,13 +201,13 @@ Value split(Interpreter& run, const Value& self, Arguments& arguments) {
   for (std::int64_t left = most; left != 0; --left) {
     run.tick();
     if (from == End::kStart) {
-      const std::size_t at = view.find(separator.view(), done);
+      const std::size_t at = find_text(run, view, separator.view(), done);
       if (at == view.npos) break;
       parts->items.emplace_back(text.sub(done, at - done));
       done = at + separator.size();
     } else {
       if (done < separator.size()) break;
-      const std::size_t at = view.rfind(separator.view(), done - separator.size());
+      const std::size_t at = rfind_text(run, view, separator.view(), done - separator.size());
       if (at == view.npos) break;
       parts->items.emplace_back(text.sub(at + separator.size(), done - at - separator.size()));
       done = at;
@@ -227,8 +228,8 @@ Value partition(Interpreter& run, const Value& self, Arguments& arguments) {
   const Text& text = text_of(run, self);
   const Text separator = bound.text(0);
   if (separator.empty()) fail("splits a string at an empty separator");
-  const std::size_t at = from == End::kStart ? text.view().find(separator.view())
-                                             : text.view().rfind(separator.view());
+  const std::size_t at = from == End::kStart ? find_text(run, text.view(), separator.view())
+                                             : rfind_text(run, text.view(), separator.view());
   List* parts = run.heap().list(Flavour::kTuple);
   if (at != std::string_view::npos)
     parts->items = {text.sub(0, at), separator, text.sub(at + separator.size())};

@@ -7,6 +7,38 @@
 
 namespace bulkhead::jinja {
 
+std::size_t find_text(Run& run, std::string_view text, std::string_view sought, std::size_t from) {
+  if (sought.size() <= 1) {
+    const std::size_t at = text.find(sought, from);
+    run.tick(scan_steps(std::min(at, text.size()) - std::min(from, text.size())));
+    return at;
+  }
+  const std::uint64_t steps_to_compare = 1 + copy_steps(sought.size());
+  while (from < text.size() && text.size() - from >= sought.size()) {
+    const std::size_t at = text.find(sought.front(), from);
+    run.tick(steps_to_compare + scan_steps(std::min(at, text.size()) - from));
+    if (at == text.npos || text.size() - at < sought.size()) break;
+    if (text.substr(at, sought.size()) == sought) return at;
+    from = at + 1;
+  }
+  return text.npos;
+}
+
+std::size_t rfind_text(Run& run, std::string_view text, std::string_view sought, std::size_t from) {
+  if (sought.size() > text.size()) return text.npos;
+  from = std::min(from, text.size() - sought.size());
+  if (sought.empty()) return from;
+  const std::uint64_t steps_to_compare = 1 + copy_steps(sought.size());
+  for (;;) {
+    const std::size_t at = text.rfind(sought.front(), from);
+    run.tick(steps_to_compare + scan_steps(at == text.npos ? from : from - at));
+    if (at == text.npos) return at;
+    if (text.substr(at, sought.size()) == sought) return at;
+    if (at == 0) return text.npos;
+    from = at - 1;
+  }
+}
+
 Text replaced(Run& run, const Text& text, const Text& old, const Text& replacement,
               std::int64_t count) {
   const std::string_view view = text.view();
@@ -27,8 +59,8 @@ Text replaced(Run& run, const Text& text, const Text& old, const Text& replaceme
       at += model::decode_char(view.substr(at)).bytes;
     }
   } else {
-    for (std::size_t at = view.find(old.view()); at != view.npos && count != 0;
-         at = view.find(old.view(), done), --count) {
+    for (std::size_t at = find_text(run, view, old.view()); at != view.npos && count != 0;
+         at = find_text(run, view, old.view(), done), --count) {
       put(at);
       done = at + old.size();
     }

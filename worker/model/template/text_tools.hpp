@@ -9,6 +9,13 @@
 
 namespace bulkhead::jinja {
 
+// Return the position of `sought` in `text`, as std::string_view's find() and rfind() do. They count as steps what
+// they compare: where much of `sought` is found again and again, that is far more than the text has bytes.
+std::size_t find_text(Run& run, std::string_view text, std::string_view sought,
+                      std::size_t from = 0);
+std::size_t rfind_text(Run& run, std::string_view text, std::string_view sought,
+                       std::size_t from = std::string_view::npos);
+
 // `count` < 0: replaces all.
 Text replaced(Run& run, const Text& text, const Text& old, const Text& replacement,
               std::int64_t count);

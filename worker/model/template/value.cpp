@@ -5,6 +5,7 @@
 
 #include "worker/model/template/big_integer.hpp"
 #include "worker/model/template/python.hpp"
+#include "worker/model/template/run.hpp"
 #include "worker/model/template/template_error.hpp"
 
 namespace bulkhead::jinja {
@@ -16,6 +17,12 @@ void check_nesting(int depth) {
   if (depth > kMaxNesting)
     throw TemplateError(TemplateError::Kind::kLimit,
                         "nests lists or dicts more than " + std::to_string(kMaxNesting) + " deep");
+}
+
+bool equal_texts(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  Run::tick_of_thread(copy_steps(a.size()));
+  return a == b;
 }
 
 bool equal_items(const List& a, const List& b, int depth) {
@@ -39,6 +46,7 @@ bool equal_entries(Dict& a, Dict& b, int depth) {
 }
 
 std::size_t hash_text(std::string_view text) {
+  Run::tick_of_thread(scan_steps(text.size()));
   return std::hash<std::string_view>()(text);
 }
 
@@ -46,6 +54,7 @@ std::size_t hash_text(std::string_view text) {
 
 bool equal(const Value& a, const Value& b, int depth) {
   check_nesting(depth);
+  Run::tick_of_thread(1);
   if (is_number(a) && is_number(b)) return compare_numbers(a, b) == Ordering::kEqual;
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
@@ -53,7 +62,7 @@ bool equal(const Value& a, const Value& b, int depth) {
     case Kind::kNone:
       return true;
     case Kind::kText:
-      return a.as_text()->view() == b.as_text()->view();
+      return equal_texts(a.as_text()->view(), b.as_text()->view());
     case Kind::kList:
       return equal_items(*a.as_list(), *b.as_list(), depth);
     case Kind::kDict:
@@ -75,6 +84,7 @@ bool equal(const Value& a, const Value& b, int depth) {
 
 std::size_t hash_of(const Value& key, int depth) {
   check_nesting(depth);
+  Run::tick_of_thread(1);
   switch (key.kind()) {
     case Kind::kText:
       return hash_text(key.as_text()->view());
