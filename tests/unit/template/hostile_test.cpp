@@ -111,6 +111,16 @@ TEST(HostileTemplate, LongTextsAgainAndAgain) {
   repeatedly(wide, "s|length");
   repeatedly(wide, "s[999999]");
   repeatedly(wide, "s[-1:]");
+  repeatedly(wide, "s.ljust(5)");
+  const std::string mixed = "{% set s = 'aB<é ' * 500000 %}";
+  for (const char* method :
+       {"isupper", "isalpha", "istitle", "isprintable", "title", "swapcase", "upper"})
+    repeatedly(mixed, std::string("s.") + method + "()");
+  for (const char* filter : {"title", "capitalize", "wordcount", "upper", "urlencode", "e"})
+    repeatedly(mixed, std::string("s|") + filter);
+  repeatedly(mixed, "[s, s]|sort");
+  repeatedly("{% set s = '9' * 3000000 %}", "s|float");
+  repeatedly("{% set s = '9' * 3000000 %}", "s|int");
   expect_limit("{% set s = 'a' * 1000000 %}{{ ([s] * 9000)|unique|list|length }}",
                "too many steps");
 }

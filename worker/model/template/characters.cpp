@@ -82,7 +82,7 @@ std::string past_ascii_with_case(std::string_view text, Case to) {
 
 std::size_t char_count(const Text& text) {
   if (text.ascii()) return text.size();
-  Run::tick_of_thread(copy_steps(text.size()));
+  Run::tick_of_thread(scan_steps(text.size()));
   const std::string_view view = text.view();
   return static_cast<std::size_t>(std::count_if(view.begin(), view.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
@@ -111,6 +111,7 @@ Text char_slice(const Text& text, std::size_t from, std::size_t to) {
 
 bool is_kind(char32_t code, CharKind kind) {
   if (code < 0x80) return ascii_kind(code, kind);
+  Run::tick_of_thread(1);
   static const auto patterns = [] {
     std::array<Pattern, std::size(kPatterns)> made;
     std::transform(std::begin(kPatterns), std::end(kPatterns), made.begin(), compiled);
@@ -149,7 +150,7 @@ std::string with_case(std::string_view text, Case to) {
 Text with_case(const Text& text, Case to) {
   TextBuilder out;
   text.for_runs([&](std::string_view bytes, Origin origin) {
-    Run::tick_of_thread(1);
+    Run::tick_of_thread(1 + (text.ascii() ? scan_steps(bytes.size()) : bytes.size()));
     out.append(with_case(bytes, to), origin);
   });
   return out.take();

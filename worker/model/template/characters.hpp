@@ -53,6 +53,7 @@ namespace bulkhead::jinja {
 
 template <typename Each>
 void for_chars(std::string_view text, const Each& each) {
+  Run::tick_of_thread(text.size() / 8);
   for (std::size_t at = 0; at < text.size();) {
     const auto c = static_cast<unsigned char>(text[at]);
     if (c < 0x80) {

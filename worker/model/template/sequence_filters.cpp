@@ -54,9 +54,8 @@ class Getter {
 };
 
 // Returns the value by which items are compared: text in small letters, unless case counts.
-Value key_of(Interpreter& run, const Value& value, bool case_sensitive) {
+Value key_of(const Value& value, bool case_sensitive) {
   if (case_sensitive || value.as_text() == nullptr) return value;
-  run.tick(scan_steps(value.as_text()->size()));
   return with_case(*value.as_text(), Case::kLower);
 }
 
@@ -92,12 +91,12 @@ Value sort(Interpreter& run, const Value& self, Arguments& arguments) {
   CountedVector<Keyed> keyed;
   for (const Value& item : iterate(run, self)->items) {
     if (getters.size() == 1) {
-      keyed.push_back({key_of(run, getters[0](item), case_sensitive), item});
+      keyed.push_back({key_of(getters[0](item), case_sensitive), item});
       continue;
     }
     List* key = run.heap().list();
     for (const Getter& getter : getters)
-      key->items.push_back(key_of(run, getter(item), case_sensitive));
+      key->items.push_back(key_of(getter(item), case_sensitive));
     keyed.push_back({key, item});
   }
   sort_keyed(run, keyed, bound.flag(0, false));
@@ -123,7 +122,7 @@ Value dictsort(Interpreter& run, const Value& self, Arguments& arguments) {
   if (self.as_dict() == nullptr) fail("'dictsort' needs a dict, and gets a " + type_name(self));
   CountedVector<Keyed> keyed;
   for (const Dict::Entry& entry : self.as_dict()->entries)
-    keyed.push_back({key_of(run, by.view() == "key" ? entry.key : entry.value, case_sensitive),
+    keyed.push_back({key_of(by.view() == "key" ? entry.key : entry.value, case_sensitive),
                      pair_of(run, entry.key, entry.value)});
   sort_keyed(run, keyed, bound.flag(2, false));
   List* out = run.heap().list();
@@ -138,7 +137,7 @@ Value groupby(Interpreter& run, const Value& self, Arguments& arguments) {
   const bool case_sensitive = bound.flag(2, false);
   CountedVector<Keyed> keyed;
   for (const Value& item : iterate(run, self)->items)
-    keyed.push_back({key_of(run, getter(item), case_sensitive), item});
+    keyed.push_back({key_of(getter(item), case_sensitive), item});
   sort_keyed(run, keyed, false);
   List* groups = run.heap().list();
   List* members = nullptr;
@@ -160,7 +159,7 @@ Value unique(Interpreter& run, const Value& self, Arguments& arguments) {
   Dict* seen = run.heap().make<Dict>();
   List* out = generator(run);
   for (const Value& item : iterate(run, self)->items) {
-    const Value key = key_of(run, getter(item), bound.flag(0, false));
+    const Value key = key_of(getter(item), bound.flag(0, false));
     if (seen->find(key) != nullptr) continue;
     seen->set(key, true);
     out->items.push_back(item);
@@ -177,7 +176,7 @@ Value extreme(Interpreter& run, const Value& self, Arguments& arguments) {
   const Value* best = nullptr;
   Value best_key;
   for (const Value& item : items->items) {
-    Value key = key_of(run, getter(item), bound.flag(0, false));
+    Value key = key_of(getter(item), bound.flag(0, false));
     if (best != nullptr && compare(run, key, best_key) != wanted) continue;
     best = &item;
     best_key = std::move(key);

@@ -13,9 +13,7 @@ namespace {
 template <Case to>
 Value change_case(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("upper or lower", arguments, {});
-  const Text text = str(run, self);
-  run.tick(text.ascii() ? scan_steps(text.size()) : text.size());
-  return with_case(text, to);
+  return with_case(str(run, self), to);
 }
 
 Value capitalize(Interpreter& run, const Value& self, Arguments& arguments) {
@@ -186,7 +184,7 @@ Value striptags(Interpreter& run, const Value& self, Arguments& arguments) {
 }
 
 void append_url(Run& run, const Text& text, std::string_view kept, TextBuilder& out) {
-  run.tick(scan_steps(text.size()));
+  run.tick(text.size());
   text.for_runs([&](std::string_view part, Origin origin) {
     for (const char c : part) {
       const auto byte = static_cast<unsigned char>(c);

@@ -25,9 +25,7 @@ Value strip(Interpreter& run, const Value& self, Arguments& arguments) {
 template <Case to>
 Value change_case(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("upper or lower", arguments, {});
-  const Text& text = text_of(run, self);
-  if (!text.ascii()) run.tick(text.size());
-  return with_case(text, to);
+  return with_case(text_of(run, self), to);
 }
 
 Value capitalize(Interpreter& run, const Value& self, Arguments& arguments) {

@@ -71,7 +71,7 @@ Text replaced(Run& run, const Text& text, const Text& old, const Text& replaceme
 }
 
 Text escaped_html(Run& run, const Text& text) {
-  run.tick(scan_steps(text.size()));
+  run.tick(text.size() / 4);
   TextBuilder out;
   text.for_runs([&out](std::string_view part, Origin origin) {
     for (const char c : part) {

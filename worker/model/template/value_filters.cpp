@@ -38,11 +38,12 @@ Value to_int(Interpreter& run, const Value& self, Arguments& arguments) {
   return otherwise;
 }
 
-Value to_float(Interpreter&, const Value& self, Arguments& arguments) {
+Value to_float(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("float", arguments, {"default"});
   const Value otherwise = bound.at(0, 0.0);
   require_defined(self);
   if (const Text* text = self.as_text()) {
+    run.tick(1 + text->size());
     const auto number = parse_float(text->view());
     return number ? Value(*number) : otherwise;
   }
