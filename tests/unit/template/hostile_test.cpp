@@ -119,6 +119,12 @@ TEST(HostileTemplate, LongTextsAgainAndAgain) {
   for (const char* filter : {"title", "capitalize", "wordcount", "upper", "urlencode", "e"})
     repeatedly(mixed, std::string("s|") + filter);
   repeatedly(mixed, "[s, s]|sort");
+  repeatedly(twins, "s|safe");
+  repeatedly(twins, "s|striptags");
+  repeatedly(twins, "s|attr(t)");
+  repeatedly("{% set s = 'a' * 1000000 %}", "s|pprint");
+  repeatedly(wide, "s|tojson(ensure_ascii=true)");
+  expect_limit("{% set p = 'a.' * 1000000 %}{{ [{}]|map(attribute=p)|list }}", "memory");
   repeatedly("{% set s = '9' * 3000000 %}", "s|float");
   repeatedly("{% set s = '9' * 3000000 %}", "s|int");
   expect_limit("{% set s = 'a' * 1000000 %}{{ ([s] * 9000)|unique|list|length }}",

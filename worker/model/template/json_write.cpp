@@ -98,6 +98,7 @@ class Writer {
       std::size_t done = 0;
       for_chars(run, [&](char32_t code, std::size_t at, std::size_t bytes) {
         if (code >= 0x20 && code != '"' && code != '\\' && (code < 0x7f || !style_.ascii)) return;
+        run_.tick();
         out_.append(run.substr(done, at - done), origin);
         out_.append(escaped(code), origin);
         done = at + bytes;

@@ -19,6 +19,7 @@ Table table_of(std::initializer_list<std::span<const NativeFunction>> parts) {
 }
 
 const NativeFunction* find_in(const Table& table, std::string_view name) {
+  Run::tick_of_thread(scan_steps(name.size()));
   const auto at = table.find(name);
   return at == table.end() ? nullptr : at->second;
 }

@@ -52,6 +52,7 @@ void append_quoted(const Text& text, TextBuilder& out) {
         std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(code));
       else
         std::snprintf(escape, sizeof escape, "\\U%08x", static_cast<unsigned>(code));
+      Run::tick_of_thread(1);
       out.append(run.substr(plain, at - plain), origin);
       out.append(escape, origin);
       plain = at + bytes;

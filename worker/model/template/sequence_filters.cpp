@@ -26,6 +26,7 @@ class Getter {
     }
     const Text& text = *path->as_text();
     for (std::size_t at = 0; at <= text.size();) {
+      run.tick(1);
       const std::size_t dot = std::min(text.view().find('.', at), text.size());
       const Text part = text.sub(at, dot - at);
       std::int64_t number = 0;
@@ -50,7 +51,7 @@ class Getter {
  private:
   Interpreter& run_;
   const Value* otherwise_;
-  std::vector<Value> parts_;
+  CountedVector<Value> parts_;
 };
 
 // Returns the value by which items are compared: text in small letters, unless case counts.

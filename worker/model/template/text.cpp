@@ -105,6 +105,7 @@ void TextBuilder::reserve(std::size_t bytes) {
 
 void TextBuilder::append(std::string_view bytes, Origin origin) {
   if (bytes.empty()) return;
+  Run::tick_of_thread(copy_steps(bytes.size()));
   TextBuffer& to = buffer();
   constexpr std::size_t kMax = 0xffffffff;
   if (bytes.size() > kMax - to.bytes.size())

@@ -158,7 +158,7 @@ Value striptags(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("striptags", arguments, {});
   const Text text = str(run, self);
   const std::string_view view = text.view();
-  run.tick(scan_steps(view.size()));
+  run.tick(view.size());
   TextBuilder out;
   bool blank = false;
   std::size_t last_tag = view.rfind('>');
