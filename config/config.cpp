@@ -44,6 +44,13 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
+// Returns a list's item without the quotes around it, which YAML would not take for a part of it either.
+std::string_view unquoted(std::string_view item) {
+  const bool quoted = item.size() >= 2 && item.front() == item.back() &&
+                      (item.front() == '"' || item.front() == '\'');
+  return quoted ? item.substr(1, item.size() - 2) : item;
+}
+
 // Reads "[32, 128]", "32,128", "[]" and plain text. A text field takes the text as it is, including brackets and
 // commas.
 Written written_text(std::string_view text, bool list_wanted) {
@@ -54,7 +61,7 @@ Written written_text(std::string_view text, bool list_wanted) {
   Written written{{}, true};
   while (!text.empty()) {
     const std::size_t comma = text.find(',');
-    written.items.emplace_back(trimmed(text.substr(0, comma)));
+    written.items.emplace_back(unquoted(trimmed(text.substr(0, comma))));
     if (comma == std::string_view::npos) break;
     text.remove_prefix(comma + 1);
     if (text.empty())

@@ -252,6 +252,14 @@ TEST(Models, AliasesAreNamesOfOneModel) {
               StartsWith("FILE:3: models.0.aliases: 'y' is a name of models.1 already"));
 }
 
+TEST(Models, ListsOfTheCommandLineMayHaveQuotesAsInYaml) {
+  const Result<Loaded> loaded =
+      load({"", {"models.0.name=x", R"(models.0.aliases=["gpt-4o", 'other', it's, "])"}});
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message();
+  EXPECT_THAT(loaded->settings.models[0].aliases, ElementsAre("gpt-4o", "other", "it's", "\""));
+  EXPECT_EQ(error_of_set("server.allowed_origins=[\"https://chat.example.org\"]"), "no error");
+}
+
 TEST(Keys, AreToldApartAndNeverInErrors) {
   const std::string set = "server.keys=alice s3cret streams=2,bob other";
   const Result<Loaded> loaded = load({"", {set}});
