@@ -81,15 +81,27 @@ class ClientConnection final : public Connection,
   // ---- reading ----
 
   // Reads up to `most` bytes behind those in buffer_, then calls handle(error, bytes read), guarded. The handler
-  // commits the bytes. The connection stays alive until then.
+  // commits the bytes. The connection stays alive until then. Only one read may be pending, and until its handler
+  // has run, buffer_ must keep its memory, because the read writes there. The handler is not called if the
+  // connection has been closed, or if drop_read() was called meanwhile.
   template <typename Handle>
   void read_some(const char* doing, std::size_t most, Handle handle) {
-    socket_.async_read_some(buffer_.prepare(most),
-                            [self = shared_from_this(), doing, handle](
-                                boost::system::error_code error, std::size_t bytes) {
-                              self->guarded(doing, [&] { handle(error, bytes); });
-                            });
+    const auto room = buffer_.prepare(most);
+    reading_ = true;
+    socket_.async_read_some(room, [self = shared_from_this(), doing, handle](
+                                      boost::system::error_code error, std::size_t bytes) {
+      self->reading_ = false;
+      self->guarded(doing, [&] {
+        if (self->closed_) return;
+        if (std::exchange(self->read_is_dropped_, false)) return self->read_dropped();
+        handle(error, bytes);
+      });
+    });
   }
+  // Nobody wants what the connection has read, nor what a pending read may still bring.
+  void drop_read();
+  // Called when no read is pending after drop_read().
+  void read_dropped();
   std::string_view buffered() const {
     return {static_cast<const char*>(buffer_.data().data()), buffer_.size()};
   }
@@ -105,8 +117,8 @@ class ClientConnection final : public Connection,
   // false if there is no room; this connection has then refused the request.
   bool hold_body(std::size_t bytes);
   void body_read();
-  // Stops reading the body: only an answer can follow.
-  void stop_reading_body();
+  // Stops reading the request: only an answer can follow, the connection's last one.
+  void stop_reading();
   // Watches whether the client is gone while an answer is being made: an end of file or a reset means that nobody
   // waits for the answer. The connection keeps a bounded amount of what a client sends ahead, so that it also sees an
   // end behind those bytes.
@@ -161,7 +173,8 @@ class ClientConnection final : public Connection,
   bool streaming_ = false;
   bool too_slow_ = false;
   bool to_send_ = false;  // send_now() will be called
-  bool watching_ = false;
+  bool reading_ = false;  // a read is pending; while an answer is made, that is watch_for_end()'s
+  bool read_is_dropped_ = false;  // drop_read() was called while it was pending
   bool next_after_watch_ = false;
   bool client_ended_ = false;
   bool close_after_answer_ = false;

@@ -50,7 +50,7 @@ void ClientConnection::refuse_for_overload() {
 
 void ClientConnection::refuse_for_memory() {
   ++server_->figures.no_memory;
-  stop_reading_body();
+  stop_reading();
   refuse(kOutOfMemory, "The server has no memory for this request now (server.max_memory_mb).");
 }
 
@@ -119,7 +119,6 @@ void ClientConnection::read_more_of_head() {
   if (!read_timer_.running() || buffer_.size() == 0)
     read_timer_.start(kHeadTimeout, [this] { too_slow_a_sender(); });
   read_some("a request's head", 4096, [this](error_code error, std::size_t bytes) {
-    if (closed_) return;
     buffer_.commit(bytes);
     if (error) return close_now();
     look_for_head();
@@ -130,7 +129,7 @@ void ClientConnection::look_for_head() {
   const Result<std::size_t> bytes = head_bytes(buffered());
   if (!bytes.ok()) return bad_request(bytes.error().message());
   if (*bytes > kMaxHeadBytes || (*bytes == 0 && buffer_.size() >= kMaxHeadBytes)) {
-    answering_ = true;
+    stop_reading();
     return refuse(kHeadersTooLarge,
                   fmt::format("The request's head is larger than {} bytes.", kMaxHeadBytes));
   }
@@ -145,25 +144,37 @@ void ClientConnection::look_for_head() {
 
 void ClientConnection::bad_request(const std::string& rule) {
   ++server_->figures.bad_framing;
-  stop_reading_body();
+  stop_reading();
   refuse(kBadRequest, "This is not a valid HTTP/1.1 request: " + rule + ".");
 }
 
 void ClientConnection::too_slow_a_sender() {
   ++server_->figures.slow_senders;
-  stop_reading_body();
+  stop_reading();
   refuse(kTooSlow, "The request did not arrive in time.");
 }
 
-void ClientConnection::stop_reading_body() {
+void ClientConnection::stop_reading() {
   read_timer_.cancel();
+  idle_ = false;
   reading_body_ = false;
   answering_ = true;
   request_ = {};
   give_back(request_.body);
-  buffer_.shrink_to_fit();
+  drop_read();
   hold(0);
   kept_body_ = 0;
+}
+
+void ClientConnection::drop_read() {
+  read_is_dropped_ = reading_;
+  if (!reading_) read_dropped();
+}
+
+void ClientConnection::read_dropped() {
+  buffer_.clear();
+  buffer_.shrink_to_fit();
+  if (lingering_) discard();
 }
 
 void ClientConnection::head_read(const RequestHead& head) {
@@ -205,7 +216,7 @@ void ClientConnection::head_read(const RequestHead& head) {
 }
 
 void ClientConnection::body_too_large() {
-  stop_reading_body();
+  stop_reading();
   refuse(kBodyTooLarge, fmt::format("The body is larger than {} bytes (server.max_body_mb).",
                                     server_->max_body_bytes));
 }
@@ -226,7 +237,6 @@ void ClientConnection::take_body() {
   buffer_.consume(*taken);
   if (body_.done()) return body_read();
   read_some("a request's body", kReadBytes, [this](error_code error, std::size_t got) {
-    if (closed_ || !reading_body_) return;
     buffer_.commit(got);
     body_.received(got);
     if (error) return close_now();
@@ -255,10 +265,7 @@ void ClientConnection::body_read() {
 
 void ClientConnection::watch_for_end() {
   if (closed_ || buffer_.size() >= kMaxReadAheadBytes) return;
-  watching_ = true;
   read_some("a client's end", 4096, [this](error_code error, std::size_t bytes) {
-    watching_ = false;
-    if (closed_) return;
     buffer_.commit(bytes);
     if (error && error != asio::error::operation_aborted) {
       client_ended_ = true;

@@ -140,7 +140,7 @@ void ClientConnection::pump() {
 
 void ClientConnection::answer_out() {
   if (close_after_answer_ || !keep_alive_ || client_ended_ || server_->closing) return linger();
-  if (watching_) {
+  if (reading_) {
     next_after_watch_ = true;
     error_code ignored;
     socket_.cancel(ignored);
@@ -156,21 +156,13 @@ void ClientConnection::linger() {
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
   if (client_ended_) return close_now();
   read_timer_.start(kLingerTimeout, [this] { close_now(); });
-  discard();
+  if (reading_) socket_.cancel(ignored);  // nothing is being written now
+  drop_read();
 }
 
 void ClientConnection::discard() {
-  if (watching_) {  // only one read at a time: its handler gives up, then discard() begins
-    error_code ignored;
-    socket_.cancel(ignored);
-    asio::post(socket_.get_executor(), [self = shared_from_this()] {
-      if (!self->closed_) self->discard();
-    });
-    return;
-  }
   buffer_.clear();
   read_some("the rest of a request", kWriteSliceBytes, [this](error_code error, std::size_t bytes) {
-    if (closed_) return;
     discarded_ += bytes;
     if (error || discarded_ > kMaxDiscardedBytes) return close_now();
     discard();

@@ -130,6 +130,79 @@ TEST(SlowSenders, GetA408WhenTheirTimeIsOver) {
   EXPECT_EQ(small(serving).status, 200);
 }
 
+// Other clients' unfinished heads and bodies, which are in the daemon's memory.
+Clients halves_of_others(const Serving& serving, const std::string& first, int count) {
+  Clients clients;
+  for (int i = 0; i < count; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(serving.port));
+    EXPECT_TRUE(clients.back()->connected() && clients.back()->send_raw(first));
+  }
+  // The daemon reads these clients' bytes before it answers one that asks after them.
+  EXPECT_EQ(serving.get("/livez").status, 200);
+  EXPECT_EQ(serving.get("/livez").status, 200);
+  return clients;
+}
+
+// Sends more bytes on connections whose requests were refused before they were whole. Expects that nobody hears them:
+// the connections end without a second answer, and requests that are arriving meanwhile stay what they were.
+void expect_unheard(const Serving& serving, const Clients& refused) {
+  const json question = {{"prompt", std::string(40000, 'x')}, {"max_tokens", 1}};
+  const std::string body = question.dump();
+  const std::string half = body.substr(0, body.size() - 10), rest = body.substr(half.size());
+  const Clients bodies =
+      halves_of_others(serving,
+                       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                           std::to_string(body.size()) + "\r\n\r\n" + half,
+                       12);
+  const Clients heads = halves_of_others(
+      serving, "GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Padding: " + std::string(2000, 'p'),
+      40);
+  const std::string other = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX-Other: ";
+  for (const auto& client : refused)
+    client->send_raw(other + std::string(16384 - other.size(), 'E'));
+  EXPECT_EQ(serving.get("/livez").status, 200);
+  for (const auto& client : refused)
+    EXPECT_EQ(client->receive_head().status, 0) << "a second answer";
+  for (const auto& client : heads) {
+    ASSERT_TRUE(client->send_raw("\r\n\r\n")) << "the daemon is gone";
+    EXPECT_EQ(client->receive().status, 200);
+  }
+  for (const auto& client : bodies) {
+    ASSERT_TRUE(client->send_raw(rest));
+    const HttpReply reply = client->receive();
+    EXPECT_EQ(reply.status, 200) << reply.body;
+  }
+  EXPECT_EQ(serving.metric("bulkhead_http_bad_framing_total"), 0);
+  EXPECT_EQ(serving.metric("bulkhead_http_exceptions_total"), 0);
+}
+
+TEST(Memory, ABodyThatWasRefusedIsHeardNoMore) {
+  const Serving serving = serve({"server.max_memory_mb=64"});
+  const Clients large = unfinished_bodies(serving, 4, std::size_t{7} << 20);
+  // Each of these needs the room of one that is larger.
+  const Clients smaller = unfinished_bodies(serving, 4, std::size_t{13} << 19);
+  for (const auto& client : large)
+    EXPECT_EQ(client->receive().status, 503);
+  expect_unheard(serving, large);
+}
+
+TEST(SlowSenders, AreHeardNoMoreAfterThe408) {
+  const Serving serving = serve();
+  Clients bodies, heads;
+  for (int i = 0; i < 8; ++i) {
+    heads.push_back(std::make_unique<HttpClient>(serving.port));
+    heads.back()->send_raw("POST /v1/completions HTTP/1.1\r\n");
+    bodies.push_back(std::make_unique<HttpClient>(serving.port));
+    bodies.back()->send_raw(
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50000\r\n\r\n{");
+  }
+  for (const Clients* const slow : {&bodies, &heads}) {  // a body's time is over before a head's
+    for (const auto& client : *slow)
+      EXPECT_EQ(client->receive().status, 408);
+    expect_unheard(serving, *slow);
+  }
+}
+
 TEST(Places, IdleConnectionsMakePlaceForOthers) {
   const Serving serving = serve();
   Clients idle;
