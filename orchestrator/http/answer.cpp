@@ -28,7 +28,6 @@ void Answer::add_warnings(Exchange& exchange, std::span<const std::string> warni
 }
 
 void Answer::watch(Exchange& exchange) {
-  if (exchange.ticket != nullptr) ticket_ = std::move(exchange.ticket);
   if (!std::exchange(knows_request_, true)) {
     method_ = exchange.method;
     trace_ = exchange.trace;

@@ -29,6 +29,7 @@
 namespace bulkhead::orchestrator {
 
 class Answer;
+class KeyTicket;  // key_limits.hpp
 class SpanExport;
 
 // The parts of the daemon that answers need.
@@ -57,6 +58,8 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   };
   virtual Facts facts() const { return {}; }
   bool over() const { return over_; }
+  // Takes the ticket of the client's key, which may be null. Call it before the answer begins.
+  void take_ticket(std::shared_ptr<KeyTicket> ticket) { ticket_ = std::move(ticket); }
   // Returns the router's unfinished requests of this answer.
   virtual std::vector<RequestId> unfinished() const = 0;
   const std::string& endpoint() const { return endpoint_; }
@@ -96,8 +99,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   // Keeps this object alive until release().
   void hold() { services_.held.insert(shared_from_this()); }
   void release() { services_.held.erase(shared_from_this()); }
-  // Arranges that lost() is called, at most once, when the client is gone. Takes the exchange's ticket, if it has
-  // one.
+  // Arranges that lost() is called, at most once, when the client is gone.
   void watch(Exchange& exchange);
   // Sets the trace for the log. Without this call it is the trace of the first exchange that is watched.
   void take(TraceContext trace) {
@@ -105,8 +107,6 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
     knows_request_ = true;
   }
   const TraceContext& trace() const { return trace_; }
-  // Takes the ticket of an answer that has no exchange because an earlier daemon began it.
-  void take(std::shared_ptr<KeyTicket> ticket) { ticket_ = std::move(ticket); }
   // Calls fail() with kTimeout after `timeout`, unless the answer has ended.
   void start_deadline(std::chrono::seconds timeout);
 

@@ -122,10 +122,11 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
   return answer(std::move(response));
 }
 
-// Counts a client's request to a model against the limits of the client's key. Returns the refusal
-// if the key may not send the request now.
+// Counts a client's request to a model against the limits of the client's key, and sets `ticket`.
+// Leaves it as it is if the request needs none. Returns the refusal if the key may not send the
+// request now.
 std::optional<ApiError> Api::take_ticket(const HttpRequest& request, const Route& route,
-                                         Exchange& exchange) {
+                                         std::shared_ptr<KeyTicket>& ticket) {
   if (route.method != Route::Method::kPost || route.who != Who::kClients) return std::nullopt;
   if (key_violation(context_.options, request).empty())
     return std::nullopt;  // the server's own key
@@ -133,9 +134,9 @@ std::optional<ApiError> Api::take_ticket(const HttpRequest& request, const Route
   if (use == nullptr) {  // a reload removed the key while the body was arriving
     return api_error(kInvalidApiKey, key_violation(context_.options, request));
   }
-  auto ticket = context_.limits.begin(*use, KeyUse::Clock::now());
-  if (auto* error = std::get_if<ApiError>(&ticket)) return std::move(*error);
-  exchange.ticket = std::get<0>(std::move(ticket));
+  auto begun = context_.limits.begin(*use, KeyUse::Clock::now());
+  if (auto* error = std::get_if<ApiError>(&begun)) return std::move(*error);
+  ticket = std::get<0>(std::move(begun));
   return std::nullopt;
 }
 
@@ -169,12 +170,11 @@ void Api::handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   exchange->arrived = request.arrived;
   if (request.trace.known())
     exchange->extra_headers.emplace_back("traceparent", request.trace.field());
-  if (std::optional<ApiError> over = take_ticket(request, route, *exchange)) {
-    Call{context_, route, {}, {}, exchange}.ended(over->status);
-    return exchange->respond(route.refuse(*over));
-  }
-  orchestrator::handle({context_, route, std::move(match.parameter), std::move(request), exchange});
-  exchange->ticket.reset();  // an answer in progress has taken it
+  Call call{context_, route, std::move(match.parameter), {}, std::move(exchange), nullptr};
+  if (const std::optional<ApiError> over = take_ticket(request, route, call.ticket))
+    return call.refuse(*over);
+  call.request = std::move(request);
+  orchestrator::handle(std::move(call));
 }
 
 }  // namespace bulkhead::orchestrator

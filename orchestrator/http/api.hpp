@@ -42,7 +42,7 @@ class Api {
 
  private:
   std::optional<ApiError> take_ticket(const HttpRequest& request, const Route& route,
-                                      Exchange& exchange);
+                                      std::shared_ptr<KeyTicket>& ticket);
 
   ApiContext context_;
 };

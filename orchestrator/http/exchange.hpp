@@ -41,8 +41,6 @@ struct HttpResponse {
 
 inline constexpr std::string_view kEventStream = "text/event-stream; charset=utf-8";
 
-class KeyTicket;  // key_limits.hpp
-
 // The client's side of an answer, to which the answer is sent. Calls do nothing once the client is gone. One thread.
 class Exchange {
  public:
@@ -56,10 +54,6 @@ class Exchange {
   virtual void end_stream(bool close) = 0;
   // Returns how many bytes the client's socket has not taken yet.
   virtual std::size_t unsent_bytes() const = 0;
-
-  // The ticket of a request with a client's key; the answer in progress takes it. The request counts as in progress
-  // as long as an object holds the ticket.
-  std::shared_ptr<KeyTicket> ticket;
 
   // For the request's log line (request_line.hpp).
   std::string method;

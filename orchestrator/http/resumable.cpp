@@ -34,7 +34,8 @@ ResumableStreams::ResumableStreams(EventLoop& loop, Router& router, Metrics& met
 ResumableStreams::~ResumableStreams() = default;
 
 std::optional<ApiError> ResumableStreams::start(std::size_t model, GenerationRequest request,
-                                                std::shared_ptr<Exchange> exchange) {
+                                                std::shared_ptr<Exchange> exchange,
+                                                std::shared_ptr<KeyTicket> ticket) {
   if (disk_ != nullptr && disk_->failed()) {
     return api_error(kJournalUnavailable,
                      "The journal can't be written, so no stream can be made resumable; "
@@ -49,13 +50,14 @@ std::optional<ApiError> ResumableStreams::start(std::size_t model, GenerationReq
   begun.chat = request.chat;
   begun.include_usage = request.include_usage;
   begun.return_token_ids = request.return_token_ids;
-  if (exchange->ticket != nullptr) begun.key_name = exchange->ticket->name();
+  if (ticket != nullptr) begun.key_name = ticket->name();
   begun.trace = exchange->trace.record();
   begun.submit = std::move(request.parameters);
   begun.submit.prompt = std::move(request.prompts.front());
   const std::string id = begun.id;
   auto stream = std::make_shared<ResumableStream>(*this, std::move(begun));
   streams_[id] = stream;
+  stream->take_ticket(std::move(ticket));
   Status started = stream->start(model, std::move(exchange));
   if (started.ok()) return std::nullopt;
   streams_.erase(id);

@@ -60,9 +60,10 @@ class ResumableStreams {
   void recover(std::vector<DiskRequest> requests, const KeyLimits& limits);
 
   // Begins a stream. The request must be admitted to `model`, be streamed, and have one prompt and n = 1. If it
-  // returns an error, nothing was begun.
+  // returns an error, nothing was begun. Without `ticket`, no client's key began it.
   std::optional<ApiError> start(std::size_t model, GenerationRequest request,
-                                std::shared_ptr<Exchange> exchange);
+                                std::shared_ptr<Exchange> exchange,
+                                std::shared_ptr<KeyTicket> ticket);
   // Makes `exchange` the reader of stream `id`, after event `last_event_id` (empty: from the first event). Returns an
   // error if there is no such stream or event.
   std::optional<ApiError> attach(const std::string& id, const std::string& last_event_id,

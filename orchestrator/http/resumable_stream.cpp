@@ -68,7 +68,7 @@ void ResumableStream::restore(DiskRequest& from) {
 
 void ResumableStream::go_on(std::optional<std::size_t> model, DiskRequest& from,
                             std::shared_ptr<KeyTicket> ticket) {
-  take(std::move(ticket));
+  take_ticket(std::move(ticket));
   start_deadline(owner_.options_.timeout);
   wait_for_reader();
   if (!model) {

@@ -120,8 +120,11 @@ std::chrono::seconds timeout_of(const Call& call) {
 // Makes what answers the call from now on.
 template <typename Answer, typename... More>
 std::shared_ptr<Answer> make_answer(Call& call, More&&... more) {
-  return std::make_shared<Answer>(call.context.services, call.route.label, call.route.refuse,
-                                  std::move(call.exchange), std::forward<More>(more)...);
+  auto answer =
+      std::make_shared<Answer>(call.context.services, call.route.label, call.route.refuse,
+                               std::move(call.exchange), std::forward<More>(more)...);
+  answer->take_ticket(std::move(call.ticket));
+  return answer;
 }
 
 template <RenderAnswer render, typename Message>
@@ -148,7 +151,8 @@ void generate(Call call, GenerationRequest wanted) {
   const auto model = admit_answers(call, wanted);
   if (!model) return;
   if (wanted.resumable) {
-    if (auto error = call.context.streams.start(*model, std::move(wanted), call.exchange))
+    if (auto error =
+            call.context.streams.start(*model, std::move(wanted), call.exchange, call.ticket))
       call.refuse(*error);
     return;
   }
@@ -223,7 +227,7 @@ void ask_as_ollama(Call call, OllamaRequest request) {
   const auto model = admit(call, request.wanted.model, 1);
   if (!model) return;
   const std::string name = router.models()[*model].id;
-  if (request.unload && call.exchange->ticket != nullptr) {
+  if (request.unload && call.ticket != nullptr) {
     return call.refuse(
         api_error(kNotAllowed, "This key may ask models, but not unload them (server.api_key)."));
   }
@@ -430,7 +434,7 @@ void read_body(Call call, const Takes<Wanted>& takes) {
         }
       },
       [reading, takes] {
-        if (reading->lost) return;
+        if (reading->lost) return reading->call.ended(499);
         reading->call.exchange->on_lost = nullptr;
         if (reading->parsed.has_value())
           return hand_on(std::move(reading->call), takes, *std::move(reading->parsed));
@@ -442,7 +446,7 @@ void read_body(Call call, const Takes<Wanted>& takes) {
 }  // namespace
 
 std::string_view Call::key_name() const {
-  return exchange->ticket == nullptr ? std::string_view() : exchange->ticket->name();
+  return ticket == nullptr ? std::string_view() : ticket->name();
 }
 
 void Call::respond(HttpResponse response) {

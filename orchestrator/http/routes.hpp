@@ -43,6 +43,9 @@ struct Call {
   std::string parameter;  // the text in place of the path's {...}
   HttpRequest request;
   std::shared_ptr<Exchange> exchange;
+  // The ticket of a request with a client's key; null if the request has the server's own key. What answers the call
+  // takes it. The request counts as in progress as long as an object holds the ticket.
+  std::shared_ptr<KeyTicket> ticket;
 
   std::string_view key_name() const;  // name of the client's key; empty if the client has none
   void respond(HttpResponse response);

@@ -109,6 +109,45 @@ TEST(Keys, DocumentsThatWereRankedCountThoughALaterOneFails) {
   EXPECT_EQ(serving.post("/v1/rerank", ask.dump()).status, 401);
 }
 
+// A thread parses large bodies; the key's request is in progress meanwhile and afterwards.
+TEST(Keys, ALargeBodyHasTheRightsAndTheLimitsOfItsKey) {
+  const Serving serving =
+      serve_with_keys("alice a-secret tokens_per_minute=10,bob b-secret streams=1");
+  const auto padded = [](json body) {
+    body["padding"] = std::string(400000, 'x');
+    return body;
+  };
+  const json unload = padded({{"model", "fake-model"}, {"keep_alive", 0}});
+  EXPECT_EQ(serving.post("/api/generate", unload.dump(), with("b-secret")).status, 403);
+
+  const json ask = padded({{"prompt", "hello"}, {"max_tokens", 20}});
+  EXPECT_EQ(complete(serving, "a-secret", ask).status, 200);
+  EXPECT_EQ(metric(serving, "bulkhead_key_tokens_total{key=\"alice\"}"), 25);
+  EXPECT_EQ(complete(serving, "a-secret", ask).status, 429);
+  EXPECT_TRUE(serving.daemon->says(" key=alice"));
+
+  for (const bool resumable : {false, true}) {
+    json stream = padded(stream_of("slow", 300));
+    stream["resumable"] = resumable;
+    HttpClient client(serving.port);
+    client.send("POST", "/v1/completions", stream.dump(), with("b-secret"));
+    EXPECT_EQ(client.receive_head().status, 200);
+    EXPECT_EQ(complete(serving, "b-secret", ask).status, 429);
+    const json listed = json::parse(
+        HttpClient(serving.port).request("GET", "/v1/requests", "", with("operator")).body);
+    EXPECT_EQ(listed[0]["key"], "bob");
+    EXPECT_NE(rest_of(client).find("data: [DONE]"), std::string::npos);
+    EXPECT_TRUE(Serving::eventually(
+        [&] { return metric(serving, "bulkhead_key_requests_in_progress{key=\"bob\"}") == 0; }));
+  }
+
+  HttpClient hung_up(serving.port);
+  hung_up.send("POST", "/v1/completions", padded({{"prompt", "never"}}).dump(), with("b-secret"));
+  hung_up.hang_up();
+  EXPECT_TRUE(Serving::eventually(
+      [&] { return metric(serving, "bulkhead_key_requests_in_progress{key=\"bob\"}") == 0; }));
+}
+
 TEST(Keys, NoneIsTheKeyOfTheEnvironment) {
   Daemon daemon(BULKHEADD,
                 {{"--set", "server.api_key=operator", "--set", "server.keys=alice a-secret"},
@@ -147,7 +186,8 @@ TEST(Keys, AStreamCountsUntilItsEndHoweverItEnds) {
   EXPECT_EQ(hung_up->receive_head().status, 200);
   hung_up.reset();
   EXPECT_TRUE(free_again());
-  HttpClient kept(serving.port);  // one connection for all requests, because a refused request is over
+  HttpClient kept(
+      serving.port);  // one connection for all requests, because a refused request is over
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(kept.request("POST", "/v1/completions", R"({"prompt":{}})", with("a-secret")).status,
               400);
