@@ -18,6 +18,7 @@
 #include "orchestrator/http/errors.hpp"
 #include "orchestrator/http/exchange.hpp"
 #include "orchestrator/http/incoming_request.hpp"
+#include "orchestrator/http/unsent_bytes.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -155,7 +156,7 @@ class ClientConnection final : public Connection,
   std::size_t held_ = 0;       // this connection's share of the server's memory budget
   std::size_t kept_body_ = 0;  // the part of held_ for the body, until its answer has been sent
 
-  std::string unsent_;  // the bytes to send; flight_ holds a copy of the first in_flight_ of them
+  UnsentBytes unsent_;  // the bytes to send; flight_ holds a copy of the first in_flight_ of them
   std::string flight_;
   std::size_t in_flight_ = 0;
   std::size_t largest_write_ = 0;  // the largest write of this stream

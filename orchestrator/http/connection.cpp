@@ -75,7 +75,7 @@ void ClientConnection::close_now() {
 void ClientConnection::ended_by(const std::exception& error) {
   ++server_->figures.exceptions;
   give_back(request_.body);
-  give_back(unsent_);
+  unsent_ = {};
   spdlog::error("a connection is ended by an exception: {}", error.what());
   give_up();
   MemoryReserve::refill();
@@ -206,7 +206,7 @@ void ClientConnection::head_read(const RequestHead& head) {
   if (const auto expect = head.field("Expect"); !expect.empty() && request_http_1_1_) {
     if (lower(expect) != "100-continue")
       return refuse(kExpectationFailed, "Only 100-continue can be expected.");
-    unsent_ += "HTTP/1.1 100 Continue\r\n\r\n";
+    unsent_.append("HTTP/1.1 100 Continue\r\n\r\n");
     pump();
   }
   reading_body_ = true;

@@ -1,7 +1,7 @@
 // How a connection writes whole answers and streams within bounds of time and memory, and how it ends.
 #include <algorithm>
+#include <array>
 #include <chrono>
-#include <iterator>
 #include <string>
 #include <utility>
 
@@ -32,8 +32,8 @@ constexpr seconds kLingerTimeout{2};
 void ClientConnection::respond(HttpResponse response) {
   if (closed_ || !answering_) return;
   if (response.close) close_after_answer_ = true;
-  unsent_ += response_head(response, extra_headers, connection_field());
-  if (may_have_body(response.status) && !head_only_) unsent_ += response.body;
+  unsent_.append(response_head(response, extra_headers, connection_field()));
+  if (may_have_body(response.status) && !head_only_) unsent_.append(response.body);
   finish_answer();
 }
 
@@ -45,7 +45,8 @@ void ClientConnection::begin_stream(std::string_view request_id, std::string_vie
   // close") when Node.js puts a guard on a kept connection, as Debian 12's 18.20.4 and others do:
   // https://github.com/nodejs/node/issues/63989
   close_after_answer_ = true;
-  unsent_ += stream_head(content_type, request_id, extra_headers, chunked_, connection_field());
+  unsent_.append(
+      stream_head(content_type, request_id, extra_headers, chunked_, connection_field()));
   streaming_ = true;
   largest_write_ = 0;
   pump();
@@ -54,11 +55,13 @@ void ClientConnection::begin_stream(std::string_view request_id, std::string_vie
 void ClientConnection::write(std::string_view events) {
   if (closed_ || !streaming_ || too_slow_ || events.empty()) return;
   if (chunked_) {
-    fmt::format_to(std::back_inserter(unsent_), "{:x}\r\n", events.size());
-    unsent_ += events;
-    unsent_ += "\r\n";
+    std::array<char, 20> size{};
+    const char* const end = fmt::format_to(size.data(), "{:x}\r\n", events.size());
+    unsent_.append({size.data(), end});
+    unsent_.append(events);
+    unsent_.append("\r\n");
   } else {
-    unsent_ += events;
+    unsent_.append(events);
   }
   const bool fits = unsent_.size() < kWriteSliceBytes || hold(unsent_.size() + kept_body_);
   // A client is not slow because one write is large.
@@ -79,20 +82,17 @@ void ClientConnection::send_now() {
   to_send_ = false;
   if (closed_ || too_slow_ || in_flight_ > 0 || unsent_.empty()) return;
   error_code error;
-  const std::size_t sent = socket_.write_some(asio::buffer(unsent_), error);
+  const std::string_view bytes = unsent_.front();
+  const std::size_t sent = socket_.write_some(asio::buffer(bytes.data(), bytes.size()), error);
   if (error && error != asio::error::would_block) return close_now();
-  if (sent == unsent_.size()) {
-    unsent_.clear();
-    return;
-  }
-  unsent_.erase(0, sent);
-  pump();
+  unsent_.drop(sent);
+  if (!unsent_.empty()) pump();
 }
 
 void ClientConnection::end_stream(bool close) {
   if (closed_ || !streaming_ || too_slow_) return;
   if (close) close_after_answer_ = true;
-  if (chunked_) unsent_ += "0\r\n\r\n";
+  if (chunked_) unsent_.append("0\r\n\r\n");
   finish_answer();
 }
 
@@ -121,7 +121,7 @@ void ClientConnection::pump() {
     return;
   }
   // The bytes that are being written stay in flight_; unsent_ gathers new ones.
-  flight_.assign(unsent_, 0, kWriteSliceBytes);
+  flight_.assign(unsent_.front(kWriteSliceBytes));
   in_flight_ = flight_.size();
   write_timer_.start(kWriteTimeout, [this] { give_up(); });
   asio::async_write(socket_, asio::buffer(flight_),
@@ -130,7 +130,7 @@ void ClientConnection::pump() {
                         if (self->closed_) return;
                         self->write_timer_.cancel();
                         if (error) return self->close_now();
-                        self->unsent_.erase(0, std::exchange(self->in_flight_, 0));
+                        self->unsent_.drop(std::exchange(self->in_flight_, 0));
                         if (self->held_ > self->unsent_.size() + self->kept_body_)
                           self->hold(self->unsent_.size() + self->kept_body_);
                         self->pump();
