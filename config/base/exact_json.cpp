@@ -4,6 +4,8 @@
 #include <array>
 #include <charconv>
 #include <cstdint>
+#include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -33,7 +35,7 @@ class Builder final : public nlohmann::json_sax<Ordered> {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(std::string& name) override {
-    member_ = &(*open_.back())[name];  // of equal names the last one counts
+    member_ = &member_named(name, open_.back());  // of equal names the last one counts
     return true;
   }
   bool parse_error(std::size_t, const std::string&, const Ordered::exception&) override {
@@ -41,13 +43,35 @@ class Builder final : public nlohmann::json_sax<Ordered> {
   }
 
  private:
+  // An array or an object that has not ended.
+  struct Open {
+    Ordered* value;
+    std::unordered_map<std::string, std::size_t> places;  // of the members, once there are many
+  };
+
+  // An ordered object compares a name with each of its members, so many members need places.
+  static Ordered& member_named(const std::string& name, Open& object) {
+    constexpr std::size_t kFewMembers = 32;
+    auto& members = object.value->get_ref<Ordered::object_t&>();
+    if (members.size() < kFewMembers) return members[name];
+    if (object.places.empty()) {
+      for (const auto& member : members)
+        object.places.emplace(member.first, object.places.size());
+    }
+    const auto [place, added] = object.places.try_emplace(name, members.size());
+    if (added) members.emplace_back(name, Ordered());
+    return members.data()[place->second].second;
+  }
+
   Ordered* add(Ordered value) {
     if (open_.empty()) return &(root_ = std::move(value));
-    if (open_.back()->is_object()) return &(*member_ = std::move(value));
-    return &open_.back()->emplace_back(std::move(value));
+    Ordered& last = *open_.back().value;
+    if (last.is_object()) return &(*member_ = std::move(value));
+    return &last.emplace_back(std::move(value));
   }
   bool open(Ordered empty) {
-    open_.push_back(add(std::move(empty)));
+    Ordered* const value = add(std::move(empty));
+    open_.push_back({value, {}});
     return true;
   }
   bool close() {
@@ -56,8 +80,8 @@ class Builder final : public nlohmann::json_sax<Ordered> {
   }
 
   Ordered& root_;
-  std::vector<Ordered*>
-      open_;  // outermost first; only the last one grows, so the others stay where they are
+  // Outermost first; only the last one grows, so the others stay where they are.
+  std::vector<Open> open_;
   Ordered* member_ = nullptr;  // the value of the latest key
 };
 

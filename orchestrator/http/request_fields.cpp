@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <unordered_set>
 
 #include <spdlog/fmt/fmt.h>
 
@@ -137,8 +138,16 @@ Parsed<nlohmann::ordered_json> parse_ordered_object(std::string_view body) {
 
 void pass_on(const nlohmann::ordered_json& body, std::span<const std::string_view> own,
              nlohmann::ordered_json& out) {
+  std::unordered_set<std::string> known;
+  for (const std::string_view name : own)
+    known.emplace(name);
+  for (const auto& [name, value] : out.items())
+    known.insert(name);
+  // The members that are added have different names, so no name needs to be searched in `out`.
+  auto& members = out.get_ref<nlohmann::ordered_json::object_t&>();
+  members.reserve(members.size() + body.size());
   for (const auto& [name, value] : body.items()) {
-    if (std::ranges::find(own, name) == own.end() && !out.contains(name)) out[name] = value;
+    if (!known.contains(name)) members.emplace_back(name, value);
   }
 }
 

@@ -24,8 +24,9 @@ Parsed<nlohmann::json> parse_object(std::string_view body);
 // Returns whether the value is null, "", [] or {}.
 bool is_empty(const nlohmann::json& value);
 
-// Ordered objects search a member one by one, so an object's cost is the square of its size. Small objects cost
-// nothing here. One object may have kMaxOrderedMembers members; several large ones may have fewer each.
+// Ordered objects search a member one by one, so looking up each member of an object costs the square of its size.
+// parse_exact() and pass_on() avoid that; readers of schemas and tools may not. Small objects cost nothing here. One
+// object may have kMaxOrderedMembers members; several large ones may have fewer each.
 inline constexpr std::size_t kSmallObjectMembers = 512;
 inline constexpr std::size_t kMaxOrderedMembers = 4096;
 // Returns whether objects in the value are too large to keep their members in order.

@@ -21,6 +21,28 @@ TEST(ExactJson, KeepsEveryIntegersDigits) {
   EXPECT_TRUE(parse_exact("1 2").is_discarded());
 }
 
+// If each name were compared with all before it, this test would take minutes.
+TEST(ExactJson, ReadsObjectsOfAnySizeInTheirOrder) {
+  constexpr int kMembers = 200000;
+  const auto name_of = [](int i) { return std::to_string(i * 7919 % kMembers); };
+  std::string text = "{";
+  for (int i = 0; i < kMembers; ++i)
+    text += '"' + name_of(i) + "\":" + std::to_string(i) + ',';
+  text += R"("0":[{"a":1}],"7919":"again"})";
+  const auto value = parse_exact(text);
+  ASSERT_EQ(value.size(), static_cast<std::size_t>(kMembers));
+  int i = 0;
+  for (const auto& [name, member] : value.items()) {
+    ASSERT_EQ(name, name_of(i));
+    if (i > 1) {
+      ASSERT_EQ(member, i);
+    }
+    ++i;
+  }
+  EXPECT_EQ(value.begin()->dump(), R"([{"a":1}])");
+  EXPECT_EQ(*++value.begin(), "again");
+}
+
 TEST(ExactJson, KnowsWhichIntegersAreRounded) {
   EXPECT_TRUE(is_rounded_integer("12345678901234567890123"));
   EXPECT_TRUE(is_rounded_integer("-9223372036854775809"));
