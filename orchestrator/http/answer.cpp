@@ -21,7 +21,7 @@ void Answer::charge(std::uint64_t tokens) {
 void Answer::add_warnings(Exchange& exchange, std::span<const std::string> warnings) {
   for (const std::string& each : warnings) {
     const bool told = std::ranges::any_of(exchange.extra_headers, [&each](const auto& field) {
-      return field.second == each;  // another choice of the same prompt has charged it
+      return field.second == each;  // another choice of the same prompt has already told it
     });
     if (!told) exchange.extra_headers.emplace_back("X-Bulkhead-Warning", each);
   }
@@ -31,6 +31,7 @@ void Answer::watch(Exchange& exchange) {
   if (!std::exchange(knows_request_, true)) {
     method_ = exchange.method;
     trace_ = exchange.trace;
+    began_ = exchange.arrived;
   }
   exchange.on_lost = [weak = weak_from_this()](Exchange::Lost how) {
     if (auto self = weak.lock()) self->lost(how);
@@ -38,7 +39,9 @@ void Answer::watch(Exchange& exchange) {
 }
 
 void Answer::start_deadline(std::chrono::seconds timeout) {
-  deadline_.start(timeout, [this, timeout] {
+  using std::chrono::microseconds;
+  const auto left = std::chrono::duration_cast<microseconds>(began_ + timeout - Clock::now());
+  deadline_.start(std::max(left, microseconds(0)), [this, timeout] {
     auto self = shared_from_this();
     fail(to_api_error({ipc::FailureCode::kTimeout,
                        fmt::format("The request took more than {} s (server.request_timeout_s).",
@@ -132,8 +135,8 @@ void Answer::queue_ended(Clock::time_point first_token, const ipc::Finished& fin
       std::min<std::uint64_t>(finished.prefill_microseconds, std::uint64_t{1} << 40));
   services_.metrics.time(events::kPrefill, reading);
   services_.metrics.time(events::kQueue,
-                         std::max<Clock::duration>(first_token - began_ - reading, {}));
-  const Clock::time_point reading_began = std::max(began_, first_token - reading);
+                         std::max<Clock::duration>(first_token - admitted_ - reading, {}));
+  const Clock::time_point reading_began = std::max(admitted_, first_token - reading);
   if (reading_began_ == Clock::time_point{} || reading_began < reading_began_)
     reading_began_ = reading_began;
 }

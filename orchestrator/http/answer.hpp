@@ -63,6 +63,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   // Returns the router's unfinished requests of this answer.
   virtual std::vector<RequestId> unfinished() const = 0;
   const std::string& endpoint() const { return endpoint_; }
+  // When the request arrived; if an earlier daemon began the answer, when this daemon went on with it.
   Clock::time_point began() const { return began_; }
   Clock::time_point first_token() const { return first_token_; }  // 0 until the first token has come
   std::string_view key_name() const;  // name of the client's key; empty if the client has none
@@ -99,7 +100,8 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   // Keeps this object alive until release().
   void hold() { services_.held.insert(shared_from_this()); }
   void release() { services_.held.erase(shared_from_this()); }
-  // Arranges that lost() is called, at most once, when the client is gone.
+  // Arranges that lost() is called, at most once, when the client is gone. The first exchange also says when the
+  // request arrived.
   void watch(Exchange& exchange);
   // Sets the trace for the log. Without this call it is the trace of the first exchange that is watched.
   void take(TraceContext trace) {
@@ -107,7 +109,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
     knows_request_ = true;
   }
   const TraceContext& trace() const { return trace_; }
-  // Calls fail() with kTimeout after `timeout`, unless the answer has ended.
+  // Calls fail() with kTimeout when `timeout` has passed since began(), unless the answer has ended.
   void start_deadline(std::chrono::seconds timeout);
 
   // Calls `send` whenever AnswerServices::keep_alive passes without stream_spoke(), until the answer ends. Streams
@@ -139,11 +141,12 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   bool over_ = false;
   std::string method_;
   TraceContext trace_;
-  bool knows_request_ = false;         // method_ and trace_ are set
+  bool knows_request_ = false;         // method_, trace_ and began_ are set
   std::shared_ptr<KeyTicket> ticket_;  // the ticket of the client's key, until the answer ends
   Timer deadline_, silence_;
   bool spoke_ = false;  // whether the stream has sent anything since silence_ was started
-  const Clock::time_point began_ = Clock::now();
+  const Clock::time_point admitted_ = Clock::now();
+  Clock::time_point began_ = admitted_;
   Clock::time_point first_token_;
   Clock::time_point reading_began_;  // when a worker first looked at a prompt of it; 0: unknown
 };

@@ -60,6 +60,29 @@ TEST(RequestLines, EveryRequestHasOneWithItsFieldsAsMembers) {
   EXPECT_TRUE(answer["ttft_ms"].is_number());
 }
 
+// A request's time begins when its head has come, however long its body takes.
+TEST(RequestLines, CountARequestsTimeFromItsArrival) {
+  const Serving serving = serve({"log.format=json", "server.request_timeout_s=1"});
+  const json question = {{"prompt", "slow"}, {"max_tokens", 20}};
+  for (const int wait_ms : {300, 1100}) {
+    const std::string body = question.dump();
+    HttpClient client(serving.port);
+    client.send_raw("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                    std::to_string(body.size()) + "\r\n\r\n" + body.substr(0, 5));
+    EXPECT_EQ(serving.get("/livez").status, 200);  // the head has been read, too
+    std::this_thread::sleep_for(std::chrono::milliseconds(wait_ms));
+    client.send_raw(body.substr(5));
+    const HttpReply reply = client.receive();
+    if (wait_ms > 1000) {
+      EXPECT_EQ(reply.status, 504) << reply.body;
+    }
+    const auto line = [&] { return lines_of(serving, "/v1/completions"); };
+    const std::size_t number = wait_ms > 1000 ? 1 : 0;
+    ASSERT_TRUE(Serving::eventually([&] { return line().size() > number; }));
+    EXPECT_GE(line()[number]["total_ms"].get<double>(), wait_ms);
+  }
+}
+
 TEST(RequestLines, AreWordsInALogOfText) {
   const Serving serving = serve();
   EXPECT_EQ(serving.get("/health").status, 200);
