@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <string>
@@ -136,9 +137,10 @@ void append_token(std::string& out, ipc::TokenId id, std::string_view bytes) {
   out += ']';
 }
 
+// JSON has no infinities and no NaN; llama.cpp writes the lowest float for "impossible".
 void append_logprob_member(std::string& out, float value) {
   fmt::format_to(std::back_inserter(out), ",\"logprob\":{}",
-                 std::max(value, std::numeric_limits<float>::lowest()));
+                 std::isfinite(value) ? value : std::numeric_limits<float>::lowest());
 }
 
 class LlamaCompletion final : public Dialect {

@@ -61,7 +61,9 @@ class OllamaTranslation : Translating {
     if (given == nullptr || *given == "" || *given == Ordered::array()) {
       request.load_only = true;
       request.unload = keeps_for_no_time();
-      request.wanted.model = text_of(body_, "model");
+      if (const Ordered* model = find(out_, "model"); model != nullptr && !model->is_string())
+        refuse("model", "must be a string.");
+      request.wanted.model = text_of(out_, "model");
     } else if (call_ == OllamaCall::kChat) {
       messages(*given);
       tools();

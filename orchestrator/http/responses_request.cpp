@@ -131,7 +131,7 @@ class ResponsesTranslation : Translating {
         thought = text(*content, where + ".content");
       if (const Ordered* summary = find(item, "summary"); thought.empty() && summary != nullptr)
         thought = text(*summary, where + ".summary");
-      if (!thought.empty()) assistant()["reasoning_content"] = std::move(thought);
+      if (!thought.empty()) think(thought);
     } else if (type == "function_call") {
       if (const Ordered* arguments = find(item, "arguments");
           arguments != nullptr && !arguments->is_string())
@@ -160,6 +160,13 @@ class ResponsesTranslation : Translating {
                          type),
              "unsupported_parameter");
     }
+  }
+
+  // A thought precedes what the assistant says or calls. Behind these it begins another message.
+  void think(const std::string& thought) {
+    if (!assistant()["content"].is_null() || assistant().contains("tool_calls")) flush();
+    Ordered& message = assistant();
+    message["reasoning_content"] = text_of(message, "reasoning_content") + thought;
   }
 
   // Reads an item of an earlier answer. No item may come twice, so that a short request can't become a long one.

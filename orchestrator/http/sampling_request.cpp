@@ -224,7 +224,8 @@ void refuse_unsupported(Fields& fields, bool chat) {
     unsupported("suffix");
   for (const char* name :
        {"bad_words", "banned_strings", "banned_tokens", "audio", "allowed_token_ids",
-        "chat_template", "custom_logit_processor", "custom_token_bans", "logits_processors", "lora",
+        "chat_template", "custom_logit_processor", "custom_token_bans", "image_data",
+        "logits_processors", "lora",
         "negative_prompt", "prompt_logprobs", "sampler_order", "sampler_priority", "samplers",
         "stop_regex", "structural_tag", "truncate_prompt_tokens", "web_search_options"}) {
     const json* value = fields.get(name);

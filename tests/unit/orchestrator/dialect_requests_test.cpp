@@ -1,7 +1,10 @@
 // Tests how requests to the Messages, Responses, Ollama and llama.cpp APIs are read, and which of their fields are
 // refused by name.
+#include <limits>
+#include <memory>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -212,6 +215,95 @@ TEST(Dialects, ASeedOfMinusOneIsDrawnWhereTheProtocolSaysSo) {
   };
   EXPECT_FALSE(ollama("-1"));
   EXPECT_TRUE(ollama("42"));
+}
+
+// A client asks Ollama so to load or to unload a model.
+TEST(Ollama, NamesTheModelToLoadAsOneToAsk) {
+  const auto asked = [](const std::string& members) {
+    auto parsed = parse_ollama_generate("{" + members + "}");
+    const auto* error = std::get_if<ApiError>(&parsed);
+    if (error != nullptr) return error->message;
+    const auto& request = std::get<OllamaRequest>(parsed);
+    EXPECT_TRUE(request.load_only);
+    return (request.unload ? "unload " : "load ") + request.wanted.model;
+  };
+  EXPECT_EQ(asked(R"("model":"a","name":"b")"), "load a");
+  EXPECT_EQ(asked(R"("name":"b","keep_alive":0)"), "unload b");
+  EXPECT_EQ(asked(R"("model":null,"name":"b","keep_alive":"0s")"), "unload b");
+  for (const char* wrong : {R"("model":7)", R"("name":["b"],"keep_alive":0)", R"("model":{})"})
+    EXPECT_THAT(asked(wrong), HasSubstr("'model' must be a string")) << wrong;
+}
+
+TEST(LlamaCompletion, RefusesImagesByName) {
+  for (const char* none : {"[]", "null"})
+    EXPECT_EQ(refusal(parse_llama_completion(R"({"prompt":"x","image_data":)" + std::string(none) +
+                                             "}")),
+              "");
+  EXPECT_THAT(
+      refusal(parse_llama_completion(R"({"prompt":"x","image_data":[{"data":"aGk=","id":1}]})")),
+      HasSubstr("'image_data' is not supported"));
+}
+
+// A worker sends the numbers, and nothing says that they are numbers to JSON.
+TEST(LlamaCompletion, EveryLogProbabilityIsANumberInJson) {
+  const std::unique_ptr<Dialect> dialect = llama_completion_dialect("{}");
+  std::string events;
+  dialect->begin({}, {}, events);
+  std::vector<ipc::TokenLogprob> logprobs;
+  std::vector<ipc::TokenId> tokens;
+  for (const float value : {std::numeric_limits<float>::quiet_NaN(),
+                            std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::infinity(), -0.5F}) {
+    ipc::TokenLogprob logprob;
+    logprob.logprob = value;
+    logprob.top = {{5, value, "x"}};
+    logprobs.push_back(std::move(logprob));
+    tokens.push_back(5);
+  }
+  dialect->note_tokens(tokens, logprobs);
+  dialect->add("x", {}, events);
+  dialect->end(ipc::FinishReason::kStop, "", {}, events);
+  const json whole = json::parse(dialect->whole(), nullptr, false);
+  ASSERT_FALSE(whole.is_discarded()) << dialect->whole();
+  const json& told = whole["completion_probabilities"];
+  ASSERT_EQ(told.size(), 4U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    constexpr float kImpossible = std::numeric_limits<float>::lowest();
+    EXPECT_EQ(told[i]["logprob"].get<float>(), kImpossible);
+    EXPECT_EQ(told[i]["top_logprobs"][0]["logprob"].get<float>(), kImpossible);
+  }
+  EXPECT_EQ(told[3]["logprob"], -0.5);
+}
+
+// A model's reasoning precedes what it says or calls.
+TEST(Responses, EveryThoughtStaysWithWhatFollowsIt) {
+  const auto thought = [](const std::string& text) {
+    return json{{"type", "reasoning"}, {"content", {{{"type", "reasoning_text"}, {"text", text}}}}};
+  };
+  const auto said = [](const std::string& text) {
+    return json{{"role", "assistant"}, {"content", text}};
+  };
+  const json call = {
+      {"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", "{}"}};
+  const auto messages = [](const json& items) {
+    return chat_of(parse_responses(json{{"input", items}}.dump())).at("messages");
+  };
+  json made = messages({thought("A"), thought("B"), call});
+  ASSERT_EQ(made.size(), 1U);
+  EXPECT_EQ(made[0]["reasoning_content"], "AB");
+  EXPECT_EQ(made[0]["tool_calls"].size(), 1U);
+
+  made = messages({thought("A"), said("X"), thought("B"), said("Y"), call});
+  ASSERT_EQ(made.size(), 2U);
+  EXPECT_EQ(made[0]["reasoning_content"], "A");
+  EXPECT_EQ(made[0]["content"], "X");
+  EXPECT_EQ(made[1]["reasoning_content"], "B");
+  EXPECT_EQ(made[1]["content"], "Y");
+  EXPECT_EQ(made[1]["tool_calls"].size(), 1U);
+
+  made = messages({thought("A"), call, thought("B"), call});
+  ASSERT_EQ(made.size(), 2U);
+  EXPECT_EQ(made[1]["reasoning_content"], "B");
 }
 
 TEST(Infill, TakesWhatEditorsSend) {
