@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include <spdlog/fmt/fmt.h>
@@ -18,10 +19,11 @@ constexpr double kMinute = 60;  // seconds
 // told.
 constexpr double kRounding = 1e-6;
 
-// Seconds until a bucket that gets `per_minute` holds `wanted`, at least one.
+// Seconds until a bucket that gets `per_minute` holds `wanted`, at least one. A longer time than an
+// int holds becomes the largest int.
 int seconds_until(double left, double wanted, std::uint32_t per_minute) {
-  return std::max(1,
-                  static_cast<int>(std::ceil((wanted - left) * kMinute / per_minute - kRounding)));
+  const double seconds = std::ceil((wanted - left) * kMinute / per_minute - kRounding);
+  return static_cast<int>(std::clamp(seconds, 1.0, double{std::numeric_limits<int>::max()}));
 }
 
 void fill(KeyUse& use, KeyUse::Clock::time_point now) {

@@ -1,6 +1,8 @@
 // Clients' keys, and what each may still ask for.
 #include "orchestrator/http/key_limits.hpp"
 
+#include <limits>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -99,6 +101,13 @@ TEST(KeyLimits, TokensMayBeOverdrawnOnce) {
   keys.now += 31s;
   EXPECT_EQ(keys.wait(), 0);
   EXPECT_EQ(keys.all.all()[0]->tokens, 90U);
+}
+
+TEST(KeyLimits, AWaitOfCenturiesIsAWait) {
+  Keys keys("tokens_per_minute=1");
+  EXPECT_EQ(keys.wait(), 0);
+  keys.tickets[0]->charge(std::uint64_t{1} << 40);
+  EXPECT_EQ(keys.wait(), std::numeric_limits<int>::max());
 }
 
 TEST(KeyLimits, StreamsEndWithTheirTickets) {
