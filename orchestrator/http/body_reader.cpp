@@ -4,9 +4,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <utility>
 
-#include "orchestrator/http/openai.hpp"
+#include "config/base/log.hpp"
+#include "orchestrator/http/errors.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -57,6 +59,18 @@ void BodyReader::look_again() {
     thread_->go_on();
     look_again();
   });
+}
+
+ApiError why_not_read(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::bad_alloc&) {
+    return api_error(kOutOfMemory, "The server has no memory to read this request now.");
+  } catch (const std::exception& error) {
+    spdlog::error("a request's body is not read because of an exception: {}", error.what());
+    return to_api_error({ipc::FailureCode::kInternal,
+                         "The server failed to read this request; its log says why.", ""});
+  }
 }
 
 std::size_t bytes_of_parser(std::size_t body) {

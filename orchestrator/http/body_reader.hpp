@@ -5,19 +5,25 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <unordered_map>
 
 #include "orchestrator/event_loop.hpp"
+#include "orchestrator/http/openai.hpp"
 #include "orchestrator/supervisor/task_thread.hpp"
 
 namespace bulkhead::orchestrator {
 
 class BodyReader {
  public:
-  // The event loop parses smaller bodies in a few milliseconds at most.
+  // The event loop parses bodies up to this size itself. Most take a few milliseconds; what takes longest is a body of
+  // many small values.
   static constexpr std::size_t kLarge = std::size_t{256} << 10;
+  // The same for protocols that are translated into OpenAI's: such a body is parsed three times, because it is
+  // checked, read in the order of its members, and read again as a chat.
+  static constexpr std::size_t kLargeToTranslate = std::size_t{16} << 10;
 
   explicit BodyReader(EventLoop& loop);
   // Waits for the body that the thread is parsing, and drops the others.
@@ -39,6 +45,10 @@ class BodyReader {
   std::unordered_map<std::uint64_t, std::function<void()>> waiting_;
   std::uint64_t last_ = 0;
 };
+
+// Returns the refusal of a request whose parser ended with this exception. Logs the exception, unless there was no
+// memory.
+ApiError why_not_read(const std::exception_ptr& exception);
 
 // Returns the most bytes of memory that parsing a body takes: values of 16 bytes each, in vectors that double their
 // size, plus the texts.

@@ -11,7 +11,7 @@ namespace {
 constexpr std::chrono::seconds kWholeBody{60};
 constexpr std::size_t kLeastBytesInWindow = 8 * 1024;
 
-// Returns the path of a target, percent-decoded; empty if an escape is broken.
+// Returns the path of a target, percent-decoded; nothing if an escape is broken.
 std::optional<std::string> decode_path(std::string_view target) {
   if (target.starts_with("http://") ||
       target.starts_with("https://")) {  // absolute form, as proxies send it
@@ -63,6 +63,25 @@ std::optional<HttpRequest> request_of(const RequestHead& head) {
   if (!path) return std::nullopt;
   request.path = *std::move(path);
   return request;
+}
+
+std::string without_slips(std::string_view path) {
+  std::string plain;
+  for (const char c : path) {
+    if (c != '/' || !plain.ends_with('/')) plain += c;
+  }
+  if (plain.size() > 1 && plain.ends_with('/')) plain.pop_back();
+  return plain;
+}
+
+std::size_t shared_parts(std::string_view a, std::string_view b) {
+  std::size_t parts = 0;
+  for (std::size_t i = 1; i <= a.size() && i <= b.size(); ++i) {
+    const bool ends = (i == a.size() || a[i] == '/') && (i == b.size() || b[i] == '/');
+    if (ends && i > 1) ++parts;
+    if (i == a.size() || i == b.size() || a[i] != b[i]) break;
+  }
+  return parts;
 }
 
 bool is_for_operators(std::string_view path) {

@@ -20,6 +20,12 @@ namespace bulkhead::orchestrator {
 // escape.
 std::optional<HttpRequest> request_of(const RequestHead& head);
 
+// Returns "/v1/models" for "//v1//models/", because base URLs often get slashes at their ends.
+std::string without_slips(std::string_view path);
+
+// Returns how many parts both paths begin with: 1 for "/api/chat" and "/api/blobs".
+std::size_t shared_parts(std::string_view a, std::string_view b);
+
 // Returns whether the server must answer this path even when it is full.
 bool is_for_operators(std::string_view path);
 

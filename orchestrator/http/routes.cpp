@@ -15,6 +15,7 @@
 #include "orchestrator/http/describe.hpp"
 #include "orchestrator/http/embeddings.hpp"
 #include "orchestrator/http/generation.hpp"
+#include "orchestrator/http/incoming_request.hpp"
 #include "orchestrator/http/llama_cpp.hpp"
 #include "orchestrator/http/lookup.hpp"
 #include "orchestrator/http/messages.hpp"
@@ -382,27 +383,6 @@ RouteMatch find_exactly(std::string_view path, std::string_view method) {
   return match;
 }
 
-// Returns "/v1/models" for "//v1//models/", because base URLs often get slashes at their ends.
-std::string without_slips(std::string_view path) {
-  std::string plain;
-  for (const char c : path) {
-    if (c != '/' || !plain.ends_with('/')) plain += c;
-  }
-  if (plain.size() > 1 && plain.ends_with('/')) plain.pop_back();
-  return plain;
-}
-
-// Returns how many parts both paths begin with: 1 for "/api/chat" and "/api/blobs".
-std::size_t shared_parts(std::string_view a, std::string_view b) {
-  std::size_t parts = 0;
-  for (std::size_t i = 1; i <= a.size() && i <= b.size(); ++i) {
-    const bool ends = (i == a.size() || a[i] == '/') && (i == b.size() || b[i] == '/');
-    if (ends && i > 1) ++parts;
-    if (i == a.size() || i == b.size() || a[i] != b[i]) break;
-  }
-  return parts;
-}
-
 template <typename Wanted>
 void hand_on(Call call, const Takes<Wanted>& takes, Parsed<Wanted> parsed) {
   if (const auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
@@ -413,16 +393,17 @@ void hand_on(Call call, const Takes<Wanted>& takes, Parsed<Wanted> parsed) {
 // has parsed it and the client is still there. So a parser must be a function of the body alone.
 template <typename Wanted>
 void read_body(Call call, const Takes<Wanted>& takes) {
-  if (call.request.body.size() <= BodyReader::kLarge) {
+  if (call.request.body.size() <= Takes<Wanted>::kMostAtOnce) {
     Parsed<Wanted> parsed = takes.parse(call.request.body);
     return hand_on(std::move(call), takes, std::move(parsed));
   }
   struct Reading {
     Call call;
-    std::optional<Parsed<Wanted>> parsed;
+    std::optional<Parsed<Wanted>> parsed = std::nullopt;
+    std::exception_ptr exception = nullptr;  // what ended the parser, if nothing was parsed
     bool lost = false;
   };
-  auto reading = std::make_shared<Reading>(Reading{std::move(call), {}, false});
+  auto reading = std::make_shared<Reading>(Reading{std::move(call)});
   reading->call.exchange->on_lost = [lost = std::weak_ptr(reading)](Exchange::Lost) {
     if (const auto there = lost.lock()) there->lost = true;
   };
@@ -430,7 +411,8 @@ void read_body(Call call, const Takes<Wanted>& takes) {
       [&parse_into = *reading, parse = takes.parse] {
         try {
           parse_into.parsed.emplace(parse(parse_into.call.request.body));
-        } catch (const std::exception&) {  // there is no memory; nothing was made
+        } catch (const std::exception&) {
+          parse_into.exception = std::current_exception();
         }
       },
       [reading, takes] {
@@ -438,8 +420,7 @@ void read_body(Call call, const Takes<Wanted>& takes) {
         reading->call.exchange->on_lost = nullptr;
         if (reading->parsed.has_value())
           return hand_on(std::move(reading->call), takes, *std::move(reading->parsed));
-        reading->call.refuse(
-            api_error(kOutOfMemory, "The server has no memory to read this request now."));
+        reading->call.refuse(why_not_read(reading->exception));
       });
 }
 

@@ -61,6 +61,11 @@ template <typename Wanted>
 struct Takes {
   Parsed<Wanted> (*parse)(std::string_view body);
   void (*handle)(Call call, Wanted wanted);
+  // The event loop parses bodies up to this size, and a thread those that are larger.
+  static constexpr std::size_t kMostAtOnce =
+      std::is_same_v<Wanted, Conversation> || std::is_same_v<Wanted, OllamaRequest>
+          ? BodyReader::kLargeToTranslate
+          : BodyReader::kLarge;
 };
 
 // Takes<> of each question that a worker answers, plus `Others`.
