@@ -17,7 +17,7 @@ Error broken_chunk(std::string rule) {
   return Error(ErrorCode::kInvalidArgument, std::move(rule));
 }
 
-// A line without its end; npos bytes when it is not complete.
+// A line without its CR LF. `complete` is false while the end has not come.
 struct Line {
   std::string_view text;
   bool complete = false;
