@@ -121,9 +121,8 @@ std::chrono::seconds timeout_of(const Call& call) {
 // Makes what answers the call from now on.
 template <typename Answer, typename... More>
 std::shared_ptr<Answer> make_answer(Call& call, More&&... more) {
-  auto answer =
-      std::make_shared<Answer>(call.context.services, call.route.label, call.route.refuse,
-                               std::move(call.exchange), std::forward<More>(more)...);
+  auto answer = std::make_shared<Answer>(call.context.services, call.route.label, call.route.refuse,
+                                         std::move(call.exchange), std::forward<More>(more)...);
   answer->take_ticket(std::move(call.ticket));
   return answer;
 }

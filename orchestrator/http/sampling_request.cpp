@@ -225,9 +225,9 @@ void refuse_unsupported(Fields& fields, bool chat) {
   for (const char* name :
        {"bad_words", "banned_strings", "banned_tokens", "audio", "allowed_token_ids",
         "chat_template", "custom_logit_processor", "custom_token_bans", "image_data",
-        "logits_processors", "lora",
-        "negative_prompt", "prompt_logprobs", "sampler_order", "sampler_priority", "samplers",
-        "stop_regex", "structural_tag", "truncate_prompt_tokens", "web_search_options"}) {
+        "logits_processors", "lora", "negative_prompt", "prompt_logprobs", "sampler_order",
+        "sampler_priority", "samplers", "stop_regex", "structural_tag", "truncate_prompt_tokens",
+        "web_search_options"}) {
     const json* value = fields.get(name);
     if (value != nullptr && !is_empty(*value)) unsupported(name);
   }

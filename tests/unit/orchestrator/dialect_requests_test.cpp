@@ -236,9 +236,9 @@ TEST(Ollama, NamesTheModelToLoadAsOneToAsk) {
 
 TEST(LlamaCompletion, RefusesImagesByName) {
   for (const char* none : {"[]", "null"})
-    EXPECT_EQ(refusal(parse_llama_completion(R"({"prompt":"x","image_data":)" + std::string(none) +
-                                             "}")),
-              "");
+    EXPECT_EQ(
+        refusal(parse_llama_completion(R"({"prompt":"x","image_data":)" + std::string(none) + "}")),
+        "");
   EXPECT_THAT(
       refusal(parse_llama_completion(R"({"prompt":"x","image_data":[{"data":"aGk=","id":1}]})")),
       HasSubstr("'image_data' is not supported"));
@@ -251,9 +251,9 @@ TEST(LlamaCompletion, EveryLogProbabilityIsANumberInJson) {
   dialect->begin({}, {}, events);
   std::vector<ipc::TokenLogprob> logprobs;
   std::vector<ipc::TokenId> tokens;
-  for (const float value : {std::numeric_limits<float>::quiet_NaN(),
-                            std::numeric_limits<float>::infinity(),
-                            -std::numeric_limits<float>::infinity(), -0.5F}) {
+  for (const float value :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+        -std::numeric_limits<float>::infinity(), -0.5F}) {
     ipc::TokenLogprob logprob;
     logprob.logprob = value;
     logprob.top = {{5, value, "x"}};
