@@ -63,6 +63,9 @@ class SpmTokenizer final : public VocabularyTokenizer {
     defaults.bos = 1;
     defaults.eos = 2;
     defaults.add_bos = true;
+    // Phi-3's tokenizers say so for each token (rstrip), but a GGUF file doesn't tell it.
+    BULKHEAD_TRY(const auto architecture, file.get_string("general.architecture"));
+    defaults.specials_take_blanks = architecture == "phi3" || architecture == "phimoe";
     BULKHEAD_TRY(auto vocabulary, read_vocabulary(file, defaults));
     if (vocabulary.scores.empty())
       return Error(ErrorCode::kCorrupt, file.name() +

@@ -1,10 +1,14 @@
 #include "worker/model/tokenizer.hpp"
 
+#include <algorithm>
+
 #include "worker/model/tokenizer_check.hpp"
 #include "worker/model/vocabulary.hpp"
 
 namespace bulkhead::model {
 namespace {
+
+constexpr std::string_view kWhiteSpace = " \t\n\v\f\r";
 
 // Collects text from segments: a view as long as the text is one piece of memory, otherwise a copy.
 class Run {
@@ -76,6 +80,14 @@ std::vector<TokenId> VocabularyTokenizer::encode(std::span<const Segment> segmen
   if (add_special && vocabulary_.add_bos) out.push_back(*vocabulary_.bos);
   Run run;
   bool first = true;
+  bool skips_blanks =
+      false;  // the last token takes the white space behind it, and only that has come so far
+  const auto add_text = [&](std::string_view text) {
+    if (skips_blanks)
+      text.remove_prefix(std::min(text.find_first_not_of(kWhiteSpace), text.size()));
+    skips_blanks = skips_blanks && text.empty();
+    run.append(text);
+  };
   const auto flush = [&] {
     if (run.text().empty()) return;
     encode_text(run.text(), first, out);
@@ -85,13 +97,14 @@ std::vector<TokenId> VocabularyTokenizer::encode(std::span<const Segment> segmen
   for (const Segment& segment : segments) {
     std::size_t at = 0;
     while (const auto match = vocabulary_.special.find(segment.text, at, segment.parse_special)) {
-      run.append(segment.text.substr(at, match->begin - at));
+      add_text(segment.text.substr(at, match->begin - at));
       flush();
       out.push_back(match->id);
       first = true;
+      skips_blanks = match->takes_blanks;
       at = match->end;
     }
-    run.append(segment.text.substr(at));
+    add_text(segment.text.substr(at));
   }
   flush();
   if (add_special && vocabulary_.add_eos) out.push_back(*vocabulary_.eos);

@@ -197,7 +197,9 @@ class VocabularyReader {
       if (text.size() > kMaxSpecialBytes)
         return corrupt("special token " + std::to_string(token) + " is " +
                        std::to_string(text.size()) + " bytes long");
-      entries.push_back({text, token, always});
+      const bool takes_blanks = defaults_.specials_take_blanks && text != "<unk>" &&
+                                text != "<s>" && text != "<|endoftext|>";
+      entries.push_back({text, token, always, takes_blanks});
     }
     vocabulary_.special.build(std::move(entries));
     return {};
@@ -261,7 +263,7 @@ std::optional<SpecialTokens::Match> SpecialTokens::find(std::string_view text, s
       high = std::partition_point(low, high,
                                   [&](const Entry& e) { return byte(e.text, depth) == next; });
     }
-    if (best != nullptr) return Match{at, at + best->text.size(), best->id};
+    if (best != nullptr) return Match{at, at + best->text.size(), best->id, best->takes_blanks};
   }
   return std::nullopt;
 }

@@ -40,13 +40,15 @@ class SpecialTokens {
   struct Entry {
     std::string_view text;
     TokenId id;
-    bool
-        always;  // user-defined tokens are recognised everywhere, control tokens only where the caller trusts the text
+    // User-defined tokens are recognised everywhere, control tokens only where the caller trusts the text.
+    bool always;
+    bool takes_blanks = false;  // the white space behind it belongs to it
   };
   struct Match {
     std::size_t begin = 0;
     std::size_t end = 0;
     TokenId id = 0;
+    bool takes_blanks = false;
   };
 
   void build(std::vector<Entry> entries);
@@ -89,6 +91,8 @@ struct VocabularyDefaults {
   const char* bos_key = "tokenizer.ggml.bos_token_id";
   const char* eos_key = "tokenizer.ggml.eos_token_id";
   bool needs_unknown = false;  // text without a token becomes the unknown one, so there must be one
+  bool specials_take_blanks =
+      false;  // special tokens but <unk>, <s> and <|endoftext|> take white space behind them
 };
 
 // Reads tokenizer.ggml.{tokens,token_type,scores,*_token_id,add_*_token}. kCorrupt for lists of different lengths,
