@@ -321,6 +321,17 @@ TEST(ChatRequests, FinalMessageIsContinued) {
             "<|im_start|>user\nCount.<|im_end|>\n<|im_start|>assistant\nOne, two,");
 }
 
+TEST(ChatRequests, FinalMessageIsNotSoughtInTheTemplatesOwnMarks) {
+  for (const std::string text : {"end", "i", "<|im_end|>", "a end"}) {
+    const auto prompt = prompt_of(kChatMl, R"({"continue_final_message": true, "messages": [
+        {"role": "user", "content": "a end"}, {"role": "assistant", "content": ")" +
+                                               text + "\"}]}");
+    ASSERT_TRUE(prompt.ok()) << prompt.error().message();
+    EXPECT_EQ(prompt.value().text(),
+              "<|im_start|>user\na end<|im_end|>\n<|im_start|>assistant\n" + text);
+  }
+}
+
 TEST(ChatRequests, ReasoningEffortSetsWhatTemplatesAskFor) {
   constexpr char kSource[] =
       "{{ enable_thinking }} {{ reasoning_effort }} {{ more }}{{ messages | length }}";

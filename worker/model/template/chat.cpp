@@ -155,11 +155,27 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(0, last == text.npos ? 0 : last + 1);
 }
 
+// Returns where `body` stands last in text that comes from the request: a template's own marks may contain it, too.
+// Only if no such text has it, the whole prompt is searched.
+std::size_t last_place(const ChatPrompt& prompt, std::string_view whole, std::string_view body) {
+  std::size_t found = whole.npos;
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < prompt.pieces.size(); ++i) {
+    const std::size_t begin = at;
+    for (; i < prompt.pieces.size() && prompt.pieces[i].from_user; ++i)
+      at += prompt.pieces[i].text.size();
+    const std::size_t place = whole.substr(begin, at - begin).rfind(body);
+    if (place != whole.npos) found = begin + place;
+    if (i < prompt.pieces.size()) at += prompt.pieces[i].text.size();
+  }
+  return found == whole.npos ? whole.rfind(body) : found;
+}
+
 // Cuts the prompt after the final message's text, so that the model continues it.
 Status cut_after(ChatPrompt& prompt, std::string_view content) {
   const std::string whole = prompt.text();
   const std::string_view body = trimmed(content);
-  const std::size_t at = body.empty() ? whole.npos : whole.rfind(body);
+  const std::size_t at = body.empty() ? whole.npos : last_place(prompt, whole, body);
   if (at == whole.npos)
     return Error(ErrorCode::kInvalidArgument,
                  "continue_final_message needs a last message with text that the model's chat "
