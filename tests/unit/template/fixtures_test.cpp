@@ -105,6 +105,41 @@ TEST_F(TemplateFixtures, RenderAsTold) {
   }
 }
 
+// A conversation of `count` messages: short turns, or calls of a tool.
+std::string long_conversation(int count, bool calls) {
+  std::string json = R"({"messages": [{"role": "user", "content": "go"})";
+  for (int i = 1; i < count; ++i) {
+    const std::string id = std::to_string(100'000'000 + i / 2);
+    if (i % 2 == 0)
+      json += calls ? R"(, {"role": "tool", "name": "f", "tool_call_id": ")" + id +
+                          R"(", "content": "a result"})"
+                    : R"(, {"role": "user", "content": "go on"})";
+    else
+      json +=
+          calls
+              ? R"(, {"role": "assistant", "content": "", "tool_calls": [{"id": ")" + id +
+                    R"(", "type": "function", "function": {"name": "f", "arguments": "{\"a\": \"b\"}"}}]})"
+              : R"(, {"role": "assistant", "content": "well"})";
+  }
+  return json + R"(], "tools": [{"type": "function", "function": {"name": "f", "description": "d",
+      "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}}]})";
+}
+
+TEST_F(TemplateFixtures, RenderConversationsOfTwoThousandMessages) {
+  const std::tm now = testing::at_noon().now;
+  for (const bool calls : {false, true}) {
+    const std::string request = long_conversation(1'999, calls);  // the last one is not an answer
+    for (const Fixture& fixture : fixtures_) {
+      const Result<Chat> chat = load(fixture);
+      ASSERT_TRUE(chat.ok());
+      const Result<ChatPrompt> prompt = chat.value().render({request, now, false});
+      if (prompt.ok()) continue;
+      EXPECT_EQ(prompt.error().code(), kRaisedCode)
+          << fixture.name << ": " << prompt.error().message();
+    }
+  }
+}
+
 // Messages that other programs have adapted stay the same: a second adaptation changes nothing.
 TEST_F(TemplateFixtures, AdaptedMessagesStayAsTheyAre) {
   const std::tm now = testing::at_noon().now;

@@ -21,11 +21,8 @@ Value Interpreter::evaluate(const Expr& expr) {
       return list_value(expr);
     case ExprKind::kDict:
       return dict_value(expr);
-    case ExprKind::kAttribute: {
-      const Value value = evaluate(*expr.children[0]);
-      line_ = expr.line;
-      return attribute(value, expr.name, &expr);
-    }
+    case ExprKind::kAttribute:
+      return attribute_value(expr);
     case ExprKind::kItem: {
       const Value value = evaluate(*expr.children[0]);
       const Value index = evaluate(*expr.children[1]);
@@ -66,12 +63,29 @@ Value Interpreter::evaluate(const Expr& expr) {
   return {};
 }
 
-Value Interpreter::name_value(const Expr& expr) {
+const Value* Interpreter::known_name(Symbol symbol) const {
   for (Scope* scope = scope_; scope != nullptr; scope = scope->outer)
-    if (const Value* value = scope->find(expr.symbol)) return *value;
-  const RootName& root = root_[expr.symbol];
-  if (root.defined) return root.value;
-  return Undefined{&expr};
+    if (const Value* value = scope->find(symbol)) return value;
+  const RootName& root = root_[symbol];
+  return root.defined ? &root.value : nullptr;
+}
+
+Value Interpreter::name_value(const Expr& expr) {
+  const Value* known = known_name(expr.symbol);
+  if (known == nullptr) return Undefined{&expr};
+  if (Loop* loop = known->as_loop()) loop->kept = true;  // the value may go anywhere
+  return *known;
+}
+
+Value Interpreter::attribute_value(const Expr& expr) {
+  const Expr& of = *expr.children[0];
+  const Value* known = of.kind == ExprKind::kName ? known_name(of.symbol) : nullptr;
+  // loop.index and the like don't keep the loop, as a look at the name alone would.
+  const bool of_loop = known != nullptr && known->as_loop() != nullptr;
+  if (of_loop) tick();
+  const Value value = of_loop ? *known : evaluate(of);
+  line_ = expr.line;
+  return attribute(value, expr.name, &expr);
 }
 
 Value Interpreter::list_value(const Expr& expr) {
@@ -317,6 +331,7 @@ Value Interpreter::attribute(const Value& value, std::string_view name, const Ex
       Arguments none;
       if (method->name != "cycle" && method->name != "changed")
         return method->call(*this, value, none);
+      value.as_loop()->kept = true;
     }
     auto* bound = heap().make<BoundFunction>();
     bound->function = method;

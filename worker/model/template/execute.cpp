@@ -131,7 +131,7 @@ Interpreter::Flow Interpreter::for_statement(const Statement& statement) {
 Interpreter::Flow Interpreter::run_loop(const Statement& statement, const Value& items,
                                         std::int64_t depth0) {
   Scope* const outer = scope_;
-  Loop* loop = heap().make<Loop>();
+  Loop* loop = enter_loop();
   loop->source = iterate(*this, items);
   loop->depth0 = depth0;
   if (statement.condition != nullptr)
@@ -156,6 +156,7 @@ Interpreter::Flow Interpreter::run_loop(const Statement& statement, const Value&
   Scope* scope = enter_scope(outer);
   while (const std::optional<Value> item = loop->advance()) {
     tick();
+    loop->kept = loop->kept || scope->captured;
     if (scope->captured)
       scope = enter_scope(outer);
     else
@@ -168,7 +169,9 @@ Interpreter::Flow Interpreter::run_loop(const Statement& statement, const Value&
     if (flow == Flow::kOn) reached_end = true;
   }
   scope_ = outer;
+  loop->kept = loop->kept || scope->captured;
   leave_scope(scope);
+  leave_loop(loop);
   if (reached_end) return Flow::kOn;
   return scoped_body(statement.otherwise);
 }
@@ -258,6 +261,19 @@ void Interpreter::leave_scope(Scope* scope) {
   free_scopes_.push_back(scope);
 }
 
+Loop* Interpreter::enter_loop() {
+  if (free_loops_.empty()) return heap().make<Loop>();
+  Loop* loop = free_loops_.back();
+  free_loops_.pop_back();
+  return loop;
+}
+
+void Interpreter::leave_loop(Loop* loop) {
+  if (loop->kept) return;
+  loop->reset();
+  free_loops_.push_back(loop);
+}
+
 void Interpreter::capture_scopes() {
   for (Scope* scope = scope_; scope != nullptr && !scope->captured; scope = scope->outer)
     scope->captured = true;
@@ -312,7 +328,7 @@ Value Interpreter::call_macro(const MacroNode& macro, Scope* closure, Arguments&
   const std::size_t given = std::min(count, arguments.positional.size());
   for (std::size_t i = 0; i < given; ++i)
     scope->set(macro.parameters[i], arguments.positional[i]);
-  Dict* extra = heap().make<Dict>();
+  Dict* extra = macro.uses.kwargs ? heap().make<Dict>() : nullptr;
   std::optional<Value> caller;
   for (const auto& [name, value] : arguments.keyword) {
     const std::size_t at = parameter(name);
@@ -321,13 +337,13 @@ Value Interpreter::call_macro(const MacroNode& macro, Scope* closure, Arguments&
       scope->set(macro.parameters[at], value);
     } else if (name == "caller" && macro.uses.caller) {
       caller = value;
-    } else if (macro.uses.kwargs && name != "caller") {
+    } else if (extra != nullptr && name != "caller") {
       extra->set(Text(name, Origin::kTemplate), value);
     } else {
       fail("macro '" + macro.name + "' takes no argument '" + std::string(name) + "'");
     }
   }
-  if (macro.uses.kwargs) scope->set(kwargs_symbol_, extra);
+  if (extra != nullptr) scope->set(kwargs_symbol_, extra);
   if (macro.uses.caller) scope->set(caller_symbol_, caller.value_or(Undefined{}));
   if (macro.uses.varargs) {
     List* rest = heap().list(Flavour::kTuple);

@@ -81,12 +81,16 @@ class Interpreter : public Run {
   void define_macro(const Statement& statement);
   Scope* enter_scope(Scope* outer);
   void leave_scope(Scope* scope);
+  Loop* enter_loop();
+  void leave_loop(Loop* loop);
   void set_name(Symbol symbol, Value value);
   void capture_scopes();
 
   // ---- evaluate.cpp ----
   Value evaluate(const Expr& expr);
   Value name_value(const Expr& expr);
+  const Value* known_name(Symbol symbol) const;
+  Value attribute_value(const Expr& expr);
   Value list_value(const Expr& expr);
   Value dict_value(const Expr& expr);
   Value slice_value(const Expr& expr);
@@ -114,6 +118,7 @@ class Interpreter : public Run {
   Symbol kwargs_symbol_ = 0;
   Scope* scope_ = nullptr;  // null: the root scope
   std::vector<Scope*> free_scopes_;
+  std::vector<Loop*> free_loops_;
   TextBuilder* out_ = nullptr;
   std::uint32_t line_ = 0;
 };

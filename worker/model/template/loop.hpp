@@ -20,6 +20,7 @@ struct Loop : Object {
   std::optional<Value> previous;
   std::optional<Value> current;
   std::optional<Value> changed;  // the last argument of loop.changed()
+  bool kept = false;             // something may still hold this when the loop has ended
 
   // Makes the next item the current one and returns it. It looks at an item only when needed, because the loop's
   // condition may read what the body sets.
@@ -49,6 +50,19 @@ struct Loop : Object {
     while (auto item = pull())
       ahead_.push_back(*std::move(item));
     return index0 + 1 + static_cast<std::int64_t>(ahead_.size());
+  }
+  // Makes it as new, for another loop.
+  void reset() {
+    source = nullptr;
+    passes = nullptr;
+    recurse = nullptr;
+    depth0 = 0;
+    index0 = -1;
+    previous.reset();
+    current.reset();
+    changed.reset();
+    next_ = 0;
+    ahead_.clear();
   }
 
  private:

@@ -17,7 +17,8 @@ void charge_memory(std::size_t bytes) {
   if (live_bytes > 0 ? more > limit_bytes - live_bytes : live_bytes + more > limit_bytes)
     throw TemplateError(TemplateError::Kind::kLimit,
                         "takes too much memory: it builds lists or text without end, or far more "
-                        "of them than the conversation has; mend the template");
+                        "of them than the conversation has; shorten the conversation, or use "
+                        "another template (models[].chat_template)");
   live_bytes += more;
 }
 
@@ -28,6 +29,11 @@ void refund_memory(std::size_t bytes) noexcept {
 MemoryScope::MemoryScope(std::size_t max_bytes) : outer_limit_(limit_bytes) {
   const auto inner = live_bytes + static_cast<std::int64_t>(max_bytes);
   if (inner < limit_bytes) limit_bytes = inner;
+}
+
+void MemoryScope::extend(std::size_t bytes) {
+  const auto more = static_cast<std::int64_t>(bytes);
+  limit_bytes = more > outer_limit_ - limit_bytes ? outer_limit_ : limit_bytes + more;
 }
 
 MemoryScope::~MemoryScope() {

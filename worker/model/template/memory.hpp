@@ -24,6 +24,8 @@ class MemoryScope {
  public:
   explicit MemoryScope(std::size_t max_bytes);
   ~MemoryScope();
+  // Of the innermost scope alone.
+  void extend(std::size_t bytes);
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
 

@@ -11,11 +11,24 @@
 namespace bulkhead::jinja {
 
 struct Limits {
-  // a step is an operation, or some dozens of bytes of text; these take well under 1 s
+  // A step is an operation, or some dozens of bytes of text; these take well under 1 s.
   std::uint64_t steps = 6'000'000;
-  int depth = 900;                  // nested evaluations; bounds the stack
+  int depth = 900;  // nested evaluations; bounds the stack
   std::size_t memory_bytes = 24U << 20;
 };
+
+// What a conversation of `messages` may take beyond the limits. Some templates search all messages for each message
+// (DeepSeek V3.2 takes 5.5 steps for each pair of messages, Command R7B 5, Gemma 4 3), so both grow with the square.
+// All the steps together take about 1 s at most with such a template.
+struct Allowance {
+  std::uint64_t steps;
+  std::size_t memory_bytes;
+};
+constexpr Allowance allowance_for(std::uint64_t messages) {
+  constexpr std::uint64_t kMessages = 2'000;
+  const std::uint64_t counted = messages < kMessages ? messages : kMessages;
+  return {6 * counted * counted, 16 * counted * counted};
+}
 
 // Returns the number of steps for work on `bytes` of text: copying it, and looking at each character.
 constexpr std::uint64_t copy_steps(std::size_t bytes) {
@@ -45,9 +58,17 @@ class Run {
     if (steps_ > limits_.steps)
       throw TemplateError(TemplateError::Kind::kLimit,
                           "takes too many steps: a loop that is too long, or loops within loops; "
-                          "mend the template or shorten the conversation");
+                          "shorten the conversation, or use another template "
+                          "(models[].chat_template)");
   }
   std::uint64_t steps() const { return steps_; }
+
+  // Says how long the conversation is, before the template runs.
+  void expect(const Allowance& allowance) {
+    limits_.steps += allowance.steps - allowance_.steps;
+    allowance_ = allowance;
+  }
+  const Allowance& allowance() const { return allowance_; }
 
  private:
   friend class Deeper;
@@ -55,6 +76,7 @@ class Run {
 
   Limits limits_;
   Run* outer_;
+  Allowance allowance_{};
   Heap heap_;
   std::uint64_t steps_ = 0;
   int depth_ = 0;

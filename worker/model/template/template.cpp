@@ -9,7 +9,8 @@ namespace bulkhead::jinja {
 namespace {
 
 constexpr std::size_t kParsingBytes = 32U << 20;
-constexpr std::size_t kMemoryPerInputByte = 24;  // because lists and texts of a few bytes take so much each
+constexpr std::size_t kMemoryPerInputByte =
+    24;  // because lists and texts of a few bytes take so much each
 
 Error error_of(const TemplateError& error, std::uint32_t line) {
   const std::string where =
@@ -64,9 +65,10 @@ Result<std::vector<Piece>> Template::render(const Environment& environment, std:
   std::optional<Interpreter> interpreter;
   BULKHEAD_RETURN_IF_ERROR(caught(
       [&] {
-        const MemoryScope memory(limits.memory_bytes + kMemoryPerInputByte * input_bytes);
+        MemoryScope memory(limits.memory_bytes + kMemoryPerInputByte * input_bytes);
         interpreter.emplace(*program_, environment, limits);
         define(*interpreter);
+        memory.extend(interpreter->allowance().memory_bytes);
         const Text text = interpreter->render();
         text.for_runs([&pieces](std::string_view run, Origin origin) {
           pieces.push_back({std::string(run), origin == Origin::kUser});
