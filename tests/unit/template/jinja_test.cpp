@@ -29,6 +29,21 @@ TEST(Jinja, ComputesAsPythonDoes) {
   }
 }
 
+// As in transformers, which makes it a {% call %} block.
+TEST(Jinja, GenerationHasNamesOfItsOwn) {
+  EXPECT_EQ(testing::rendered("{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}"
+                              "{% endgeneration %}{{ x }}"),
+            "21");
+}
+
+TEST(Jinja, SaysWhatHasNoItems) {
+  EXPECT_NE(testing::rendered("{% for a in none %}{% endfor %}")
+                .find("line 1: loops over null, which has no items"),
+            std::string::npos);
+  EXPECT_NE(testing::rendered("{{ n[1:] }}", R"({"n": 1})").find("takes a slice of an int; only"),
+            std::string::npos);
+}
+
 TEST(Jinja, ChangesListsOnlyWhereAllowed) {
   constexpr char kSource[] =
       "{% set l = [] %}{% set x = l.append(2) %}{{ l }}{{ '[1]' | from_json }}";

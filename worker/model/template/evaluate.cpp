@@ -6,6 +6,28 @@
 #include "worker/model/template/interpreter.hpp"
 
 namespace bulkhead::jinja {
+namespace {
+
+struct SliceBounds {
+  std::int64_t from, to, step;
+};
+
+// Returns a range with the bounds of the part, and without items yet. Bounds past 64 bits wrap.
+Range* part_of_range(Heap& heap, const Range& whole, const SliceBounds& part) {
+  const auto bound = [&whole](std::int64_t place) {
+    std::int64_t product = 0, sum = 0;
+    (void)__builtin_mul_overflow(place, whole.step, &product);
+    (void)__builtin_add_overflow(whole.start, product, &sum);
+    return sum;
+  };
+  Range* range = heap.make<Range>();
+  range->start = bound(part.from);
+  range->stop = bound(part.to);
+  (void)__builtin_mul_overflow(whole.step, part.step, &range->step);
+  return range;
+}
+
+}  // namespace
 
 Value Interpreter::evaluate(const Expr& expr) {
   const Deeper deeper(*this);
@@ -124,7 +146,7 @@ Value Interpreter::slice_value(const Expr& expr) {
   if (list != nullptr && (list->flavour == Flavour::kView || list->flavour == Flavour::kGenerator))
     list = nullptr;
   if (text == nullptr && list == nullptr)
-    fail("takes a slice of a " + type_name(value) + "; only strings and lists have slices");
+    fail("takes a slice of " + a_type(value) + "; only strings and lists have slices");
 
   if (text != nullptr) tick(text->ascii() ? 0 : scan_steps(text->size()));
   const std::int64_t size = length(value);
@@ -140,8 +162,12 @@ Value Interpreter::slice_value(const Expr& expr) {
     return char_slice(*text, static_cast<std::size_t>(from),
                       static_cast<std::size_t>(std::max(from, to)));
   const List* items = text != nullptr ? iterate(*this, value) : list;
-  List* out = heap().list(list != nullptr && list->flavour == Flavour::kTuple ? Flavour::kTuple
-                                                                              : Flavour::kList);
+  List* out = nullptr;
+  if (list != nullptr && list->flavour == Flavour::kRange)
+    out = part_of_range(heap(), static_cast<const Range&>(*list), {from, to, step});
+  else
+    out = heap().list(list != nullptr && list->flavour == Flavour::kTuple ? Flavour::kTuple
+                                                                          : Flavour::kList);
   for (std::int64_t at = from; step > 0 ? at < to : at > to;) {
     tick();
     out->items.push_back(items->items[static_cast<std::size_t>(at)]);

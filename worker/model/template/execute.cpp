@@ -103,8 +103,6 @@ Interpreter::Flow Interpreter::execute(const Statement& statement) {
       return with_statement(statement);
     case StatementKind::kScope:
       return scoped_body(statement.body);
-    case StatementKind::kGroup:
-      return execute(statement.body);
     case StatementKind::kDo:
       (void)evaluate(*statement.expr);
       return Flow::kOn;

@@ -21,7 +21,10 @@ Value make_range(Interpreter& run, const Value&, Arguments& arguments) {
   const std::int64_t step = bound.integer(2, 1);
   if (step == 0) fail("makes a range with step 0; use another");
   const bool empty = step > 0 ? start >= stop : start <= stop;
-  List* list = run.heap().list(Flavour::kRange);
+  Range* list = run.heap().make<Range>();
+  list->start = start;
+  list->stop = stop;
+  list->step = step;
   if (empty) return list;
   const auto span = static_cast<long double>(stop) - static_cast<long double>(start);
   if (span / static_cast<long double>(step) > static_cast<long double>(kMaxRange))

@@ -36,6 +36,7 @@ const NativeFunction* find_method(const Value& self, std::string_view name) {
   static const Table of_list = table_of({list_methods()});
   static const Table of_dict = table_of({dict_methods()});
   static const Table of_loop = table_of({loop_methods()});
+  static const Table of_float = table_of({float_methods()});
   switch (self.kind()) {
     case Kind::kText:
       return find_in(of_text, name);
@@ -50,11 +51,12 @@ const NativeFunction* find_method(const Value& self, std::string_view name) {
       return find_in(of_dict, name);
     case Kind::kLoop:
       return find_in(of_loop, name);
+    case Kind::kFloat:
+      return find_in(of_float, name);
     case Kind::kUndefined:
     case Kind::kNone:
     case Kind::kBool:
     case Kind::kInt:
-    case Kind::kFloat:
     case Kind::kBigInt:
     case Kind::kNamespace:
     case Kind::kCallable:

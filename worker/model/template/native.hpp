@@ -47,6 +47,7 @@ std::span<const NativeFunction> text_methods();
 std::span<const NativeFunction> list_methods();
 std::span<const NativeFunction> dict_methods();
 std::span<const NativeFunction> loop_methods();
+std::span<const NativeFunction> float_methods();
 
 struct Callable : Object {
   virtual Value call(Interpreter& interpreter, Arguments& arguments) = 0;

@@ -284,7 +284,7 @@ class StatementParser {
   }
 
   StatementPtr generation_tag() {
-    StatementPtr statement = make(StatementKind::kGroup);
+    StatementPtr statement = make(StatementKind::kScope);
     end_tag();
     statement->body = body_to("endgeneration");
     return statement;

@@ -299,7 +299,7 @@ List* iterate(Run& run, const Value& value) {
     case Kind::kCallable:
       break;
   }
-  fail("goes through the items of a " + type_name(value) + ", which has none");
+  fail("loops over " + a_type(value) + ", which has no items");
 }
 
 }  // namespace bulkhead::jinja

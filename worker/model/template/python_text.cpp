@@ -84,13 +84,9 @@ void append_list(Run& run, const List& list, TextBuilder& out) {
       append(out, ")");
       return;
     case Flavour::kRange: {
-      const auto at = [&list](std::size_t i) { return *list.items[i].as_int(); };
-      const std::size_t count = list.items.size();
-      const std::int64_t step = count > 1 ? at(1) - at(0) : 1;
-      const std::int64_t begin = count > 0 ? at(0) : 0;
-      const std::int64_t end = count > 0 ? at(count - 1) + (step > 0 ? 1 : -1) : 0;
-      append(out, "range(" + std::to_string(begin) + ", " + std::to_string(end) +
-                      (step == 1 ? "" : ", " + std::to_string(step)) + ")");
+      const auto& range = static_cast<const Range&>(list);
+      append(out, "range(" + std::to_string(range.start) + ", " + std::to_string(range.stop) +
+                      (range.step == 1 ? "" : ", " + std::to_string(range.step)) + ")");
       return;
     }
     case Flavour::kGenerator:
@@ -139,6 +135,12 @@ std::string type_name(const Value& value) {
       return "loop";
   }
   return "value";
+}
+
+std::string a_type(const Value& value) {
+  if (value.none()) return "null";
+  const std::string name = type_name(value);
+  return (std::string_view("aeiou").find(name[0]) == std::string_view::npos ? "a " : "an ") + name;
 }
 
 // Returns the origin as the template writes it, as far as it consists of names: messages[...].content.

@@ -92,9 +92,13 @@ Value sort(Interpreter& run, const Value& self, Arguments& arguments) {
   CountedVector<Keyed> keyed;
   for (const Value& item : iterate(run, self)->items) {
     if (getters.size() == 1) {
-      keyed.push_back({key_of(getters[0](item), case_sensitive), item});
-      continue;
+      const Value key = getters[0](item);
+      if (!key.undefined()) {
+        keyed.push_back({key_of(key, case_sensitive), item});
+        continue;
+      }
     }
+    // In a list, two undefined values are equal, and nothing asks which one is less.
     List* key = run.heap().list();
     for (const Getter& getter : getters)
       key->items.push_back(key_of(getter(item), case_sensitive));

@@ -99,8 +99,7 @@ enum class StatementKind : std::uint8_t {
   kCallBlock,    // expr (a kCall), macro (the caller)
   kFilterBlock,  // expr (filters), body
   kWith,         // assignments, body
-  kScope,        // body: {% block %}, {% autoescape false %}
-  kGroup,        // body, without a scope of its own: {% generation %}
+  kScope,        // body: {% block %}, {% autoescape false %}, {% generation %}
   kDo,           // expr
   kBreak,
   kContinue,

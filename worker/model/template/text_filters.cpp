@@ -1,5 +1,6 @@
 // Filters that turn text into text.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 
@@ -154,6 +155,49 @@ Value escape(Interpreter& run, const Value& self, Arguments& arguments) {
   return text.markup() ? text : escaped_html(run, text).as_markup();
 }
 
+struct Entity {
+  char32_t code = 0;
+  std::size_t bytes = 0;  // 0: there is none
+};
+
+// Returns the entity that `text` begins with.
+Entity entity_at(std::string_view text) {
+  struct Row {
+    std::string_view name;
+    char32_t code;
+  };
+  constexpr Row kNamed[] = {{"&amp;", '&'},  {"&lt;", '<'},    {"&gt;", '>'},
+                            {"&quot;", '"'}, {"&apos;", '\''}, {"&nbsp;", 0xA0}};
+  for (const Row& row : kNamed)
+    if (text.starts_with(row.name)) return {row.code, row.name.size()};
+  const bool hexadecimal = text.starts_with("&#x") || text.starts_with("&#X");
+  if (!hexadecimal && !text.starts_with("&#")) return {};
+  const char* const begin = text.data() + (hexadecimal ? 3 : 2);
+  std::uint32_t code = 0;
+  const auto read = std::from_chars(begin, text.data() + std::min<std::size_t>(text.size(), 12),
+                                    code, hexadecimal ? 16 : 10);
+  const bool closed = read.ptr != text.data() + text.size() && *read.ptr == ';';
+  const bool character = code > 0 && code < 0x110000 && (code < 0xD800 || code > 0xDFFF);
+  if (read.ec != std::errc() || read.ptr == begin || !closed || !character) return {};
+  return {code, static_cast<std::size_t>(read.ptr + 1 - text.data())};
+}
+
+Text without_entities(const Text& text) {
+  if (text.view().find('&') == std::string_view::npos) return text;
+  TextBuilder out;
+  for (std::size_t at = 0; at < text.size();) {
+    if (const Entity entity = entity_at(text.view().substr(at)); entity.bytes > 0) {
+      out.append(entity.code, text.user_at(at) ? Origin::kUser : Origin::kTemplate);
+      at += entity.bytes;
+      continue;
+    }
+    const std::size_t next = std::min(text.view().find('&', at + 1), text.size());
+    out.append(text.sub(at, next - at));
+    at = next;
+  }
+  return out.take();
+}
+
 Value striptags(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("striptags", arguments, {});
   const Text text = str(run, self);
@@ -180,7 +224,7 @@ Value striptags(Interpreter& run, const Value& self, Arguments& arguments) {
     }
     at += c.bytes;
   }
-  return out.take();
+  return without_entities(out.take());
 }
 
 void append_url(Run& run, const Text& text, std::string_view kept, TextBuilder& out) {
@@ -301,10 +345,38 @@ Value filesizeformat(Interpreter& run, const Value& self, Arguments& arguments) 
   return Text(text, Origin::kTemplate);
 }
 
+// Numbers come before text, as "int" before "str" in Python; other keys keep their order behind these.
+bool key_before(Run& run, const Dict::Entry& a, const Dict::Entry& b) {
+  const auto rank = [](const Value& key) { return is_number(key) ? 0 : key.as_text() ? 1 : 2; };
+  if (rank(a.key) != rank(b.key)) return rank(a.key) < rank(b.key);
+  return rank(a.key) < 2 && compare(run, a.key, b.key) == Ordering::kLess;
+}
+
+Value with_sorted_keys(Run& run, const Value& value) {
+  const Deeper deeper(run);
+  run.tick();
+  if (const Dict* dict = value.as_dict()) {
+    std::vector<Dict::Entry> entries(dict->entries.begin(), dict->entries.end());
+    std::stable_sort(entries.begin(), entries.end(),
+                     [&run](const auto& a, const auto& b) { return key_before(run, a, b); });
+    Dict* sorted = run.heap().make<Dict>();
+    for (const Dict::Entry& entry : entries)
+      sorted->set(entry.key, with_sorted_keys(run, entry.value));
+    return sorted;
+  }
+  const List* list = value.as_list();
+  if (list == nullptr || (list->flavour != Flavour::kList && list->flavour != Flavour::kTuple))
+    return value;
+  List* copy = run.heap().list(list->flavour);
+  for (const Value& item : list->items)
+    copy->items.push_back(with_sorted_keys(run, item));
+  return copy;
+}
+
 Value pprint(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("pprint", arguments, {});
   TextBuilder out;
-  append_repr(run, self, out);
+  append_repr(run, with_sorted_keys(run, self), out);
   return out.take();
 }
 

@@ -102,7 +102,7 @@ struct Object {
 enum class Flavour : std::uint8_t {
   kList,
   kTuple,
-  kRange,
+  kRange,      // a Range
   kView,       // dict.items(), keys(), values(): has a length and no subscripts
   kGenerator,  // the result of select, map and others: gives its items once, has no length, is always true
 };
@@ -112,6 +112,14 @@ struct List : Object {
   const char* view_name = "dict_values";  // of a kView
   bool is_group = false;                  // from groupby: its two items are also .grouper and .list
   CountedVector<Value> items;
+};
+
+// range(): its items, and the bounds that it prints.
+struct Range : List {
+  Range() { flavour = Flavour::kRange; }
+  std::int64_t start = 0;
+  std::int64_t stop = 0;
+  std::int64_t step = 1;
 };
 
 // Keeps the order of insertion, as Python's does.

@@ -134,6 +134,13 @@ Value from_json(Interpreter& run, const Value& self, Arguments& arguments) {
   return read_json(run, text.view(), text.has_user_bytes() ? Origin::kUser : Origin::kTemplate);
 }
 
+Value is_whole(Interpreter&, const Value& self, Arguments& arguments) {
+  const Bound bound("is_integer", arguments, {});
+  return std::isfinite(*self.as_float()) && std::trunc(*self.as_float()) == *self.as_float();
+}
+
+constexpr NativeFunction kFloatRows[] = {{"is_integer", is_whole}};
+
 constexpr NativeFunction kRows[] = {
     {"abs", absolute},
     {"int", to_int},
@@ -151,6 +158,10 @@ constexpr NativeFunction kRows[] = {
 
 std::span<const NativeFunction> value_filters() {
   return kRows;
+}
+
+std::span<const NativeFunction> float_methods() {
+  return kFloatRows;
 }
 
 }  // namespace bulkhead::jinja
