@@ -164,6 +164,10 @@ class VocabularyReader {
     return {};
   }
 
+  bool has(std::string_view text) const {
+    return std::ranges::find(vocabulary_.texts, text) != vocabulary_.texts.end();
+  }
+
   // In the harmony form (gpt-oss) <|end|> closes one message of an answer, and the answer may go on.
   void take_harmony_ends() {
     const auto find = [this](std::string_view text) {
@@ -178,10 +182,13 @@ class VocabularyReader {
   }
 
   Status special_texts() {
+    // Gemma 4's vocabulary has the tags of HTML, and </s> is one of them.
+    const bool has_tags = has("<|tool_response>");
     for (TokenId token = 0; token < vocabulary_.size(); ++token) {
       const auto text = vocabulary_.texts[token];
       if (std::find(std::begin(kEndTexts), std::end(kEndTexts), text) == std::end(kEndTexts))
         continue;
+      if (has_tags && text == "</s>" && !vocabulary_.ends[token]) continue;
       vocabulary_.ends[token] = true;
       // Some converters forget the type; a user's text must not become such a token.
       vocabulary_.types[token] = TokenType::kControl;

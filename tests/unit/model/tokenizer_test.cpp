@@ -462,6 +462,16 @@ TEST(Tokenizer, Phi3sSpecialTokensTakeTheBlanksBehindThem) {
   }
 }
 
+TEST(Tokenizer, GemmasHtmlTagEndsNoAnswer) {
+  for (const bool tags : {true, false}) {
+    const auto tokenizer =
+        byte_level({"</s>", "<|im_end|>", tags ? "<|tool_response>" : "<|x|>"}, {});
+    EXPECT_EQ(tokenizer->ends_generation(256), !tags);
+    EXPECT_EQ(tokenizer->is_control(256), !tags);
+    EXPECT_TRUE(tokenizer->ends_generation(257));
+  }
+}
+
 TEST(Utf8Assembler, HoldsAnEmojiUntilItsFourthByte) {
   Utf8Assembler assembler;
   EXPECT_EQ(assembler.push("a\xF0"), "a");
