@@ -299,6 +299,25 @@ TEST(ModelConfig, ReadsBiasesScalingAndWindow) {
   EXPECT_EQ(rope.frequencies[0], 0.25) << "positions are divided by the linear factor";
 }
 
+// As in llama.cpp, every layer of Phi-3 sees all positions, whatever window the file tells.
+TEST(ModelConfig, KeepsPhi3sContextBeyondItsWindow) {
+  GgufBuilder file = small_llama();
+  for (auto& [key, value] : file.metadata) {
+    if (key.starts_with("llama.")) key = "phi3." + key.substr(6);
+  }
+  file.drop("general.architecture");
+  file.text("general.architecture", "phi3").u32("phi3.attention.sliding_window", 47);
+  for (const char* name : {"attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"})
+    file.drop_tensor("blk.0." + std::string(name) + ".weight");
+  file.tensor("blk.0.attn_qkv.weight", {32, 64}, 8).tensor("blk.0.ffn_up.weight", {32, 128}, 8);
+  const std::string bytes = file.bytes();
+  const auto opened = open_bytes(bytes);
+  ASSERT_TRUE(opened.ok());
+  const auto graph = read_model(**opened);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  EXPECT_EQ(graph->context, 64U);
+}
+
 // Pairs that turn more than 32 times within the original context keep their frequency; those that turn less than once
 // are slowed down by the factor. With base 10,000, 16 entries and 64 positions, pair 0 turns 10 times.
 TEST(ModelConfig, StretchesByYarn) {
