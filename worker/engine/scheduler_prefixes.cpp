@@ -57,7 +57,7 @@ bool Scheduler::waits_for_another(const Sequence& sequence) const {
   if (begin + size >= sequence.tokens.size()) return false;  // has its last token
   return std::ranges::any_of(running_, [&](const Sequence* other) {
     const bool ahead = other->computed > sequence.computed || other->planned_in == step_number_;
-    return other != &sequence && ahead && other->pages.shared() == at &&
+    return other != &sequence && ahead && shares_pages(*other) && other->pages.shared() == at &&
            (at == 0 || other->pages.pages()[at - 1] == sequence.pages.pages()[at - 1]) &&
            other->tokens.size() >= begin + size &&
            std::equal(other->tokens.begin() + begin, other->tokens.begin() + begin + size,

@@ -128,6 +128,18 @@ TEST(PrefixScheduling, APreemptedSequenceComputesOnlyWhatOthersTook) {
   EXPECT_EQ(young->reused, 0U) << "nobody else's work";
 }
 
+TEST(PrefixScheduling, NobodyWaitsForASequenceThatIsComputedAgain) {
+  Scheduler scheduler(small_limits(), sharing());
+  const auto doubted = sequence_of(some_tokens(6, 20)), next = sequence_of(some_tokens(6, 20));
+  scheduler.add(*doubted);
+  step(scheduler);
+  scheduler.compute_again(*doubted);
+  scheduler.add(*next);
+  EXPECT_EQ(step(scheduler), 41U) << "both prompts, and the first one's token";
+  EXPECT_EQ(doubted->tokens.size(), 22U);
+  EXPECT_EQ(next->tokens.size(), 21U);
+}
+
 // ---- the engine ----
 
 engine::EngineOptions options(bool cache, std::uint32_t chunk = 32) {
@@ -208,6 +220,21 @@ TEST(PrefixCache, AResumedRequestFindsItsPromptAndItsAnswer) {
         << "of the prompt, at most the prompt";
   }
   EXPECT_EQ(counter(harness, "draws_below_accepted_total"), 0);
+}
+
+TEST(PrefixCache, AnAnswerWhoseLogitsWereNoNumbersHoldsNobodyUp) {
+  EngineHarness harness(small_limits(), options(true));
+  const Tokens prompt = some_tokens(6, 20);
+  harness.engine.submit(greedy_request(1, prompt, 60));
+  harness.executor.poisoned_outputs = 1;
+  harness.run_until_tokens(1, 2);
+  harness.engine.submit(greedy_request(2, prompt, 3));
+  while (!harness.answer(2).ended())
+    ASSERT_TRUE(harness.turn());
+  EXPECT_FALSE(harness.answer(1).ended());
+  harness.run();
+  EXPECT_EQ(Tokens(harness.answer(1).tokens.begin(), harness.answer(1).tokens.begin() + 3),
+            harness.answer(2).tokens);
 }
 
 TEST(PrefixCache, SwitchedOffItDoesNothing) {
