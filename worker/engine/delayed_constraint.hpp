@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,8 +21,9 @@ namespace bulkhead::engine {
 std::string_view open_reasoning(const model::Tokenizer& tokenizer, std::span<const TokenId> prompt,
                                 const model::answer::Family& family);
 
-// Until the answer contains the mark, every token is allowed but the end tokens. `inner` applies from the token after
-// the one that completes the mark.
+// Until the answer contains the mark, every token is allowed but the end tokens, and tokens that go on behind the mark
+// with something that `inner` does not accept. `inner` applies to what follows the mark, but for blanks in the token
+// that completes it.
 class DelayedConstraint : public TokenConstraint {
  public:
   // `inner` must not be null, and `mark` must not be empty; the tokenizer must outlive this. `outer`, if it is not
@@ -39,11 +41,21 @@ class DelayedConstraint : public TokenConstraint {
   bool complete() override { return begun_ && inner_->complete(); }
 
  private:
+  // A token that completes the mark and goes on.
+  struct Overhang {
+    std::size_t begun = 0;  // the bytes of the mark that come before the token
+    TokenId token = 0;
+    std::optional<TokenId> rest;  // a token of the text that goes on, if there is one
+  };
+  void find_overhangs();
+  bool applies(const Overhang& overhang) const;
+
   std::unique_ptr<TokenConstraint> inner_, outer_;
   std::string mark_;
   const model::Tokenizer& tokenizer_;
   std::string text_;  // the end of the answer, as much of it as may be the beginning of the mark
   std::vector<std::uint32_t> before_, both_;
+  std::vector<Overhang> overhangs_;
   bool begun_ = false;
 };
 

@@ -355,6 +355,33 @@ TEST(DelayedConstraint, HoldsBehindItsMarkAndLetsNoEndComeBefore) {
   }
 }
 
+TEST(DelayedConstraint, HoldsForWhatTheMarksOwnTokenAdds) {
+  const FakeTokenizer tokenizer({"</think", ">{", ">7", ">\n", ">78", "k>x", "</think>y"});
+  const auto id = [&](const char* text) { return tokenizer.encode(text, false, false).at(0); };
+  engine::ConstraintCompiler compiler;
+  engine::DelayedConstraint constraint(
+      *compiler.compile({ConstraintKind::kRegex, "[0-9]{2}", "regex"}, tokenizer), "</think>",
+      tokenizer);
+  const auto allowed = [&](ipc::TokenId token) {
+    const auto mask = *constraint.mask();
+    return (mask[token / 32] >> (token % 32) & 1) != 0;
+  };
+  EXPECT_TRUE(allowed(id(">{")));
+  EXPECT_FALSE(allowed(id("</think>y")));
+  constraint.advance(id("</think"));
+  EXPECT_FALSE(allowed(id(">{")));
+  EXPECT_FALSE(allowed(id(">78"))) << "no token has this text";
+  EXPECT_TRUE(allowed(id("k>x")));
+  EXPECT_TRUE(allowed(id(">\n")));
+  EXPECT_TRUE(allowed('>'));
+  EXPECT_TRUE(allowed(id(">7")));
+  constraint.advance(id(">7"));
+  EXPECT_FALSE(constraint.complete());
+  EXPECT_FALSE(allowed('x'));
+  constraint.advance('8');
+  EXPECT_TRUE(constraint.complete());
+}
+
 TEST(LogitBias, MakesTokensLikelyAndImpossible) {
   ipc::Submit request = sampled_request(1, some_tokens(1, 9), 20, 5);
   request.logit_bias = {{'x', 100}};
