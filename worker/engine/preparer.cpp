@@ -61,14 +61,17 @@ std::string_view tools_of(const ipc::ChatPrompt& prompt) {
 // looks like a call of another tool stays text. `constrained`: the answer is calls, or what the request wants it to be.
 Result<model::answer::AnswerRequest> answer_request(const Preparer::Chat& chat,
                                                     std::string_view tools,
-                                                    std::string_view prompt_text,
+                                                    const jinja::ChatPrompt& prompt,
                                                     bool constrained) {
   constexpr std::size_t kPromptEnd = 4096;  // longer than any mark
   model::answer::AnswerRequest request;
   BULKHEAD_TRY(request.tools, model::answer::Tools::from_json(tools));
   request.calls_or_content = constrained;
-  request.prompt_end =
-      prompt_text.substr(prompt_text.size() - std::min(prompt_text.size(), kPromptEnd));
+  const std::string all = prompt.text();
+  const std::string_view text =
+      std::string_view(all).substr(0, all.size() - prompt.continued.size());
+  request.prompt_end = text.substr(text.size() - std::min(text.size(), kPromptEnd));
+  request.continued = prompt.continued;
   request.id_seed = chat.seed;
   return request;
 }
@@ -228,8 +231,10 @@ Status Preparer::prepare_chat(const Chat& chat, const ipc::Constraint& wanted, O
   if (!chat.allowed_tools.empty()) tools = only_tools(tools, chat.allowed_tools);
   outcome.parameter = "tools";
   BULKHEAD_TRY(model::answer::AnswerRequest request,
-               answer_request(chat, tools, prompt.text(), constrained));
+               answer_request(chat, tools, prompt, constrained));
   outcome.parameter.clear();
+  if (!request.continued.empty())
+    outcome.reasons = model::answer::AnswerParser(family, request).place().reasons;
   if (!calls_) calls_.emplace(*language_.tokenizer, family);
   const bool named = chat.tool_choice == ipc::ToolChoice::kNamed;
   const ToolUse use{.tools = std::move(tools),
@@ -264,9 +269,11 @@ void Preparer::add_constraint(const Job& job, Outcome& outcome) {
   }
   std::unique_ptr<TokenConstraint> bounded =
       std::exchange(outcome.constraint, *std::move(constraint));
-  const std::string_view mark = std::holds_alternative<Chat>(job.work)
-                                    ? open_reasoning(tokenizer, outcome.tokens, *language_.family)
-                                    : std::string_view();
+  std::string_view mark;
+  if (outcome.reasons && language_.family->calls.syntax != model::answer::CallSyntax::kChannels)
+    mark = language_.family->reasoning.close;
+  else if (std::holds_alternative<Chat>(job.work))
+    mark = open_reasoning(tokenizer, outcome.tokens, *language_.family);
   if (mark.empty()) {
     // After the reasoning, or from the first token on, the answer holds content and no calls.
     outcome.reader.reset();

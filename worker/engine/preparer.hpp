@@ -71,6 +71,7 @@ class Preparer {
     std::vector<std::string> warnings;      // of Chat
     std::unique_ptr<TokenConstraint> constraint;
     bool content_held = false;             // `constraint` also enforces the wanted form of the content
+    bool reasons = false;                  // the answer continues reasoning that a message has begun
     std::unique_ptr<AnswerReader> reader;  // for Chat; null: its answer is plain text
   };
 

@@ -143,6 +143,44 @@ TEST(AnswerFamilies, AreToldFromTemplatesThatNameFewMarks) {
   EXPECT_EQ(family_of_template("'<|tool_call_start|>['").name, "lfm2");
 }
 
+// The client has the beginning of the message already, so no delta repeats it.
+TEST(ContinuedAnswers, GoOnWhereTheMessageEnds) {
+  const auto rest_of = [](const char* family, const char* prompt_end, const char* continued,
+                          const std::string& raw) {
+    AnswerParser parser(*family_named(family),
+                        {.tools = *Tools::from_json(R"([{"type": "function", "function":
+                             {"name": "f", "parameters": {"type": "object"}}}])"),
+                         .prompt_end = prompt_end,
+                         .id_seed = 1,
+                         .continued = continued});
+    Message message;
+    for (const char c : raw)
+      message.add(parser.feed({&c, 1}));
+    message.add(parser.finish(Ended::kStop));
+    std::string all = message.reasoning + "|" + message.content;
+    for (const Call& call : message.calls)
+      all += "|" + call.name + call.arguments;
+    return all;
+  };
+  const auto hermes = [&](const char* continued, const std::string& raw) {
+    return rest_of("hermes", "<|im_start|>assistant\n", continued, raw);
+  };
+  EXPECT_EQ(hermes("<think>\nLet me", " think.\n</think>\nHi"), " think.|Hi");
+  EXPECT_EQ(hermes("<think>\nLet me</thi", "nk>Hi"), "|Hi");
+  EXPECT_EQ(hermes("<think>\nLet me</thi", "s"), "s|");
+  EXPECT_EQ(hermes("<thi", "nk>a</think>Hi"), "a|Hi");
+  EXPECT_EQ(hermes("<thi", "s"), "|s");
+  EXPECT_EQ(hermes("One, two, ", "three"), "|three");
+  EXPECT_EQ(hermes("One, <", " three"), "| three");
+  EXPECT_EQ(hermes("I call <tool_call>", R"({"name": "f", "arguments": {}}</tool_call>)"), "||f{}");
+  EXPECT_EQ(hermes(R"(<tool_call>{"name": "f", "arguments": {"a")", ": 1}}</tool_call>"),
+            "|: 1}}</tool_call>")
+      << "a part of a call is no call";
+  EXPECT_EQ(rest_of("llama3-json", "assistant\n\n", "{", "\"a\": 1}"), "|\"a\": 1}");
+  EXPECT_EQ(rest_of("gpt-oss", "<|start|>assistant<|channel|>final<|message|>", "One", " two"),
+            "| two");
+}
+
 // The parser is shown special tokens if a family writes with them, and otherwise not.
 TEST(Families, KnowTheirMarks) {
   const auto knows = [](const char* family, const char* mark) {

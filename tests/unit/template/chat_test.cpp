@@ -319,6 +319,7 @@ TEST(ChatRequests, FinalMessageIsContinued) {
   ASSERT_TRUE(prompt.ok()) << prompt.error().message();
   EXPECT_EQ(prompt.value().text(),
             "<|im_start|>user\nCount.<|im_end|>\n<|im_start|>assistant\nOne, two,");
+  EXPECT_EQ(prompt.value().continued, "One, two,");
 }
 
 TEST(ChatRequests, FinalMessageIsNotSoughtInTheTemplatesOwnMarks) {

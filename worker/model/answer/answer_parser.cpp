@@ -6,8 +6,14 @@
 
 namespace bulkhead::model::answer {
 
-AnswerParser::AnswerParser(const Family& family, AnswerRequest request)
-    : machine_(std::make_unique<Machine>(family, std::move(request))) {}
+AnswerParser::AnswerParser(const Family& family, AnswerRequest request) {
+  if (!request.continued.empty()) {
+    machine_ = std::make_unique<Machine>(family, request);
+    if (machine_->go_on_from(request.continued)) return;
+    request.prompt_end += request.continued;
+  }
+  machine_ = std::make_unique<Machine>(family, std::move(request));
+}
 AnswerParser::~AnswerParser() = default;
 AnswerParser::AnswerParser(AnswerParser&&) noexcept = default;
 AnswerParser& AnswerParser::operator=(AnswerParser&&) noexcept = default;

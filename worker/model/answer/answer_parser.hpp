@@ -32,6 +32,8 @@ struct AnswerRequest {
   std::uint64_t id_seed = 0;
   bool calls_or_content =
       false;  // after the first content no call is read: the answer is one or the other
+  // The beginning of the message that the answer continues; it follows `prompt_end` in the prompt, and no delta has it.
+  std::string continued = {};
 };
 
 // Where in an answer its parser stands. A grammar (engine/answer_constraint.hpp) applies from where the parser sees a

@@ -63,6 +63,19 @@ void Machine::feed(std::string_view text) {
   run(stack_);
 }
 
+bool Machine::go_on_from(std::string_view text) {
+  feed(text);
+  if (out_.calls() > 0) return false;
+  out_.skip(undecided_bytes());
+  return true;
+}
+
+std::size_t Machine::undecided_bytes() const {
+  const std::size_t held = waits_ == Waits::kInHeader ? header_.size() : attempt_.size();
+  const std::size_t all = held + rest().size();
+  return all - std::min(all, of_prompt_);
+}
+
 Place Machine::place() const {
   const bool offered = !tools_.empty() && family_.calls.syntax != CallSyntax::kNone;
   Place place;

@@ -37,6 +37,9 @@ class Machine {
  public:
   Machine(const Family& family, AnswerRequest request);
 
+  // Reads the beginning of the answer, which the client has already. Returns false if it holds a call, whose parts make
+  // sense only together; the machine is of no more use then.
+  bool go_on_from(std::string_view text);
   void feed(std::string_view text);
   void finish(Ended ended);
   Place place() const;
@@ -61,6 +64,7 @@ class Machine {
   };
   using Marks = std::vector<std::string_view>;
 
+  std::size_t undecided_bytes() const;
   std::string_view rest() const { return std::string_view(input_).substr(at_); }
   bool at_end() const { return at_ == input_.size(); }
   char front() const { return input_[at_]; }

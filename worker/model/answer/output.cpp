@@ -1,5 +1,6 @@
 #include "worker/model/answer/output.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "config/base/splitmix.hpp"
@@ -26,7 +27,21 @@ void Output::add(Delta::Kind kind, std::uint32_t call, std::string_view text) {
   deltas_.back().text += text;
 }
 
+void Output::skip(std::size_t bytes) {
+  deltas_.clear();
+  content_.blanks.clear();
+  reasoning_.blanks.clear();
+  skipped_ = bytes;
+}
+
 void Output::flow(Flow& flow, Delta::Kind kind, std::string_view text) {
+  if (skipped_ > 0) {
+    const std::size_t skipped = std::min(skipped_, text.size());
+    skipped_ -= skipped;
+    text.remove_prefix(skipped);
+    flow.trim = false;
+    flow.begun = true;
+  }
   const std::size_t first = text.find_first_not_of(kBlanks);
   if (first == std::string_view::npos) {
     if (!flow.trim) flow.blanks += text;
@@ -42,6 +57,7 @@ void Output::flow(Flow& flow, Delta::Kind kind, std::string_view text) {
 }
 
 void Output::mark() {
+  skipped_ = 0;
   content_.blanks.clear();
   content_.trim = true;
 }

@@ -32,6 +32,8 @@ class Output {
 
   void content(std::string_view text) { flow(content_, Delta::Kind::kContent, text); }
   void reasoning(std::string_view text) { flow(reasoning_, Delta::Kind::kReasoning, text); }
+  // Drops what was taken so far, and the next `bytes` of text unless a mark stands before them.
+  void skip(std::size_t bytes);
   // A mark stands here: blanks before and behind it do not belong to the content.
   void mark();
   void begin_reasoning();
@@ -66,6 +68,7 @@ class Output {
   void add(Delta::Kind kind, std::uint32_t call, std::string_view text);
 
   std::uint64_t id_seed_;
+  std::size_t skipped_ = 0;  // bytes of text that are still to be dropped
   Flow content_;
   Flow reasoning_{.blanks = {}, .trim = true, .begun = false};
   std::uint32_t calls_ = 0;

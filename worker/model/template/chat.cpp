@@ -183,6 +183,7 @@ Status cut_after(ChatPrompt& prompt, std::string_view content) {
   const std::string_view with_end = trimmed_left(content);
   const bool keeps_end = whole.compare(at, with_end.size(), with_end) == 0;
   std::size_t left = at + (keeps_end ? with_end.size() : body.size());
+  prompt.continued = whole.substr(at, left - at);
   for (std::size_t i = 0; i < prompt.pieces.size(); ++i) {
     std::string& text = prompt.pieces[i].text;
     if (text.size() < left) {

@@ -53,6 +53,8 @@ struct ChatPrompt {
   std::vector<Piece> pieces;
   // What the template silently omits from the request, in words for the client.
   std::vector<std::string> warnings;
+  // The end of the prompt that the answer continues: the text of the last message (continue_final_message).
+  std::string continued = {};
 
   std::string text() const;
 };
