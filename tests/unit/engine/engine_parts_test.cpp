@@ -7,6 +7,7 @@
 
 #include "tests/support/engine_harness.hpp"
 #include "tests/support/sample.hpp"
+#include "worker/engine/answer_reader.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -142,6 +143,23 @@ TEST(EngineParts, AStopStringThatCutsACallSaysSo) {
   ASSERT_EQ(answer.parts.size(), 4U);
   EXPECT_EQ(answer.parts[3].text, "{\"a");
   EXPECT_EQ(answer.finished->reason, ipc::FinishReason::kLength);
+}
+
+// A grammar forbids such an end. But there is not one for all tools.
+TEST(EngineParts, TheReaderTellsHalfACall) {
+  const FakeTokenizer tokenizer;
+  const std::string raw = kRaw;
+  const std::size_t half = raw.find("\": 1") + 4;
+  for (const std::size_t end : {std::size_t{20}, half, half + 1, raw.size()}) {
+    engine::AnswerReader reader(
+        *model::answer::family_named("hermes"), tokenizer,
+        {.tools = *model::answer::Tools::from_json(std::string_view(kTools).substr(8)),
+         .prompt_end = {}},
+        false);
+    std::vector<ipc::AnswerPart> parts;
+    reader.feed(raw.substr(0, end), parts);
+    EXPECT_EQ(reader.finish(ipc::FinishReason::kStop, parts), end != half) << flat(parts);
+  }
 }
 
 TEST(EngineParts, WithoutToolsWhatLooksLikeACallIsText) {
