@@ -10,7 +10,8 @@ Result<Compiled> compile_schema(std::string_view schema, Strictness strictness) 
   auto grammar = std::make_shared<Grammar>();
   Compiled compiled;
   BULKHEAD_TRY(grammar->root, add_schema(*grammar, schema, strictness, compiled.warnings));
-  const Status finished = grammar->finish();
+  const Status finished =
+      grammar->finish("no value fits it: its keywords contradict each other");
   if (!finished.ok()) return finished.error().within("the schema");
   compiled.grammar = std::move(grammar);
   return compiled;

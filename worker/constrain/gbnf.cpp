@@ -433,7 +433,7 @@ Result<Compiled> compile_gbnf(std::string_view text) {
                  "\"grammar\": a rule calls itself before it takes a character (left recursion); "
                  "write it with a repetition");
   }
-  const Status finished = grammar->finish();
+  const Status finished = grammar->finish("no text fits it: its rules lead to no end");
   if (!finished.ok()) return finished.error().within("\"grammar\"");
   return Compiled{std::move(grammar), {}};
 }

@@ -257,7 +257,7 @@ void Grammar::drop(const std::vector<bool>& node_ends) {
   }
 }
 
-Status Grammar::finish() {
+Status Grammar::finish(std::string_view nothing_left) {
   if (nodes.size() > kMostNodes) {
     return Error(ErrorCode::kResourceExhausted, "the grammar is too large");
   }
@@ -271,7 +271,7 @@ Status Grammar::finish() {
     }
   }
   if (rules.empty() || rules[root] == kNoNode || !node_ends[rules[root]]) {
-    return Error(ErrorCode::kInvalidArgument, "it admits no text at all");
+    return Error(ErrorCode::kInvalidArgument, std::string(nothing_left));
   }
   drop(node_ends);
   shared.reset();

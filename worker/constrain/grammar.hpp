@@ -137,8 +137,8 @@ struct Grammar {
   NodeId leaf(NodeKind kind, const DfaPtr& dfa, NodeId next);
 
   // Removes everything that can't end (rules that only lead to themselves, empty automata). kInvalidArgument if
-  // nothing is left.
-  Status finish();
+  // nothing is left, with these words.
+  Status finish(std::string_view nothing_left = "no text fits it");
 
  private:
   bool ends(const Node& node, const std::vector<bool>& node_ends) const;

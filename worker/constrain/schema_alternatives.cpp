@@ -129,7 +129,8 @@ Status Alternatives::visit_keyword(const Json* schema, const std::string& key, c
     if (target.ok()) return visit(*target, state);
     return complaints_.unsupported("$ref", path(), target.error().message());
   } else if (key == "allOf" || key == "anyOf" || key == "oneOf") {
-    if (!value.is_array() || value.empty()) return invalid(key, path(), "a list of schemas");
+    if (!value.is_array() || value.empty())
+      return invalid(key, path(), "a list of at least one schema");
     if (key == "oneOf" && !quiet_one_of_ && value.size() > 1) {
       Result<const Json*> apart = exclusive(schema, value);
       if (apart.ok()) return visit(*apart, state);

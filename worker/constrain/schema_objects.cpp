@@ -292,7 +292,7 @@ Status SchemaCompiler::object(const Alternative& one, NodeId end, std::vector<No
   if (shape.min > most && !shape.others.empty() && shape.min <= shape.max) {
     BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
         "minProperties", document_.path(schemas.empty() ? document_.root() : schemas[0]),
-        "of the properties that \"properties\" does not name only one can be counted"));
+        "only one property that is not named in \"properties\" can be counted; name the others"));
     shape.min = most;
   }
   const auto index = static_cast<std::uint32_t>(grammar_.objects.size());

@@ -128,7 +128,8 @@ struct Sequence {
   std::uint32_t done = 0;         // of `computed`, by steps that have ended
   std::uint32_t unknown = 0;      // tokens after `tokens` that steps in flight choose
   std::uint32_t row = 0;          // which output of step `planned_in` its last column's is
-  std::uint32_t reused = 0;       // of those, found in the cache before it was first preempted
+  std::uint32_t reused = 0;       // how many of `computed` were found in the cache before the
+                                  // first preemption
   std::uint32_t reused_end = 0;   // the position behind the pages that it found last
   std::uint32_t preemptions = 0;  // times it lost its pages
   // It takes no pages from the cache and enters none there: its logits were not numbers once, and any page with its

@@ -45,7 +45,7 @@ Status refuse_parts(const GgufFile& file, std::string_view architecture) {
   for (const NamedPart& part : kParts) {
     if (architecture == part.name || (type && *type == part.name))
       return Error(ErrorCode::kUnsupported,
-                   file.name() + ": is no model but " + std::string(part.what) +
+                   file.name() + ": is not a model but " + std::string(part.what) +
                        "; supported architectures are: " + architecture_names());
   }
   return {};

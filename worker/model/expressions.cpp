@@ -56,9 +56,9 @@ Result<std::shared_ptr<const Expressions>> Expressions::compile(
       char words[160] = "it is too long";
       if (error != 0)
         pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(words), sizeof words);
-      return Error(ErrorCode::kCorrupt, "the regular expression \"" + source.substr(0, 64) +
-                                            "\" is none: " + words + " (at byte " +
-                                            std::to_string(at) + ")");
+      return Error(ErrorCode::kCorrupt, "\"" + source.substr(0, 64) +
+                                            "\" is not a valid regular expression: " + words +
+                                            " (at byte " + std::to_string(at) + ")");
     }
   }
   return std::shared_ptr<const Expressions>(new Expressions(std::move(patterns)));

@@ -142,8 +142,8 @@ class GraphBuilder {
   RopeIndex window_rope(const HeadShape& heads, RopePairing pairing, double base = 10'000.0);
   // Returns the base of the other layers' frequencies.
   double rope_base() { return number("rope.freq_base", 10'000.0); }
-  // The same with tables of factors for short and for long contexts (LongRoPE, Ding et al. 2024, arXiv 2402.13753):
-  // rope_factors_short.weight and rope_factors_long.weight.
+  // The same as rope(), with tables of factors for short and for long contexts (LongRoPE, Ding et al. 2024, arXiv
+  // 2402.13753): rope_factors_short.weight and rope_factors_long.weight.
   RopeIndex long_rope(const HeadShape& heads, RopePairing pairing);
   // Returns whether the file comes from a vision model, whose heads have sections (rope.dimension_sections) that
   // rotate by time, height and width. In a text all three are equal, so a text's positions rotate halves of heads.
@@ -327,7 +327,7 @@ class LayerBuilder {
   // the stream.
   void mix(const DeltaMixers& shape);
 
-  // The same with one tensor that has the gate's rows and the up's rows behind them.
+  // Appends a gated product whose gate and up rows are in one tensor, the gate's first.
   void fused_gated_product(const std::string& gate_and_up, ActivationIndex in, ActivationIndex out,
                            Gate function);
   void gated_product(const std::string& gate, const std::string& up, ActivationIndex in,

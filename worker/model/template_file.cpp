@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+
 #include "config/base/unique_fd.hpp"
 #include "config/template_path.hpp"
 #include "worker/model/opened_files.hpp"
@@ -20,12 +23,17 @@ Result<std::string> token_text(const GgufFile& file, const char* key) {
 }
 
 Result<std::string> read_template(const std::string& path) {
+  const auto refused = [&path] {
+    return Error(ErrorCode::kNotFound,
+                 "chat_template: " + path + " can't be read: " + std::strerror(errno));
+  };
   const UniqueFd file = open_to_read(path);
+  if (!file.valid()) return refused();
   std::string text(kMostTemplateBytes + 1, '\0');
   std::size_t have = 0;
   for (ssize_t got = 1; got != 0 && have < text.size(); have += static_cast<std::size_t>(got)) {
     got = ::read(file.get(), text.data() + have, text.size() - have);
-    if (got < 0) return Error(ErrorCode::kNotFound, "chat_template: " + path + " can't be read");
+    if (got < 0) return refused();
   }
   text.resize(have);
   if (text.size() > kMostTemplateBytes)

@@ -61,8 +61,8 @@ TEST_F(TemplateFile, ThatIsNoneIsRefusedByName) {
     EXPECT_THAT(chat.error().message(), HasSubstr(why));
   };
   refused("rag", ErrorCode::kNotFound, "no template of the name");
-  refused(path_, ErrorCode::kNotFound, "can't be read");
-  refused(::testing::TempDir(), ErrorCode::kNotFound, "can't be read");
+  refused(path_, ErrorCode::kNotFound, "can't be read: No such file or directory");
+  refused(::testing::TempDir(), ErrorCode::kNotFound, "can't be read: Is a directory");
   refused(write(""), ErrorCode::kInvalidArgument, "is empty");
   refused(write(std::string((1U << 20) + 1, 'x')), ErrorCode::kInvalidArgument, "more than 1 MiB");
   refused(write("{% if %}"), ErrorCode::kInvalidArgument, "");

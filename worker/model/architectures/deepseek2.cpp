@@ -29,12 +29,9 @@ Latents read_latents(GraphBuilder& model) {
   made.q_rank = model.count("attention.q_lora_rank", kMaxWidth, 0);
   if (model.status().ok() && !model.has_key("attention.key_length_mla"))
     model.refuse(
-        "was converted before April 2025, when converters began to split attn_kv_b into attn_k_b "
-        "and "
-        "attn_v_b, which "
-        "attention over latents takes (metadata key " +
-        std::string("deepseek2.attention.key_length_mla") +
-        " is missing); take a newer file of this model, or convert the original weights anew");
+        "is an older conversion without attn_k_b and attn_v_b (metadata key "
+        "deepseek2.attention.key_length_mla is missing); take a file made after April 2025, or "
+        "convert the weights again");
   const std::uint32_t key = model.count("attention.key_length_mla", kMaxHeadSize);
   made.value = model.count("attention.value_length_mla", kMaxHeadSize);
   made.turn = model.count("rope.dimension_count", kMaxHeadSize);
