@@ -137,5 +137,24 @@ TEST(Channels, AMessageThatIsGoneOnWithIsHeldAtOnce) {
   EXPECT_EQ(answer.tokens.size(), 5U);
 }
 
+// The message that the answer continues has opened reasoning, and the answer's form holds behind that.
+TEST(ContinuedReasoning, ComesBeforeAnAnswerOfAWantedForm) {
+  ReasoningHarness harness("hermes", "");
+  harness.language.chat =
+      jinja::Chat::load("{% for m in messages %}[{{ m.content }}]{% endfor %}", "", "");
+  ipc::Submit request = asks(7);
+  request.prompt = ipc::ChatPrompt{R"({"continue_final_message": true, "messages": [
+      {"role": "user", "content": "hi"}, {"role": "assistant", "content": "<think>Let me"}]})"};
+  request.constraint = {ipc::ConstraintKind::kRegex, "[a-c]{5}", "regex"};
+  harness.engine.submit(request);
+  harness.run();
+  const Answer& answer = harness.answer(1);
+  ASSERT_TRUE(answer.finished);
+  EXPECT_EQ(answer.tokens.size(), 7U + 1U + 5U);
+  EXPECT_FALSE(text_of(answer, PartKind::kReasoning).empty());
+  EXPECT_EQ(text_of(answer, PartKind::kContent).size(), 5U);
+  EXPECT_EQ(text_of(answer, PartKind::kReasoning).find("Let me"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace bulkhead::test
