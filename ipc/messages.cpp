@@ -2,7 +2,6 @@
 #include "ipc/messages.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <limits>
 #include <utility>
 
@@ -83,7 +82,8 @@ Result<std::size_t> encode_message(const Message& message, std::span<std::byte> 
 
 // ---- decoding ----
 
-// Runs `read` on the record; a broken rule becomes kCorrupt.
+// Runs `read` on the record. A broken rule becomes kCorrupt. Exceptions pass through, those of a callback and those
+// for lack of memory, because they say nothing about the record.
 template <typename T, typename Read>
 Result<T> guarded(std::span<const std::byte> record, wire::Trust trust, Read read) {
   if (reinterpret_cast<std::uintptr_t>(record.data()) % kRecordUnit != 0) {
@@ -93,15 +93,11 @@ Result<T> guarded(std::span<const std::byte> record, wire::Trust trust, Read rea
     return Error(ErrorCode::kCorrupt, "message: a record of " + std::to_string(record.size()) +
                                           " bytes is not a whole message");
   }
-  try {
-    wire::Reader reader(record, trust);
-    T value{};
-    read(reader, value);
-    if (!reader.failed()) return value;
-    return Error(ErrorCode::kCorrupt, "message: " + reader.failure());
-  } catch (const std::exception& e) {
-    return Error(ErrorCode::kCorrupt, std::string("message: ") + e.what());
-  }
+  wire::Reader reader(record, trust);
+  T value{};
+  read(reader, value);
+  if (!reader.failed()) return value;
+  return Error(ErrorCode::kCorrupt, "message: " + reader.failure());
 }
 
 template <typename Message>

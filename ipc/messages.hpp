@@ -164,9 +164,9 @@ Result<std::size_t> encode(const TokenBatch& batch, std::span<std::byte> record)
 Result<FromWorker> decode_from_worker(std::span<const std::byte> record);
 Result<ToWorker> decode_to_worker(std::span<const std::byte> record);
 
-// Visits the sequences of a TokenBatch; allocates only for log-probabilities and parts. `visit` must not throw.
-// Returns false, without a visit, if the record is another message. kCorrupt if it breaks a rule; some sequences may
-// have been visited by then.
+// Visits the sequences of a TokenBatch; allocates only for log-probabilities and parts. Exceptions of `visit` pass
+// through, and end the visit. Returns false, without a visit, if the record is another message. kCorrupt if it breaks
+// a rule; some sequences may have been visited by then.
 Result<bool> visit_tokens(std::span<const std::byte> record,
                           const std::function<void(const SequenceTokensView&)>& visit);
 

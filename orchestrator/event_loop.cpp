@@ -43,13 +43,17 @@ struct EventLoop::Impl {
     try {
       task();
     } catch (const std::exception& error) {
-      watch.exception();
-      try {
-        spdlog::error("an exception ended one call of the event loop: {}", error.what());
-      } catch (const std::exception&) {  // there is no memory for the message either
-      }
-      MemoryReserve::refill();
+      caught("one call of the event loop", error);
     }
+  }
+
+  void caught(const char* what, const std::exception& error) noexcept {
+    watch.exception();
+    try {
+      spdlog::error("an exception ended {}: {}", what, error.what());
+    } catch (const std::exception&) {  // there is no memory for the message either
+    }
+    MemoryReserve::refill();
   }
 
   void next_signal(asio::signal_set& from, std::function<void(int)> handler) {
@@ -84,6 +88,9 @@ void EventLoop::doing(const char* what) {
 }
 LoopWatch::Figures EventLoop::figures() const {
   return impl_->watch.figures();
+}
+void EventLoop::caught(const char* what, const std::exception& error) noexcept {
+  impl_->caught(what, error);
 }
 void EventLoop::stop() {
   impl_->context.stop();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <memory>
 
@@ -45,6 +46,9 @@ class EventLoop {
   // Says what the running call does now.
   void doing(const char* what);
   LoopWatch::Figures figures() const;
+  // Logs and counts an exception that the running call has caught itself, so that the rest of the call goes on. `what`
+  // says in words what the exception ended.
+  void caught(const char* what, const std::exception& error) noexcept;
 
  private:
   friend class Timer;

@@ -94,10 +94,25 @@ void Answer::lost(Exchange::Lost how) {
 void Answer::end_with(int status, std::string_view how, const std::function<void()>& tell_client) {
   if (std::exchange(over_, true)) return;
   auto self = shared_from_this();
-  cancel();
-  tell_client();
-  count_end(status, how);
-  ended();
+  // The answer ends whatever its steps throw, such as for lack of memory: nothing else would ever end it.
+  const auto done = [this](const auto& step) {
+    try {
+      step();
+      return true;
+    } catch (const std::exception& error) {
+      services_.loop.caught("a step of an answer's end", error);
+      return false;
+    }
+  };
+  done([this] { cancel(); });
+  if (!done(tell_client)) {
+    const ErrorKind& kind = error_kind(ipc::FailureCode::kInternal);
+    status = kind.status;
+    how = kind.code;
+    done([this] { tell_exception(); });
+  }
+  done([&] { count_end(status, how); });
+  done([this] { ended(); });
 }
 
 void Answer::count_end(int status, std::string_view how) {
@@ -188,16 +203,20 @@ void ConnectedAnswer::begin(std::chrono::seconds timeout) {
 }
 
 void ConnectedAnswer::finish(std::string_view how, std::string_view last_events) {
+  HttpResponse response;
+  if (!streaming_)
+    response.body = whole();  // if there is no memory for it, the answer can still fail
   end_with(200, how, [&] {
     exchange_->on_lost = nullptr;
-    if (streaming_) {
-      if (!last_events.empty()) exchange_->write(last_events);
-      return exchange_->end_stream(false);
-    }
-    HttpResponse response;
-    response.body = whole();
-    respond(std::move(response));
+    if (!streaming_) return respond(std::move(response));
+    if (!last_events.empty()) exchange_->write(last_events);
+    exchange_->end_stream(false);
   });
+}
+
+void ConnectedAnswer::tell_exception() {
+  tell(to_api_error({ipc::FailureCode::kInternal,
+                     "The server could not send the answer; it may lack memory.", ""}));
 }
 
 void ConnectedAnswer::tell(const ApiError& error) {

@@ -82,6 +82,8 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   virtual void cancel() = 0;
   // Tells the client that the answer fails.
   virtual void tell(const ApiError& error) = 0;
+  // Tells the client that there was an exception while the client was told of the end.
+  virtual void tell_exception() {}
   // Called when the answer has ended. The log and the metrics have it by then.
   virtual void ended() = 0;
   // The client is gone. That ends the answer, unless others can read it.
@@ -90,7 +92,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   // Cancels what is in progress, tells the client, and ends.
   void fail(const ApiError& error);
   // Ends the answer, unless it has ended: cancels what is in progress, calls `tell_client`, counts and logs the
-  // answer. `how` is the finish reason, the error's code, or why the client was lost.
+  // answer. `how` is the finish reason, the error's code, or why the client was lost. Throws nothing.
   void end_with(int status, std::string_view how, const std::function<void()>& tell_client);
   // Records that an earlier daemon ended the answer.
   void was_over() { over_ = true; }
@@ -169,6 +171,7 @@ class ConnectedAnswer : public Answer {
   // Ends an answer that succeeded: sends the whole answer, or ends the stream with `last_events`.
   void finish(std::string_view how, std::string_view last_events = "");
   void tell(const ApiError& error) override;
+  void tell_exception() override;
   void ended() override { release(); }
 
   std::shared_ptr<Exchange> exchange_;

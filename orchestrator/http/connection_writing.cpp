@@ -32,8 +32,12 @@ constexpr seconds kLingerTimeout{2};
 void ClientConnection::respond(HttpResponse response) {
   if (closed_ || !answering_) return;
   if (response.close) close_after_answer_ = true;
-  unsent_.append(response_head(response, extra_headers, connection_field()));
-  if (may_have_body(response.status) && !head_only_) unsent_.append(response.body);
+  const std::string head = response_head(response, extra_headers, connection_field());
+  const bool with_body = may_have_body(response.status) && !head_only_;
+  // If there is no memory, nothing of the response is sent, and a smaller one can take its place.
+  unsent_.reserve_for(head.size() + (with_body ? response.body.size() : 0));
+  unsent_.append(head);
+  if (with_body) unsent_.append(response.body);
   finish_answer();
 }
 

@@ -101,9 +101,8 @@ void DialectAnswer::on_finished(RequestId request, const ipc::Finished& finished
 }
 
 void DialectAnswer::on_failed(RequestId request, const Failure& failure) {
-  Running* const running = find(request);
-  if (running == nullptr) return;
-  running->request = {};
+  // An exception may have come when the answer had noted the end of this request.
+  if (Running* const running = find(request)) running->request = {};
   Answer::on_failed(request, failure);
 }
 

@@ -117,9 +117,8 @@ std::string Generation::whole() {
 }
 
 void Generation::on_failed(RequestId request, const Failure& failure) {
-  Running* running = find(request);
-  if (running == nullptr) return;
-  running->request = {};
+  // An exception may have come when the answer had noted the end of this request.
+  if (Running* running = find(request)) running->request = {};
   Answer::on_failed(request, failure);
 }
 

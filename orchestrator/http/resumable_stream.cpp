@@ -201,9 +201,15 @@ void ResumableStream::on_failed(RequestId request, const Failure& failure) {
 // ---- events ----
 
 void ResumableStream::add_event(std::string_view event) {
-  fmt::format_to(std::back_inserter(events_), "id: {}\n", ends_.size());
-  events_ += event;
-  ends_.push_back(events_.size());
+  const std::size_t end = events_.size();
+  try {
+    fmt::format_to(std::back_inserter(events_), "id: {}\n", ends_.size());
+    events_ += event;
+    ends_.push_back(events_.size());
+  } catch (const std::exception&) {  // no reader gets a part of an event
+    events_.resize(end);
+    throw;
+  }
 }
 
 void ResumableStream::render_finished(const ipc::Finished& finished) {

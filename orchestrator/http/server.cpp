@@ -146,13 +146,19 @@ void Server::Impl::connection_gone(const std::shared_ptr<Connection>& connection
 }
 
 void Server::Impl::send_after_this(std::shared_ptr<Connection> connection) {
-  to_send.push_back(std::move(connection));
-  if (to_send.size() > 1) return;
+  if (!to_send.empty()) return to_send.push_back(std::move(connection));
+  // An exception here, or one of a connection, must not keep the bytes of others, now or later.
   loop.after_this([self = shared_from_this()] {
-    for (std::size_t i = 0; i < self->to_send.size(); ++i)
-      self->to_send[i]->send_now();
-    self->to_send.clear();
+    for (const auto& each : std::exchange(self->to_send, {})) {
+      try {
+        each->send_now();
+      } catch (const std::exception& error) {
+        self->loop.caught("the sending of a stream's bytes", error);
+        each->close_now();
+      }
+    }
   });
+  to_send.push_back(std::move(connection));
 }
 
 Server::Server(EventLoop& loop, ServerOptions options)

@@ -19,6 +19,8 @@ class UnsentBytes {
     return std::string_view(bytes_).substr(gone_, most);
   }
   void append(std::string_view more) { bytes_ += more; }
+  // Makes room for that many more bytes, so that appending them can't fail.
+  void reserve_for(std::size_t more) { bytes_.reserve(bytes_.size() + more); }
   // Drops that many bytes from the front; there must be as many.
   void drop(std::size_t count) {
     gone_ += std::min(count, size());

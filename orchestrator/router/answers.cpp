@@ -36,7 +36,31 @@ void Router::progressed(RequestId request, Active& active, Worker& worker) {
   if (first_sign && !waiting_[active.model].empty()) dispatch_later(active.model);
 }
 
-Status Router::worker_tokens(Worker& worker, const ipc::SequenceTokensView& view) {
+// An exception is the daemon's own, such as for lack of memory: the request fails with it, and the worker and all
+// other requests go on.
+Status Router::failing_alone(RequestId request, const std::function<Status()>& take) {
+  const auto active = active_.find(request);
+  RequestObserver* const observer = active == active_.end() ? nullptr : active->second.observer;
+  try {
+    return take();
+  } catch (const std::exception& error) {
+    loop_.caught("a request", error);
+    if (observer == nullptr) return {};
+  }
+  try {
+    forget(request, true);
+    observer->on_failed(request,
+                        {ipc::FailureCode::kInternal,
+                         "The server could not take the next part of the answer; it may lack "
+                         "memory.",
+                         ""});
+  } catch (const std::exception& error) {
+    loop_.caught("the end of a request", error);
+  }
+  return {};
+}
+
+Status Router::take_tokens(Worker& worker, const ipc::SequenceTokensView& view) {
   JournalEntry* entry = journal_.find(view.request);
   auto active = active_.find(view.request);
   if (entry == nullptr || active == active_.end())
@@ -67,6 +91,10 @@ Status Router::worker_tokens(Worker& worker, const ipc::SequenceTokensView& view
   return {};
 }
 
+Status Router::worker_tokens(Worker& worker, const ipc::SequenceTokensView& view) {
+  return failing_alone(view.request, [&] { return take_tokens(worker, view); });
+}
+
 Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
   RequestId request = std::visit(
       [](const auto& message) {
@@ -74,6 +102,10 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
         return RequestId{};
       },
       answer);
+  return failing_alone(request, [&] { return take_answer(worker, request, std::move(answer)); });
+}
+
+Status Router::take_answer(Worker& worker, RequestId request, ipc::FromWorker&& answer) {
   JournalEntry* entry = journal_.find(request);
   auto active = active_.find(request);
   if (entry == nullptr || active == active_.end())

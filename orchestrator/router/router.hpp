@@ -44,6 +44,7 @@ struct Failure {
 };
 
 // The client of one request. After on_finished, on_failed or on_answer the router calls nothing more for the request.
+// If one of these calls throws an exception, on_failed follows, so an observer must not throw once it has ended.
 class RequestObserver {
  public:
   virtual ~RequestObserver() = default;
@@ -260,6 +261,9 @@ class Router : private WorkerEvents {
   // answers.cpp
   Status worker_tokens(Worker& worker, const ipc::SequenceTokensView& view) override;
   Status worker_answer(Worker& worker, ipc::FromWorker&& answer) override;
+  Status failing_alone(RequestId request, const std::function<Status()>& take);
+  Status take_tokens(Worker& worker, const ipc::SequenceTokensView& view);
+  Status take_answer(Worker& worker, RequestId request, ipc::FromWorker&& answer);
   void progressed(RequestId request, Active& active, Worker& worker);
 
   void worker_changed(Worker& worker) override;

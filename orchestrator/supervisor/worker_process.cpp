@@ -156,11 +156,24 @@ void WorkerProcess::receive() {
         return violated("descriptors that nobody asked for");
       break;
     }
-    Status handled = receive_record(*record);
+    Status handled = take_record(*record);
     channel_->release();
     if (!handled.ok()) return violated(handled.error().message());
   }
   watch_channel();
+}
+
+// The receiver catches what is about one request, and fails that request. Any other exception (there was no memory to
+// decode a message) leaves the daemon without a message of the process. The process is not to blame, so it keeps its
+// caches; its successor gets the requests as the journal has them.
+Status WorkerProcess::take_record(std::span<const std::byte> record) {
+  try {
+    return receive_record(record);
+  } catch (const std::exception& error) {
+    loop_.caught("the reading of a worker's message", error);
+    kill("the daemon could not take a message of it");
+    return {};
+  }
 }
 
 Status WorkerProcess::receive_record(std::span<const std::byte> record) {

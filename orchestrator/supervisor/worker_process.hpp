@@ -203,6 +203,7 @@ class WorkerProcess {
 
   void watch_channel();
   void receive();
+  Status take_record(std::span<const std::byte> record);
   Status receive_record(std::span<const std::byte> record);
   Status handle(ipc::FromWorker&& message);
   Status handle_hello(const ipc::Hello& hello);

@@ -208,7 +208,7 @@ void WorkerProcess::receive_last_words() {
       return condemn(record.error().message());
     if (!record.ok() || record->empty()) break;
     bytes += record->size();
-    Status handled = receive_record(*record);
+    Status handled = take_record(*record);
     channel_->release();
     if (!handled.ok()) return condemn(handled.error().message());
   }

@@ -91,6 +91,36 @@ TEST(Memory, AFailedAllocationEndsItsConnectionAndNotTheDaemon) {
   EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
 }
 
+void limit_memory(const Serving& serving, rlim_t bytes) {
+  const rlimit limit{bytes, RLIM_INFINITY};
+  ASSERT_EQ(::prlimit(serving.daemon->pid(), RLIMIT_AS, &limit, nullptr), 0);
+}
+
+// The limits let the memory end while the answer's tokens come, and when the whole answer is made.
+TEST(Memory, AnAnswerThatFindsNoneFailsAloneAndItsWorkerLives) {
+  const Serving serving =
+      serve({"server.max_memory_mb=2048", "isolation.heartbeat_timeout_ms=60000"});
+  ASSERT_EQ(small(serving).status, 200);
+  const json before = serving.worker();
+  int failed = 0;
+  for (const rlim_t extra_mib : {24, 48, 96, 144, 192, 240}) {
+    limit_memory(serving,
+                 (static_cast<rlim_t>(status_kib(serving, "VmSize")) << 10) + (extra_mib << 20));
+    const HttpReply reply = serving.complete({{"prompt", "x big"}, {"max_tokens", 40000}});
+    limit_memory(serving, RLIM_INFINITY);
+    if (reply.status != 200) {
+      EXPECT_EQ(reply.status, 500) << extra_mib << ": " << reply.body.substr(0, 300);
+      EXPECT_NE(reply.body.find("may lack memory"), std::string::npos) << reply.body.substr(0, 300);
+      ++failed;
+    }
+    EXPECT_EQ(serving.get("/v1/requests").body, "[]") << extra_mib;
+    EXPECT_EQ(small(serving).status, 200) << extra_mib;
+    EXPECT_EQ(serving.worker()["pid"], before["pid"])
+        << extra_mib << serving.worker()["last_death"];
+  }
+  EXPECT_GE(failed, 3);
+}
+
 // A head and bodies that arrive too slowly, beside one that is slow but fast enough.
 TEST(SlowSenders, GetA408WhenTheirTimeIsOver) {
   const Serving serving = serve();

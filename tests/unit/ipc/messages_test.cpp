@@ -1,6 +1,7 @@
 #include "ipc/messages.hpp"
 
 #include <cstring>
+#include <new>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -82,6 +83,16 @@ TEST(Messages, VisitTokensSeesWhatDecodeSees) {
   ASSERT_TRUE(visited.ok());
   EXPECT_TRUE(*visited);
   EXPECT_EQ(i, batch.sequences.size());
+}
+
+TEST(Messages, AnExceptionOfAVisitIsNoBrokenRule) {
+  const auto words = encoded(sample_batch(3, 1, false));
+  int visits = 0;
+  const auto visit = [&](const SequenceTokensView&) {
+    if (++visits == 2) throw std::bad_alloc();
+  };
+  EXPECT_THROW((void)visit_tokens(record(words), visit), std::bad_alloc);
+  EXPECT_EQ(visits, 2);
 }
 
 TEST(Messages, VisitTokensLeavesOtherMessagesAlone) {
