@@ -4,11 +4,41 @@
 #include <utility>
 
 #include "config/base/log.hpp"
+#include "config/base/overloaded.hpp"
 #include "config/base/random.hpp"
 #include "orchestrator/http/key_limits.hpp"
 #include "orchestrator/tracing/span_export.hpp"
 
 namespace bulkhead::orchestrator {
+
+namespace {
+
+constexpr std::size_t kPromptBytesPerTurn = std::size_t{1} << 20;
+
+}  // namespace
+
+std::size_t bytes_of(const Prompt& prompt) {
+  return std::visit(Overloaded{
+                        [](const std::string& text) { return text.size(); },
+                        [](const std::vector<ipc::TokenId>& tokens) {
+                          return tokens.size() * sizeof(ipc::TokenId);
+                        },
+                        [](const std::vector<ipc::ChatMessage>& messages) {
+                          std::size_t bytes = 0;
+                          for (const ipc::ChatMessage& each : messages)
+                            bytes += each.role.size() + each.content.size();
+                          return bytes;
+                        },
+                        [](const ipc::ChatPrompt& chat) { return chat.json.size(); },
+                        [](const ipc::InfillPrompt& infill) {
+                          std::size_t bytes = infill.prefix.size() + infill.suffix.size();
+                          for (const ipc::InfillFile& file : infill.files)
+                            bytes += file.name.size() + file.text.size();
+                          return bytes;
+                        },
+                    },
+                    prompt);
+}
 
 std::string_view Answer::key_name() const {
   return ticket_ == nullptr ? std::string_view() : ticket_->name();
@@ -200,6 +230,44 @@ void ConnectedAnswer::begin(std::chrono::seconds timeout) {
   hold();
   watch(*exchange_);
   start_deadline(timeout);
+}
+
+void ConnectedAnswer::start_each(std::size_t count, StartOne start_one) {
+  start_from(0, count, start_one);
+}
+
+void ConnectedAnswer::start_from(std::size_t index, std::size_t count, const StartOne& start_one) {
+  for (std::size_t bytes = 0; index < count && bytes < kPromptBytesPerTurn; ++index)
+    bytes += start_one(index);
+  if (index == count) return;
+  services_.loop.post([this, weak = weak_from_this(), index, count, start_one] {
+    const auto self = weak.lock();
+    if (self == nullptr || over()) return;
+    try {
+      start_from(index, count, start_one);
+    } catch (const std::exception& error) {
+      services_.loop.caught("the start of an answer", error);
+      fail(to_api_error({ipc::FailureCode::kInternal,
+                         "The server could not begin the answer; it may lack memory.", ""}));
+    }
+  });
+}
+
+bool ConnectedAnswer::hold_prompts(const GenerationRequest& request) {
+  std::size_t bytes = 0;
+  for (const Prompt& prompt : request.prompts)
+    bytes += bytes_of(prompt);
+  // The body's share covers the first answers. A prompt is in the journal, and in the message to a worker.
+  const std::size_t copies = 2 * (std::size_t{request.n} - 1);
+  if (copies == 0 || exchange_->hold_more(copies * bytes)) return true;
+  fail(api_error(
+      kOutOfMemory,
+      fmt::format(
+          "The server has no room for {} copies of {} KiB of prompts now (n times the prompts, "
+          "server.max_memory_mb); ask for fewer answers (n) at a time.",
+          request.n, bytes >> 10),
+      "n"));
+  return false;
 }
 
 void ConnectedAnswer::finish(std::string_view how, std::string_view last_events) {

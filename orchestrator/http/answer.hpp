@@ -32,6 +32,8 @@ class Answer;
 class KeyTicket;  // key_limits.hpp
 class SpanExport;
 
+std::size_t bytes_of(const Prompt& prompt);
+
 // The parts of the daemon that answers need.
 struct AnswerServices {
   EventLoop& loop;
@@ -170,6 +172,14 @@ class ConnectedAnswer : public Answer {
   void begin(std::chrono::seconds timeout);
   // Ends an answer that succeeded: sends the whole answer, or ends the stream with `last_events`.
   void finish(std::string_view how, std::string_view last_events = "");
+  // Starts the answers' requests: calls `start_one` with each index below `count`, until the answer ends. `start_one`
+  // copies a prompt and returns its bytes. Large prompts take several turns of the loop, so that others are not held
+  // up.
+  using StartOne = std::function<std::size_t(std::size_t index)>;
+  void start_each(std::size_t count, StartOne start_one);
+  // Counts the memory for further copies of the prompts, one for each answer. If there is no room, the answer fails,
+  // and this returns false.
+  bool hold_prompts(const GenerationRequest& request);
   void tell(const ApiError& error) override;
   void tell_exception() override;
   void ended() override { release(); }
@@ -179,6 +189,7 @@ class ConnectedAnswer : public Answer {
 
  private:
   void respond(HttpResponse response);  // adds the id that the log has
+  void start_from(std::size_t index, std::size_t count, const StartOne& start_one);
 
   const RefusalForm refuse_;
 };

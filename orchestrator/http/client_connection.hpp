@@ -60,6 +60,12 @@ class ClientConnection final : public Connection,
   void write(std::string_view events) override;
   void end_stream(bool close) override;
   std::size_t unsent_bytes() const override { return unsent_.size(); }
+  bool hold_more(std::size_t bytes) override {
+    if (closed_) return true;
+    if (!hold(held_ + bytes)) return false;
+    kept_body_ += bytes;
+    return true;
+  }
 
  private:
   // Runs a handler; every handler goes through here. If it throws an exception (such as for lack of memory), only
@@ -154,7 +160,7 @@ class ClientConnection final : public Connection,
   IncomingBody body_;
   std::chrono::steady_clock::time_point idle_since_;
   std::size_t held_ = 0;       // this connection's share of the server's memory budget
-  std::size_t kept_body_ = 0;  // the part of held_ for the body, until its answer has been sent
+  std::size_t kept_body_ = 0;  // its part for the body and hold_more(), until the answer is sent
 
   UnsentBytes unsent_;  // the bytes to send; flight_ holds a copy of the first in_flight_ of them
   std::string flight_;

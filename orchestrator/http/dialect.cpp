@@ -27,15 +27,16 @@ void DialectAnswer::start(std::size_t model, std::chrono::seconds timeout) {
   const std::size_t count = request_.prompts.size() * request_.n;
   for (std::uint32_t i = 1; i < count; ++i)
     answers_.push_back({.dialect = answers_[0].dialect->another(i)});
-  for (std::size_t i = 0; i < count; ++i) {
-    Prompt& prompt = request_.prompts[i / request_.n];
+  if (!hold_prompts(request_)) return;
+  start_each(count, [this, model](std::size_t index) {
+    Prompt& prompt = request_.prompts[index / request_.n];
+    const std::size_t bytes = bytes_of(prompt);
     ipc::Submit submit = request_.parameters;
-    submit.prompt = (i + 1) % request_.n == 0 ? std::move(prompt) : prompt;
-    submit.sampling.seed += i % request_.n;
-    answers_[i].request = services_.router.start(model, std::move(submit), *this);
-  }
-  request_.prompts.clear();  // the journal has them
-  request_.parameters = {};
+    submit.prompt = (index + 1) % request_.n == 0 ? std::move(prompt) : prompt;
+    submit.sampling.seed += index % request_.n;
+    answers_[index].request = services_.router.start(model, std::move(submit), *this);
+    return bytes;
+  });
 }
 
 DialectAnswer::Running* DialectAnswer::find(RequestId request) {

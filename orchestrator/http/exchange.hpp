@@ -53,6 +53,9 @@ class Exchange {
   virtual void end_stream(bool close) = 0;
   // Returns how many bytes the client's socket has not taken yet.
   virtual std::size_t unsent_bytes() const = 0;
+  // Counts more memory for this request, until its answer has been sent. Returns false if the server's budget has no
+  // room.
+  virtual bool hold_more(std::size_t bytes) = 0;
 
   // For the request's log line (request_line.hpp).
   std::string method;

@@ -41,17 +41,19 @@ void Generation::start(std::size_t model, std::chrono::seconds timeout) {
   const auto count = static_cast<std::uint32_t>(request_.prompts.size()) * request_.n;
   for (std::uint32_t i = 0; i < count; ++i)
     choices_.push_back({Choice(head_, options, i, i % request_.n == 0, echoed(i / request_.n))});
-  for (Running& running : choices_) {
-    const std::uint32_t index = running.choice.index();
+  if (!hold_prompts(request_)) return;
+  start_each(count, [this, model](std::size_t index) {
+    Prompt& prompt = request_.prompts[index / request_.n];
+    const std::size_t bytes = bytes_of(prompt);
     ipc::Submit submit = request_.parameters;
-    submit.prompt = request_.prompts[index / request_.n];
     // If the prompt is a text, the echo repeats it as the client sent it.
     submit.tell_prompt =
         request_.echo && (submit.logprobs >= 0 || echoed(index / request_.n).empty());
+    submit.prompt = (index + 1) % request_.n == 0 ? std::move(prompt) : prompt;
     submit.sampling.seed += index % request_.n;
-    running.request = services_.router.start(model, std::move(submit), *this);
-  }
-  request_.prompts.clear();  // the journal has them
+    choices_[index].request = services_.router.start(model, std::move(submit), *this);
+    return bytes;
+  });
 }
 
 Generation::Running* Generation::find(RequestId request) {

@@ -280,10 +280,10 @@ Status Worker::process_answer(ipc::FromWorker&& answer) {
 
 // ---- work ----
 
-Status Worker::submit(RequestId request, const ipc::ToWorker& message) {
+Status Worker::submit(RequestId request, ipc::ToWorker message) {
   if (process_ == nullptr)
     return Error(ErrorCode::kUnavailable, "worker " + name() + " is not running");
-  return process_->submit(request, message);
+  return process_->submit(request, std::move(message));
 }
 
 void Worker::cancel(RequestId request) {

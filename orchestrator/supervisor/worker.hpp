@@ -80,7 +80,7 @@ class Worker : private ProcessEvents {
 
   // Sends work to a worker in state ready (or draining, for requests that it has). The daemon queues it while the
   // ring is full. kInvalidArgument: the message is larger than the channel can carry.
-  Status submit(RequestId request, const ipc::ToWorker& message);
+  Status submit(RequestId request, ipc::ToWorker message);
   // Forgets the request, and tells the process if it has seen the request.
   void cancel(RequestId request);
   // The request is over on both sides.

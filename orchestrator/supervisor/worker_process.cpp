@@ -326,7 +326,7 @@ Status WorkerProcess::handle(ipc::FromWorker&& message) {
 
 // ---- sending ----
 
-Status WorkerProcess::submit(RequestId request, const ipc::ToWorker& message) {
+Status WorkerProcess::submit(RequestId request, ipc::ToWorker message) {
   if (channel_ == nullptr)
     return Error(ErrorCode::kUnavailable, "worker " + name_ + " is not running");
   std::size_t bytes = ipc::encoded_bound(message);
@@ -338,7 +338,7 @@ Status WorkerProcess::submit(RequestId request, const ipc::ToWorker& message) {
   }
   bool was_idle = outstanding_.empty();
   outstanding_.insert(request);
-  outbox_.push_back({request, message});
+  outbox_.push_back({request, std::move(message)});
   flush();
   if (was_idle) begin_heartbeat();
   return {};

@@ -149,7 +149,7 @@ class WorkerProcess {
 
   // Sends work; the daemon queues it while the ring is full. kInvalidArgument: the message is larger than the channel
   // can carry.
-  Status submit(RequestId request, const ipc::ToWorker& message);
+  Status submit(RequestId request, ipc::ToWorker message);
   void send(const ipc::ToWorker& message);  // sends a message that belongs to no request
   // Forgets the request, and tells the worker if it has seen the request.
   void cancel(RequestId request);

@@ -91,6 +91,30 @@ TEST(Memory, AFailedAllocationEndsItsConnectionAndNotTheDaemon) {
   EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
 }
 
+// Each choice has its own copy of the prompt, in the journal and on its way to a worker.
+TEST(Memory, ChoicesCountAsManyPrompts) {
+  const Serving serving = serve({"server.max_memory_mb=64"});
+  const auto ask = [&](std::size_t bytes, std::size_t n) {
+    const json body = {{"prompt", std::string(bytes, 'x')}, {"n", n}, {"max_tokens", 1}};
+    return serving.complete(body);
+  };
+  const HttpReply refused = ask(std::size_t{1} << 20, 64);
+  EXPECT_EQ(refused.status, 503) << refused.body.substr(0, 300);
+  const json error = json::parse(refused.body)["error"];
+  EXPECT_EQ(error["code"], "out_of_memory");
+  EXPECT_EQ(error["param"], "n");
+  EXPECT_NE(error["message"].get<std::string>().find("for 64 copies of 1024 KiB"),
+            std::string::npos)
+      << error;
+  EXPECT_EQ(small(serving).status, 200);
+  // The daemon hands these over in several turns of its loop, and has their memory back each time.
+  for (int round = 0; round < 10; ++round) {
+    const HttpReply answered = ask(90'000, 40);
+    ASSERT_EQ(answered.status, 200) << answered.body.substr(0, 300);
+    EXPECT_EQ(json::parse(answered.body)["choices"].size(), 40U);
+  }
+}
+
 void limit_memory(const Serving& serving, rlim_t bytes) {
   const rlimit limit{bytes, RLIM_INFINITY};
   ASSERT_EQ(::prlimit(serving.daemon->pid(), RLIMIT_AS, &limit, nullptr), 0);
