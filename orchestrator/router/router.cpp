@@ -23,6 +23,12 @@ std::string names_of(const std::vector<ModelInfo>& models) {
 
 }  // namespace
 
+std::string Router::text_of_change(const ModelInfo& retired) {
+  return retired.successor
+             ? "The model was replaced before this answer was complete; send the request again."
+             : "The model was removed before this answer was complete.";
+}
+
 // ---- admission ----
 
 bool Router::takes_any_name() const {
@@ -102,9 +108,24 @@ RequestId Router::start(std::size_t model, Work work, RequestObserver& observer)
   active_[id] = Active{model, &observer, std::string(observer.turn_of())};
   waiting_[model].fresh.push(id, active_[id].key);
   models_[model].last_used = ModelInfo::Clock::now();
+  if (const std::string why = why_no_more(model, observer); !why.empty()) {
+    fail(id, {ipc::FailureCode::kUnavailable, why, ""});
+    return id;
+  }
   dispatch(model);
   if (!models_[model].loaded) go_on_loading_later();
   return id;
+}
+
+// Returns why no worker of the entry will take the request; empty if one may. Admission has just asked the same for an
+// observer's first request.
+std::string Router::why_no_more(std::size_t model, const RequestObserver& observer) const {
+  const ModelInfo& entry = models_[model];
+  if (!entry.retired && observer.computed_by_.value_or(model) == model)
+    return drained(entry) ? kDrainedText : "";
+  const bool serves = std::ranges::any_of(
+      entry.workers, [](const Worker* worker) { return worker->state() == WorkerState::kReady; });
+  return serves ? "" : text_of_change(entry);
 }
 
 RequestId Router::resume(std::size_t model, JournalEntry entry, RequestObserver& observer) {

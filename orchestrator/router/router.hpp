@@ -66,6 +66,12 @@ class RequestObserver {
   virtual std::string request_name() const { return ""; }
   // Returns the name of the client's key, because the router takes keys in turns. Empty if the client has none.
   virtual std::string_view turn_of() const { return {}; }
+
+ private:
+  friend class Router;
+  // The entry of models_ whose worker gave the first result. All of one observer's results come from one entry, so no
+  // answer mixes two models.
+  std::optional<std::size_t> computed_by_;
 };
 
 struct RouterOptions {
@@ -154,7 +160,9 @@ class Router : private WorkerEvents {
   // can't now. `key` is RequestObserver::turn_of() of these requests.
   Result<std::size_t> admit(std::string_view model, std::size_t count, Failure& failure,
                             std::string_view key = {});
-  // Starts a request that was admitted. The observer must live until its last call or cancel().
+  // Starts a request that was admitted. The observer must live until its last call or cancel(). An observer may start
+  // further requests long after admission; they fail with kUnavailable if the model was replaced, removed or drained
+  // meanwhile.
   RequestId start(std::size_t model, Work work, RequestObserver& observer);
   // Continues an accepted request of an earlier daemon, before new ones. A worker whose identity differs from
   // `entry.made_by` does not get the request: it fails then.
@@ -351,6 +359,8 @@ class Router : private WorkerEvents {
   void refuse_waiting(std::size_t model, Waiters which, const Failure& why);
   void move_waiting(std::size_t model, std::optional<std::size_t> successor);
 
+  static std::string text_of_change(const ModelInfo& retired);
+  std::string why_no_more(std::size_t model, const RequestObserver& observer) const;
   void dispatch(std::size_t model);
   void dispatch_later(std::size_t model);
   Worker* least_loaded(std::size_t model, const JournalEntry* entry = nullptr);

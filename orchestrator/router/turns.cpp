@@ -122,7 +122,7 @@ void Router::refuse_waiting(std::size_t model, Waiters which, const Failure& why
 }
 
 // Moves the requests of a model that has no workers any more to its successor; no worker has seen them. Without a
-// successor they fail.
+// successor they fail, and so do those whose answer has results of this model already.
 void Router::move_waiting(std::size_t model, std::optional<std::size_t> successor) {
   if (waiting_[model].empty()) return;
   std::vector<RequestId> stranded = std::exchange(waiting_[model], {}).all();
@@ -131,6 +131,10 @@ void Router::move_waiting(std::size_t model, std::optional<std::size_t> successo
     Active& active = active_.at(request);
     if (!successor) {
       fail(request, {ipc::FailureCode::kUnavailable, "The model has been removed.", ""});
+      continue;
+    }
+    if (active.observer->computed_by_.has_value()) {
+      fail(request, {ipc::FailureCode::kUnavailable, text_of_change(models_[model]), ""});
       continue;
     }
     active.model = *successor;

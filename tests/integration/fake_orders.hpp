@@ -14,7 +14,8 @@
 //                   like a worker that has lost its device, without a message; lie@N leaves garbage and dies at once
 //   halfway@N       dies once it has reported N tokens of its prompt, and creates the file FAKE_HOLD; does nothing if
 //                   the file exists
-//   hold@N          waits before token N for as long as the file that FAKE_HOLD names exists
+//   hold@N          waits before token N for as long as the file that FAKE_HOLD names exists; an input to embed waits
+//                   for that, too
 //   poison          crashes the process as soon as it sees the order
 //   toolong refused fails with that error
 //   fits@N          fails as too long if the prompt has more than N tokens
