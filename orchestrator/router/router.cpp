@@ -171,56 +171,7 @@ std::optional<Router::Place> Router::place_of(RequestId request) const {
   return Place{active->second.model, active->second.worker, entry->resubmissions};
 }
 
-// ---- the choice of a worker ----
-
-Worker* Router::least_loaded(std::size_t model, const JournalEntry* entry) {
-  Worker* best = nullptr;
-  for (Worker* worker : models_[model].workers) {
-    if (!takes_more(*worker) || (entry != nullptr && !goes_on_alike(*entry, *worker))) continue;
-    const auto rank = [](const Worker& each) {
-      return std::pair(each.in_doubt(), each.outstanding());
-    };
-    if (best == nullptr || rank(*worker) < rank(*best)) best = worker;
-  }
-  return best;
-}
-
-void Router::dispatch(std::size_t model) {
-  Waiting& waiting = waiting_[model];
-  // Suspects come first. A suspect is sent only when its worker has no other request without a token: a request that
-  // has a token can't get a strike, so a death then points at the suspect. The suspect waits only for the others'
-  // prefill, not for their whole streams.
-  while (!waiting.suspects.empty() && !awaits_its_kind(waiting.suspects.front(), model)) {
-    Worker* worker = worker_for(waiting.suspects.front(), model);
-    if (worker == nullptr) return;
-    bool others_without_token = std::ranges::any_of(active_, [worker](const auto& item) {
-      return item.second.worker == worker && !item.second.progressed;
-    });
-    if (others_without_token) return;  // dispatch runs again when they make progress
-    RequestId request = waiting.suspects.front();
-    waiting.suspects.pop_front();
-    send(request, *worker);
-    const auto sent = active_.find(request);  // the request may have failed instead
-    if (sent != active_.end() && sent->second.worker == worker) alone_[worker] = request;
-  }
-  while (!waiting.fresh.empty()) {
-    Worker* worker = least_loaded(model);
-    if (worker == nullptr) return;
-    const bool only_begun = holds_back(model);
-    const bool enough = has_enough(*worker);
-    const auto next = waiting.fresh.take([&](RequestId each) {
-      if (begun(each)) return !awaits_its_kind(each, model);
-      return !only_begun && (!enough || !takes_turns(each));
-    });
-    if (!next) break;
-    send(*next, with_prefix(*next, model, *worker_for(*next, model)));
-  }
-  go_on_reloading_later();
-}
-
-void Router::dispatch_later(std::size_t model) {
-  loop_.post([this, model] { dispatch(model); });
-}
+// ---- to a worker ----
 
 void Router::send(RequestId request, Worker& worker) {
   JournalEntry* entry = journal_.find(request);
@@ -391,7 +342,7 @@ void Router::worker_changed(Worker& worker) {
       model.id = own_name;
     look_whether_started();
   }
-  if (!waiting_[index].empty())
+  if (!waiting_[index].empty() || worker.drains_again())
     dispatch_later(index);  // some requests may have waited for this worker alone
   // Streams that a worker has handed back wait until an operator restarts one.
   if (!models_[index].retired && drained(models_[index]))

@@ -358,12 +358,14 @@ class Router : private WorkerEvents {
   enum class Waiters { kAll, kNew };  // kNew: leaves out streams that a worker has handed back
   void refuse_waiting(std::size_t model, Waiters which, const Failure& why);
   void move_waiting(std::size_t model, std::optional<std::size_t> successor);
+  void dispatch(std::size_t model);
+  void send_waiting(std::size_t model);
+  void drain_again(std::size_t model);
+  void dispatch_later(std::size_t model);
+  Worker* least_loaded(std::size_t model, const JournalEntry* entry = nullptr);
 
   static std::string text_of_change(const ModelInfo& retired);
   std::string why_no_more(std::size_t model, const RequestObserver& observer) const;
-  void dispatch(std::size_t model);
-  void dispatch_later(std::size_t model);
-  Worker* least_loaded(std::size_t model, const JournalEntry* entry = nullptr);
   void send(RequestId request, Worker& worker);
   void take_back(Worker& worker, const Death& death, const std::vector<Orphan>& orphans);
   std::string identity(const Worker& worker) const;

@@ -145,4 +145,72 @@ void Router::move_waiting(std::size_t model, std::optional<std::size_t> successo
   go_on_loading_later();
 }
 
+Worker* Router::least_loaded(std::size_t model, const JournalEntry* entry) {
+  Worker* best = nullptr;
+  for (Worker* worker : models_[model].workers) {
+    if (!takes_more(*worker) || (entry != nullptr && !goes_on_alike(*entry, *worker))) continue;
+    const auto rank = [](const Worker& each) {
+      return std::pair(each.in_doubt(), each.outstanding());
+    };
+    if (best == nullptr || rank(*worker) < rank(*best)) best = worker;
+  }
+  return best;
+}
+
+void Router::dispatch(std::size_t model) {
+  send_waiting(model);
+  drain_again(model);
+  go_on_reloading_later();
+}
+
+// Drains workers that an operator had drained, and that came back for the requests that they had.
+void Router::drain_again(std::size_t model) {
+  std::vector<Worker*> workers = models_[model].workers;
+  std::erase_if(workers, [](const Worker* worker) { return !worker->drains_again(); });
+  if (workers.empty()) return;
+  const bool needed = std::ranges::any_of(waiting_[model].all(), [this](RequestId each) {
+    const JournalEntry* entry = journal_.find(each);
+    return entry != nullptr && entry->resubmissions > 0;
+  });
+  if (needed) return;
+  for (Worker* worker : workers)
+    worker->drain();
+}
+
+void Router::send_waiting(std::size_t model) {
+  Waiting& waiting = waiting_[model];
+  // Suspects come first. A suspect is sent only when its worker has no other request without a token: a request that
+  // has a token can't get a strike, so a death then points at the suspect. The suspect waits only for the others'
+  // prefill, not for their whole streams.
+  while (!waiting.suspects.empty() && !awaits_its_kind(waiting.suspects.front(), model)) {
+    Worker* worker = worker_for(waiting.suspects.front(), model);
+    if (worker == nullptr) return;
+    bool others_without_token = std::ranges::any_of(active_, [worker](const auto& item) {
+      return item.second.worker == worker && !item.second.progressed;
+    });
+    if (others_without_token) return;  // dispatch runs again when they make progress
+    RequestId request = waiting.suspects.front();
+    waiting.suspects.pop_front();
+    send(request, *worker);
+    const auto sent = active_.find(request);  // the request may have failed instead
+    if (sent != active_.end() && sent->second.worker == worker) alone_[worker] = request;
+  }
+  while (!waiting.fresh.empty()) {
+    Worker* worker = least_loaded(model);
+    if (worker == nullptr) return;
+    const bool only_begun = holds_back(model);
+    const bool enough = has_enough(*worker);
+    const auto next = waiting.fresh.take([&](RequestId each) {
+      if (begun(each)) return !awaits_its_kind(each, model);
+      return !only_begun && (!enough || !takes_turns(each));
+    });
+    if (!next) break;
+    send(*next, with_prefix(*next, model, *worker_for(*next, model)));
+  }
+}
+
+void Router::dispatch_later(std::size_t model) {
+  loop_.post([this, model] { dispatch(model); });
+}
+
 }  // namespace bulkhead::orchestrator

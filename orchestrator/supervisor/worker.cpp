@@ -307,6 +307,7 @@ bool Worker::profile() {
 bool Worker::drain() {
   if (state_ == WorkerState::kDraining || state_ == WorkerState::kDrained) return true;
   if (state_ != WorkerState::kReady) return false;
+  drains_again_ = false;
   set_state(WorkerState::kDraining);
   process_->send(ipc::Drain{});
   end_after_drain();
@@ -317,7 +318,7 @@ void Worker::unload() {
   if (state_ == WorkerState::kStopped || state_ == WorkerState::kUnloaded) return;
   restart_timer_.cancel();
   retry_timer_.cancel();
-  starts_when_it_is_gone_ = restart_after_drain_ = false;
+  starts_when_it_is_gone_ = restart_after_drain_ = drains_again_ = false;
   unload_after_drain_ = process_ != nullptr;
   pool_.keep(0);
   if (process_ == nullptr) return unloaded();
@@ -358,7 +359,7 @@ void Worker::restart() {
     if (next_options_.has_value()) become_next();
     return;  // the worker's next process begins anew anyway
   }
-  unload_after_drain_ = false;
+  unload_after_drain_ = drains_again_ = false;
   if (process_ != nullptr && process_->asked_to_end()) return;
   policy_.reset();
   pool_.discard("their worker is restarted");  // the spares may have loaded what is not wanted any more

@@ -3,7 +3,8 @@
 // receiver of the events (the router) knows what a request is, and decides what happens to one whose worker died.
 //
 // States:   starting -> loading -> ready <-> draining -> drained
-//               ^---- restarting <----- any of them, when the process ends
+//               ^---- restarting <----- any of them, when the process ends; but a drained worker that has no request
+//                                       stays drained
 //                     loading    <----- the same, when a spare takes over: it is ready in a moment
 //           restarting, too: the process that was ready is ending
 //           unloaded: it has no process until load(); its vault may be kept. A worker begins in this state.
@@ -137,6 +138,9 @@ class Worker : private ProcessEvents {
   const Vault& vault() const { return vault_; }
   // The worker is drained, and a successor that will serve is about to replace it.
   bool returning() const { return restart_after_drain_; }
+  // Its process died while the worker was draining, and another one has come for the requests that were left: the
+  // receiver calls drain() again as soon as the worker has them.
+  bool drains_again() const { return drains_again_ && state_ == WorkerState::kReady; }
   // unload() was called, and the process is still there.
   bool unloading() const { return unload_after_drain_; }
   // Returns whether the last process ended because it was told to, which is no death.
@@ -241,6 +245,7 @@ class Worker : private ProcessEvents {
   bool without_units_ = false;  // try_without_units()
   bool restart_after_drain_ = false;
   bool unload_after_drain_ = false;
+  bool drains_again_ = false;
   bool next_is_cold_ = false;  // start_cold_next()
   bool ended_as_asked_ = false;
   Restarts restarts_;

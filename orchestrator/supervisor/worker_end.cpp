@@ -204,6 +204,16 @@ void Worker::died(WorkerProcess& process, const Death& death) {
                    was_ready ? steady_clock::now() - ready_since_ : steady_clock::duration::zero());
     }
   }
+  // A drained worker serves only the requests that it had. Without any, it has no process until restart().
+  const bool drains = (state_ == WorkerState::kDraining || state_ == WorkerState::kDrained) &&
+                      !restart_after_drain_;
+  if (drains && unfinished == 0) {
+    set_state(WorkerState::kDrained, Tell::kByCaller);
+    events_.worker_died(*this, death, std::move(orphans));
+    events_.worker_changed(*this);
+    return;
+  }
+  drains_again_ |= drains;
   if (at_first_start && !death.as_asked &&
       (!death.last_word.empty() || policy_.deaths() >= kDeathsAtFirstStart)) {
     set_state(WorkerState::kFailed, Tell::kByCaller);

@@ -242,6 +242,38 @@ TEST(WorkerActions, DrainedWorkerTakesNothingUntilRestarted) {
   EXPECT_EQ(serving.post("/v1/workers/nobody/restart", "").status, 404);
 }
 
+TEST(WorkerActions, ADrainedWorkerStaysDrainedWhenItsProcessDies) {
+  Serving serving = serve();
+  const auto state = [&] { return serving.worker()["state"]; };
+  EXPECT_EQ(serving.post("/v1/workers/builtin-0/drain", "").status, 202);
+  ASSERT_TRUE(Serving::eventually([&] { return state() == "drained"; }));
+  send_signal(serving.worker()["pid"].get<int>(), SIGKILL);
+  ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["last_death"].is_string(); }));
+  EXPECT_EQ(state(), "drained");
+  EXPECT_EQ(serving.complete({{"prompt", "x"}}).status, 503);
+  EXPECT_EQ(serving.post("/v1/workers/builtin-0/restart", "").status, 202);
+  EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
+  EXPECT_EQ(state(), "ready");
+}
+
+TEST(WorkerActions, AWorkerThatDiesWhileItDrainsFinishesItsStreamsAndStaysDrained) {
+  Serving serving = serve();
+  HttpClient client(serving.port);
+  client.send("POST", "/v1/completions", stream_with_ids("slow kill@60", 100).dump());
+  ASSERT_EQ(client.receive_head().status, 200);
+  EXPECT_EQ(serving.post("/v1/workers/builtin-0/drain", "").status, 202);
+  EXPECT_EQ(serving.worker()["state"], "draining");
+  std::string body;
+  while (auto chunk = client.receive_chunk()) {
+    if (chunk->empty()) break;
+    body += *chunk;
+  }
+  expect_whole_with_ids(body, 100);
+  EXPECT_EQ(serving.worker()["recovered_requests"], 1);
+  EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["state"] == "drained"; }));
+  EXPECT_EQ(serving.complete({{"prompt", "x"}}).status, 503);
+}
+
 TEST(WorkerActions, OnlyAReadyWorkerIsDrained) {
   Serving serving = serve({}, {{"FAKE_LOAD_MS", "1500"}});
   send_signal(serving.worker()["pid"].get<int>(), SIGKILL);
