@@ -128,10 +128,12 @@ struct Submit {
   std::string tool_name;
   std::int32_t reasoning_budget = -1;  // the worker ends the reasoning after this many tokens; -1: no limit
   std::vector<std::string> allowed_tools;  // offered tools that the answer may call; empty: all
+  // The worker prepares and checks the request and computes nothing: Finished, with kLength, follows Accepted at once.
+  bool count_only = false;
   bool operator==(const Submit&) const = default;
   BULKHEAD_MESSAGE(14, "submit", request, prompt, sampling, max_tokens, stop, logprobs, ignore_eos,
                    accepted_tokens, constraint, logit_bias, stop_tokens, one_call, tell_prompt,
-                   prompt_only, tool_choice, tool_name, reasoning_budget, allowed_tools)
+                   prompt_only, tool_choice, tool_name, reasoning_budget, allowed_tools, count_only)
 };
 
 struct Cancel {

@@ -165,11 +165,16 @@ void TokenCount::start(std::size_t model, GenerationRequest request, std::chrono
   ipc::Submit submit = std::move(request.parameters);
   submit.prompt = std::move(request.prompts.front());
   submit.max_tokens = 1;
+  submit.count_only = true;
   id_ = services_.router.start(model, std::move(submit), *this);
 }
 
 void TokenCount::on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) {
   tokens_ = prompt_tokens.size();
+}
+
+void TokenCount::on_finished(RequestId, const ipc::Finished&) {
+  id_ = {};
   finish("");
 }
 

@@ -86,7 +86,8 @@ class DialectAnswer final : public ConnectedAnswer {
   std::string held_;  // events of a stream that has not begun
 };
 
-// Answers with the number of a prompt's tokens, as its worker counts them. Generates nothing.
+// Answers with the number of a prompt's tokens, as its worker counts them. The worker refuses what it would refuse to
+// answer, and its device computes nothing.
 class TokenCount final : public ConnectedAnswer {
  public:
   using Render = std::string (*)(std::size_t tokens);
@@ -100,6 +101,7 @@ class TokenCount final : public ConnectedAnswer {
 
  private:
   void on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) override;
+  void on_finished(RequestId, const ipc::Finished&) override;
   void on_failed(RequestId request, const Failure& failure) override;
   std::vector<RequestId> unfinished() const override { return {id_}; }
   void cancel() override;

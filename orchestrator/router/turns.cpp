@@ -41,9 +41,11 @@ bool Router::has_enough(const Worker& worker) const {
 // worker little.
 bool Router::takes_turns(RequestId request) {
   const JournalEntry* entry = journal_.find(request);
-  return entry != nullptr && (std::holds_alternative<ipc::Submit>(entry->work) ||
-                              std::holds_alternative<ipc::Embed>(entry->work) ||
-                              std::holds_alternative<ipc::Rank>(entry->work));
+  if (entry == nullptr) return false;
+  const auto* submit = std::get_if<ipc::Submit>(&entry->work);
+  return (submit != nullptr && !submit->count_only) ||
+         std::holds_alternative<ipc::Embed>(entry->work) ||
+         std::holds_alternative<ipc::Rank>(entry->work);
 }
 
 // Says whether the worker can be given requests now.
@@ -89,7 +91,7 @@ Worker& Router::with_prefix(RequestId request, std::size_t model, Worker& least)
   const JournalEntry* entry = journal_.find(request);
   if (entry == nullptr || models_[model].workers.size() < 2) return least;
   const std::vector<std::uint64_t> blocks = prefix_blocks(entry->work);
-  if (blocks.empty()) return least;
+  if (blocks.empty() || !takes_turns(request)) return least;
   const std::string holder = prefix_routes_.holder_of(model, blocks);
   Worker* chosen = &least;
   for (Worker* worker : models_[model].workers) {

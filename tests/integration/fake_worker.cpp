@@ -263,6 +263,13 @@ class Worker {
     accepted.max_tokens = sequence.limit;
     if (sequence.prompt.find("warn") != std::string::npos) accepted.warnings = {"a warning"};
     RequestId id = submit.request;
+    if (submit.count_only) {
+      send(accepted);
+      ipc::Finished counted;
+      counted.request = id;
+      counted.reason = ipc::FinishReason::kLength;
+      return send(counted);
+    }
     sequence.submit = std::move(submit);
     const bool told = tell_prompt(accepted, sequence.submit);
     sequences_[id] = std::move(sequence);

@@ -169,6 +169,23 @@ TEST(Messages, AHistoryBecomesAChat) {
   EXPECT_EQ(json::parse(count.body), (json{{"input_tokens", prompt.size()}}));
 }
 
+TEST(Messages, CountingGeneratesNothing) {
+  Serving serving = serve();
+  const json body = {{"messages", {{{"role", "user"}, {"content", "hello"}}}}};
+  const json count = json::parse(serving.post("/v1/messages/count_tokens", body.dump()).body);
+  EXPECT_EQ(count, (json{{"input_tokens", "user: hello\n"s.size()}}));
+  for (const char* path : {"/v1/chat/completions/input_tokens", "/v1/responses/input_tokens"}) {
+    json other = body;
+    if (path == "/v1/responses/input_tokens"s) other = {{"input", "hello"}};
+    EXPECT_EQ(json::parse(serving.post(path, other.dump()).body)["input_tokens"],
+              count["input_tokens"])
+        << path;
+  }
+  // This answer's token comes behind any that the worker had generated before.
+  EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
+  EXPECT_EQ(serving.worker()["ipc"]["tokens_received"], 1);
+}
+
 TEST(Messages, ErrorsAreInAnthropicsForm) {
   Serving serving = serve();
   for (

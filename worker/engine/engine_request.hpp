@@ -22,6 +22,7 @@ struct Engine::Request : DraftedSequence {
   bool ignore_eos = false;
   bool tell_prompt = false;
   bool prompt_only = false;
+  bool count_only = false;
   std::uint32_t told = 0;      // tokens of the prompt that were sent as PromptTokens
   bool pools = false;          // it is an Embed or a Rank job, and ends in Embedded or Ranked
   bool ranks = false;          // it is a Rank job

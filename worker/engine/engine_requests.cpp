@@ -83,6 +83,7 @@ void Engine::submit(ipc::Submit submit) {
   request.stop_tokens = std::move(submit.stop_tokens);
   request.tell_prompt = submit.tell_prompt;
   request.prompt_only = submit.prompt_only;
+  request.count_only = submit.count_only;
   requests_.emplace(id, std::move(owned));
 
   auto* tokens = std::get_if<std::vector<TokenId>>(&submit.prompt);
@@ -266,6 +267,15 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
                                 " token ids don't fit the channel; raise ipc.ring_kib"});
   }
   emit_(accepted);
+  if (request.count_only) {
+    ipc::Finished counted;
+    counted.request = id;
+    counted.reason = ipc::FinishReason::kLength;
+    counted.prompt_tokens = request.prompt_tokens;
+    drop(request);
+    emit_(counted);
+    return say_drained();
+  }
 
   request.most_tokens = request.prompt_tokens + request.max_tokens;
   request.tokens = std::move(std::get<ipc::Accepted>(accepted).prompt_tokens);

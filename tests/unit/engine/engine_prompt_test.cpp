@@ -218,5 +218,26 @@ TEST(EngineRanking, WithoutAnOutputMatrixNothingElseIsAnswered) {
   EXPECT_EQ(harness.answer(4).tokens.size(), 15U);
 }
 
+TEST(EnginePrompt, IsCountedWithoutAStep) {
+  EngineHarness harness;
+  const auto count = [&](std::uint64_t id, std::size_t tokens) -> const Answer& {
+    ipc::Submit submit = greedy_request(id, some_tokens(id, tokens), 1);
+    submit.count_only = true;
+    harness.engine.submit(std::move(submit));
+    harness.run();
+    return harness.answer(id);
+  };
+  const Answer& counted = count(1, 33);
+  ASSERT_TRUE(counted.finished.has_value());
+  EXPECT_EQ(counted.accepted->prompt_tokens, some_tokens(1, 33));
+  EXPECT_EQ(counted.finished->reason, ipc::FinishReason::kLength);
+  EXPECT_TRUE(counted.tokens.empty());
+  const Answer& long_one = count(2, 100'000);
+  ASSERT_TRUE(long_one.failed.has_value());
+  EXPECT_EQ(long_one.failed->code, ipc::FailureCode::kContextExceeded);
+  EXPECT_TRUE(harness.executor.steps.empty());
+  EXPECT_EQ(harness.engine.outstanding(), 0U);
+}
+
 }  // namespace
 }  // namespace bulkhead::test

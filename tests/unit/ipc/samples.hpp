@@ -99,7 +99,7 @@ inline std::vector<ToWorker> samples_to_worker() {
   text.constraint = {ConstraintKind::kRegex, "[a-z]+ \u00e9", "regex"};
   text.logit_bias = {{7, -100.0F}, {8, 1.5F}};
   text.stop_tokens = {11, 12};
-  text.tell_prompt = text.prompt_only = true;
+  text.tell_prompt = text.prompt_only = text.count_only = true;
   text.tool_choice = ToolChoice::kNamed;
   text.tool_name = "get_weather";
   text.reasoning_budget = 512;
