@@ -219,6 +219,7 @@ enum class FailureCode {
   kTimeout,        // the request took longer than server.request_timeout_s
   kWorkerCrashed,  // workers died while they had the request, or because of it
   kNotResumable,   // no worker can continue this stream of an earlier daemon exactly
+  kModelTooLarge,  // the model's device never has the memory for it (server.device_memory_mb)
 };
 // Returns the last code that a worker may send.
 constexpr FailureCode last_enumerator(FailureCode) {

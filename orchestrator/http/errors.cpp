@@ -14,7 +14,7 @@ struct Row {
   ErrorKind kind;
 };
 // clang-format off
-constexpr std::array<Row, 11> kRows = {{
+constexpr std::array<Row, 12> kRows = {{
     {FailureCode::kInvalidRequest, {400, kRequestError, messages_type::kInvalid, "invalid_request"}},
     {FailureCode::kContextExceeded, {400, kRequestError, messages_type::kInvalid, "context_length_exceeded"}},
     {FailureCode::kUnsupported, {400, kRequestError, messages_type::kInvalid, "unsupported"}},
@@ -26,13 +26,14 @@ constexpr std::array<Row, 11> kRows = {{
     {FailureCode::kTimeout, {504, kServerError, messages_type::kTimedOut, "timeout"}},
     {FailureCode::kWorkerCrashed, {500, kServerError, messages_type::kApiError, "worker_crashed"}},
     {FailureCode::kNotResumable, {409, kServerError, messages_type::kApiError, "not_resumable"}},
+    {FailureCode::kModelTooLarge, kModelTooLarge},
 }};
 // clang-format on
 constexpr bool rows_are_the_codes() {
   for (std::size_t i = 0; i < kRows.size(); ++i) {
     if (static_cast<std::size_t>(kRows[i].code) != i) return false;
   }
-  return static_cast<std::size_t>(FailureCode::kNotResumable) + 1 == kRows.size();
+  return static_cast<std::size_t>(FailureCode::kModelTooLarge) + 1 == kRows.size();
 }
 static_assert(rows_are_the_codes(), "one row for each code, in its order");
 

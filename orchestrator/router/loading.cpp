@@ -32,8 +32,6 @@ namespace {
 using Clock = ModelInfo::Clock;
 
 constexpr std::chrono::milliseconds kShortestTurn{200}, kLongestTurn{30'000};
-// A worker may report any number; no device has so much memory.
-constexpr double kMostBytes = 1e15;
 
 Clock::time_point end_of_turn(const ModelInfo& model) {
   return model.turn_began +
@@ -54,43 +52,6 @@ bool settled(const Worker& worker) {
 }  // namespace
 
 // ---- memory ----
-
-std::uint64_t Router::memory_budget() const {
-  return std::uint64_t{settings_.server.device_memory_mb} << 20;
-}
-
-std::uint64_t Router::memory_of(const ModelInfo& model) const {
-  if (model.memory_bytes != 0) return std::max(model.memory_bytes, model.file_bytes);
-  return model.file_bytes + (std::uint64_t{settings_.engine.kv_cache_mb} << 20);
-}
-
-void Router::learn_memory() {
-  for (ModelInfo& model : models_) {
-    double most = 0;  // the largest worker's; they may be on different devices
-    for (const Worker* worker : model.workers) {
-      const double per_token = worker->reported("kv_bytes_per_token");
-      if (worker->state() != WorkerState::kReady || !(per_token > 0)) continue;
-      const double bytes = static_cast<double>(worker->ready().weight_bytes) +
-                           static_cast<double>(worker->ready().kv_cache_tokens) * per_token +
-                           worker->reported("draft_model_bytes");
-      most = std::max(most, std::min(bytes, kMostBytes));
-    }
-    if (most > 0) model.memory_bytes = static_cast<std::uint64_t>(most);
-  }
-}
-
-std::set<std::string> Router::devices_of(std::size_t model) const {
-  std::set<std::string> devices;
-  for (const Worker* worker : models_[model].workers)
-    devices.insert(worker->options().devices.begin(), worker->options().devices.end());
-  return devices;
-}
-
-// Counts a whole model and KV cache for each spare, too. A spare shares them if its worker has a
-// vault, but it loads its own if the vault is dropped.
-std::uint64_t Router::memory_of(const Worker& worker) const {
-  return (std::uint64_t{1} + worker.options().standby) * memory_of(models_[worker.options().model]);
-}
 
 std::uint64_t Router::memory_taken(const std::string& device, std::optional<std::size_t> of) const {
   std::uint64_t bytes = 0;
@@ -126,16 +87,6 @@ bool Router::fits(const Worker& worker) const {
   const std::uint64_t missing = memory_of(worker) - kept;
   return std::ranges::all_of(devices, [&](const std::string& device) {
     return memory_taken(device) + part_on(device, devices, missing) <= memory_budget();
-  });
-}
-
-bool Router::too_large(std::size_t model) const {
-  if (memory_budget() == 0) return false;
-  return std::ranges::any_of(devices_of(model), [&](const std::string& device) {
-    std::uint64_t bytes = 0;
-    for (const Worker* each : models_[model].workers)
-      bytes += part_on(device, each->options().devices, memory_of(*each));
-    return bytes > memory_budget();
   });
 }
 
@@ -369,15 +320,10 @@ void Router::worker_became_ready(const Worker& worker) {
   info.load_took = info.turn_began - began;
 }
 
-std::string Router::why_too_large(std::size_t model) const {
-  return fmt::format(
-      "The model {} takes about {} MiB, and server.device_memory_mb allows {} on its device.",
-      models_[model].id, memory_of(models_[model]) >> 20, settings_.server.device_memory_mb);
-}
-
 void Router::refuse_too_large(std::size_t model) {
   models_[model].load_asked = false;
-  refuse_waiting(model, Waiters::kAll, {ipc::FailureCode::kWorkerFailed, why_too_large(model), ""});
+  refuse_waiting(model, Waiters::kAll,
+                 {ipc::FailureCode::kModelTooLarge, why_too_large(model), "model"});
 }
 
 void Router::go_on_loading_later() {

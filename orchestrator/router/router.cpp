@@ -90,9 +90,12 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
                               count, settings_.server.max_queue));
   }
   if (!has_room_for(count, key)) {
-    return refuse(ipc::FailureCode::kResourceExhausted,
-                  fmt::format("{} requests are unfinished, and server.max_queue allows {}.",
-                              active_.size(), settings_.server.max_queue));
+    return refuse(
+        ipc::FailureCode::kResourceExhausted,
+        fmt::format("The request asks for {} answers; {} requests are unfinished, and "
+                    "server.max_queue allows {}{}.",
+                    count, active_.size(), settings_.server.max_queue,
+                    settings_.server.keys.empty() ? "" : ", of which each key has a share"));
   }
   return static_cast<std::size_t>(model - models_.data());
 }

@@ -217,7 +217,7 @@ class Router : private WorkerEvents {
 
   bool draining() const { return draining_; }
   bool was_ready() const { return was_ready_; }
-  // Returns whether every model has a worker that serves.
+  // Returns whether every model that is not loaded on demand has a worker that serves.
   bool ready() const;
   std::size_t outstanding() const { return active_.size(); }
   std::size_t waiting() const;  // unfinished requests that no worker has now
@@ -319,20 +319,23 @@ class Router : private WorkerEvents {
   std::vector<std::size_t> others_on(const std::string& device, std::size_t wanting) const;
   void keep_within_budget(const std::string& device);
   void refuse_too_large(std::size_t model);
-  bool too_large(std::size_t model) const;
-  std::string why_too_large(std::size_t model) const;
-  void learn_memory();
-  std::uint64_t memory_budget() const;
-  std::uint64_t memory_of(const Worker& worker) const;  // includes its spares
   bool fits(const Worker& worker) const;
   std::uint64_t memory_taken(const std::string& device, std::optional<std::size_t> of = {}) const;
   std::uint64_t memory_missing(std::size_t model, const std::string& device) const;
-  std::set<std::string> devices_of(std::size_t model) const;
   bool begun(RequestId request);
   bool in_progress(std::size_t model);
   bool holds_back(std::size_t model) const;
   bool has_waiting(std::size_t model) const;
   std::uint64_t waiting_since(std::size_t model) const;
+
+  // device_memory.cpp
+  std::uint64_t memory_budget() const;
+  std::uint64_t memory_of(const Worker& worker) const;  // includes its spares
+  void learn_memory();
+  std::set<std::string> devices_of(std::size_t model) const;
+  std::uint64_t memory_wanted(std::size_t model, const std::string& device) const;
+  bool too_large(std::size_t model) const;
+  std::string why_too_large(std::size_t model) const;
 
   // reload.cpp
   void retire(std::size_t model, std::optional<std::size_t> successor);

@@ -55,7 +55,7 @@ class WorkerEvents {
   virtual ~WorkerEvents() = default;
   virtual void worker_changed(Worker& worker) = 0;  // state, progress, spares
   virtual Status worker_tokens(Worker& worker, const ipc::SequenceTokensView& view) = 0;
-  // Accepted, Finished, Failed, Tokenized or Detokenized, for a request that the worker has.
+  // Any message about a request that the worker has, except tokens.
   virtual Status worker_answer(Worker& worker, ipc::FromWorker&& answer) = 0;
   // The process has ended, and the receiver gets its requests back. `sent`: the process may have seen the request.
   using Orphan = WorkerProcess::Unfinished;

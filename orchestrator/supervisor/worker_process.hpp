@@ -88,7 +88,7 @@ class ProcessEvents {
   // The process serves, and the vault that its Ready had announced has come: ready() describes the vault.
   virtual void process_offered(WorkerProcess& process) = 0;
   virtual Status process_tokens(const ipc::SequenceTokensView& view) = 0;
-  // Accepted, Finished, Failed, Tokenized or Detokenized, for a request that the process has.
+  // Any message about a request that the process has, except tokens.
   virtual Status process_answer(ipc::FromWorker&& answer) = 0;
   // The first sign of the end: the end of the channel or of the process, or the decision to end the process.
   virtual void process_dying(WorkerProcess& process) = 0;

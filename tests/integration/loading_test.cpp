@@ -283,7 +283,8 @@ TEST_F(RunTimeModels, ModelsThatAreWantedAtOnceTakeTurns) {
 TEST_F(RunTimeModels, AModelThatCanNeverFitIsRefused) {
   const Serving serving = serve(models({"one"}, {"server.device_memory_mb=30"}));
   const HttpReply reply = serving.complete(ask("one"));
-  EXPECT_EQ(reply.status, 503);
+  EXPECT_EQ(reply.status, 409);
+  EXPECT_EQ(json::parse(reply.body)["error"]["code"], "model_too_large");
   EXPECT_NE(reply.body.find("server.device_memory_mb"), std::string::npos) << reply.body;
   EXPECT_EQ(act(serving, "load", "one").status, 409);
   EXPECT_EQ(serving.get("/health").status, 200);
@@ -362,7 +363,11 @@ TEST_F(RunTimeModels, SparesCountInTheBudget) {
   EXPECT_EQ(state(serving, "one"), "unloaded");
   const Serving smaller =
       serve(models({"one"}, {"server.device_memory_mb=50", "isolation.standby=1"}));
-  EXPECT_EQ(act(smaller, "load", "one").status, 409);
+  const HttpReply refused = act(smaller, "load", "one");
+  EXPECT_EQ(refused.status, 409);
+  EXPECT_NE(refused.body.find("The 1 worker(s) of the model one and their spares take about "),
+            std::string::npos)
+      << refused.body;
 }
 
 // ---- beside a start, new settings, the command line ----
