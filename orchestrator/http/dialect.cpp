@@ -140,11 +140,14 @@ void DialectAnswer::cancel() {
 
 Answer::Facts DialectAnswer::facts() const {
   Usage all;
-  for (const Running& each : answers_) {
-    all.prompt_tokens += each.usage.prompt_tokens;
-    all.completion_tokens += each.usage.completion_tokens;
-    all.cached_tokens += each.usage.cached_tokens;
-    all.reasoning_tokens += each.usage.reasoning_tokens;
+  for (std::size_t i = 0; i < answers_.size(); ++i) {
+    const Usage& each = answers_[i].usage;
+    if (i % request_.n == 0) {  // a prompt counts once, however many answers it has
+      all.prompt_tokens += each.prompt_tokens;
+      all.cached_tokens += each.cached_tokens;
+    }
+    all.completion_tokens += each.completion_tokens;
+    all.reasoning_tokens += each.reasoning_tokens;
   }
   return {head_.id, head_.model, request_.stream, answers_.size(), all};
 }

@@ -83,7 +83,10 @@ TEST(LlamaCpp, AnswersSeveralPrompts) {
   for (std::size_t i = 0; i < 3; ++i)
     EXPECT_EQ(texts[i], all[i]["content"]);
   body = {{"prompt", {"hi"}}, {"n_predict", 3}, {"seed", 4}, {"n_cmpl", 2}};
+  const double before = serving.metric("bulkhead_tokens_total{kind=\"prompt\"}");
   const json twice = json::parse(serving.post("/completion", body.dump()).body);
+  EXPECT_EQ(serving.metric("bulkhead_tokens_total{kind=\"prompt\"}"), before + 2)
+      << "a prompt counts once, however many answers it has";
   ASSERT_EQ(twice.size(), 2U) << twice;
   EXPECT_EQ(twice[0]["content"], expected_text(4, 3));
   EXPECT_EQ(twice[1]["content"], expected_text(5, 3));
