@@ -334,9 +334,7 @@ int serve(const config::Sources& sources, config::Settings settings) {
   metrics.add_figures([&machine] { return machine.figures(); });
   const std::unique_ptr<SpanExport> spans = span_export(settings.server, metrics);
   ResumableStreams streams(loop, router, metrics, disk->journal.get(),
-                           {std::chrono::seconds(settings.isolation.resume_window_s),
-                            std::chrono::seconds(settings.server.request_timeout_s),
-                            std::chrono::seconds(settings.server.stream_keep_alive_s)});
+                           ResumableStreams::options_of(settings));
   Api api(loop, router, metrics, streams, {settings.server, loopback});
   api.export_spans(spans.get());
   streams.export_spans(spans.get());

@@ -197,9 +197,7 @@ void Reloader::put_into_effect(config::Settings next, const Reading& reading) {
   parts_.server.set_limits(std::size_t{settings.server.max_body_mb} << 20,
                            std::size_t{settings.server.max_memory_mb} << 20);
   parts_.api.configure(settings.server);
-  parts_.streams.configure({std::chrono::seconds(settings.isolation.resume_window_s),
-                            std::chrono::seconds(settings.server.request_timeout_s),
-                            std::chrono::seconds(settings.server.stream_keep_alive_s)});
+  parts_.streams.configure(ResumableStreams::options_of(settings));
   at_once.insert(at_once.end(), models->changed.begin(), models->changed.end());
   tell("in effect now", at_once);
   tell("in effect with new workers, which are started", by_workers);

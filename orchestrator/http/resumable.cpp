@@ -27,11 +27,21 @@ std::string generation_endpoint(bool chat) {
 
 ResumableStreams::ResumableStreams(EventLoop& loop, Router& router, Metrics& metrics,
                                    DiskJournal* disk, Options options)
-    : services_{loop, router, metrics}, disk_(disk) {
+    : services_{loop, router, metrics}, disk_(disk), memory_(options.most_bytes) {
   configure(options);
 }
 
-ResumableStreams::~ResumableStreams() = default;
+ResumableStreams::~ResumableStreams() {
+  streams_.clear();  // they give their memory back
+}
+
+// Streams have a budget of their own, half as large as that of requests, so that kept streams refuse no request.
+ResumableStreams::Options ResumableStreams::options_of(const config::Settings& settings) {
+  return {std::chrono::seconds(settings.isolation.resume_window_s),
+          std::chrono::seconds(settings.server.request_timeout_s),
+          std::chrono::seconds(settings.server.stream_keep_alive_s),
+          (std::size_t{settings.server.max_memory_mb} << 20) / 2};
+}
 
 std::optional<ApiError> ResumableStreams::start(std::size_t model, GenerationRequest request,
                                                 std::shared_ptr<Exchange> exchange,
@@ -155,15 +165,21 @@ void ResumableStreams::forget(const std::string& id) {
 void ResumableStreams::finished(const std::string& id, std::size_t bytes) {
   finished_bytes_ += bytes;
   finished_.push_back(id);
-  while (!finished_.empty()) {
-    auto oldest = streams_.find(finished_.front());
-    if (oldest != streams_.end()) {
-      if (finished_bytes_ <= kMaxFinishedBytes || oldest->second->being_read()) break;
-      auto stream = oldest->second;
-      stream->drop();
-    }
-    finished_.pop_front();
+  while (finished_bytes_ > kMaxFinishedBytes && drop_oldest_finished()) {
   }
+}
+
+bool ResumableStreams::drop_oldest_finished() {
+  while (!finished_.empty()) {
+    const auto oldest = streams_.find(finished_.front());
+    if (oldest != streams_.end() && oldest->second->being_read()) return false;
+    finished_.pop_front();
+    if (oldest == streams_.end()) continue;
+    const auto stream = oldest->second;
+    stream->drop();
+    return true;
+  }
+  return false;
 }
 
 }  // namespace bulkhead::orchestrator

@@ -19,6 +19,7 @@
 #include "orchestrator/http/answer.hpp"
 #include "orchestrator/http/exchange.hpp"
 #include "orchestrator/http/key_limits.hpp"
+#include "orchestrator/http/memory_budget.hpp"
 #include "orchestrator/http/openai.hpp"
 #include "orchestrator/journal/disk_journal.hpp"
 #include "orchestrator/metrics/metrics.hpp"
@@ -40,7 +41,11 @@ class ResumableStreams {
     std::chrono::seconds window{300};
     std::chrono::seconds timeout{600};   // per request
     std::chrono::seconds keep_alive{0};  // as in AnswerServices
+    // Most bytes of all streams' events. Finished streams make room for others, the oldest first.
+    std::size_t most_bytes = std::size_t{256} << 20;
   };
+  // Returns the options that the settings say.
+  static Options options_of(const config::Settings& settings);
   // `disk` may be null: streams then survive only broken connections.
   ResumableStreams(EventLoop& loop, Router& router, Metrics& metrics, DiskJournal* disk,
                    Options options);
@@ -49,6 +54,7 @@ class ResumableStreams {
   // Applies to ends and beginnings from now on.
   void configure(Options options) {
     options_ = options;
+    memory_.resize(options.most_bytes);
     services_.keep_alive = options.keep_alive;
   }
 
@@ -77,10 +83,13 @@ class ResumableStreams {
   friend class ResumableStream;
   void forget(const std::string& id);
   void finished(const std::string& id, std::size_t bytes);
+  // Returns false if there is none that nobody reads.
+  bool drop_oldest_finished();
 
   AnswerServices services_;
   DiskJournal* disk_;
   Options options_;
+  MemoryBudget memory_;
   std::unordered_map<std::string, std::shared_ptr<ResumableStream>> streams_;
   std::deque<std::string> finished_;  // in the order in which they finished; some may already be gone
   std::size_t finished_bytes_ = 0;

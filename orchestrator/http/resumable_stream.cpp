@@ -14,6 +14,7 @@ namespace {
 // kept anyway.
 constexpr std::size_t kMaxAheadBytes = 256 * 1024;
 constexpr std::size_t kSliceBytes = 64 * 1024;
+constexpr std::size_t kHeldAheadBytes = 16 * 1024;  // counted before there are so many events
 constexpr std::chrono::milliseconds kFullReaderPause{20};
 constexpr const char* kOtherReader = "Another client reads this stream now.";
 
@@ -32,6 +33,10 @@ ResumableStream::ResumableStream(ResumableStreams& owner, BegunRequest begun)
       emit_([this](std::string_view event) { add_event(event); }),
       expiry_(owner.services_.loop),
       full_reader_(owner.services_.loop) {}
+
+ResumableStream::~ResumableStream() {
+  owner_.memory_.change(held_, 0, false);
+}
 
 // ---- beginnings ----
 
@@ -62,6 +67,7 @@ void ResumableStream::restore(DiskRequest& from) {
   if (from.finished) render_finished(*from.finished);
   if (!from.failed.empty()) render_failed(from.failed);
   if (from.finished || !from.failed.empty()) was_over();
+  (void)hold_events();  // what an earlier daemon had sent is kept in any case
   announced_ = true;
   durable_ = ends_.size();
 }
@@ -167,6 +173,11 @@ void ResumableStream::on_tokens(const ipc::SequenceTokensView& view) {
   tokens_came(last_tokens_, view.tokens.size());
   const auto first_index = static_cast<std::uint32_t>(usage().completion_tokens);
   choice_.tokens(view, emit_);
+  if (!hold_events()) {
+    return fail(api_error(kOutOfMemory,
+                          "The server has no room for more events of resumable streams (half of "
+                          "server.max_memory_mb)."));
+  }
   if (owner_.disk_ == nullptr) return made_durable(ends_.size());
   if (first_index == 0) tell_worker();
   ipc::TokenBatch batch;
@@ -210,6 +221,15 @@ void ResumableStream::add_event(std::string_view event) {
     events_.resize(end);
     throw;
   }
+}
+
+bool ResumableStream::hold_events() {
+  const std::size_t bytes = events_.size() + ends_.size() * sizeof(ends_[0]);
+  if (bytes <= held_) return true;
+  while (!owner_.memory_.change(held_, bytes + kHeldAheadBytes, false)) {
+    if (!owner_.drop_oldest_finished()) return false;
+  }
+  return true;
 }
 
 void ResumableStream::render_finished(const ipc::Finished& finished) {

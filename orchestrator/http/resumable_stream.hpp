@@ -20,6 +20,7 @@ namespace bulkhead::orchestrator {
 class ResumableStream final : public Answer {
  public:
   ResumableStream(ResumableStreams& owner, BegunRequest begun);
+  ~ResumableStream() override;
 
   std::size_t bytes() const { return events_.size(); }
   bool being_read() const { return reader_ != nullptr; }
@@ -52,6 +53,8 @@ class ResumableStream final : public Answer {
   void lost(Exchange::Lost how) override;
 
   void add_event(std::string_view event);
+  // Counts the memory of the events. Returns false if the streams' budget has no room.
+  bool hold_events();
   void render_finished(const ipc::Finished& finished);
   void render_failed(std::string_view event);
   Usage usage() const;
@@ -76,6 +79,7 @@ class ResumableStream final : public Answer {
   RequestId request_;      // 0 if no worker has it or will get it
   std::string made_by_;    // as in the journal
 
+  std::size_t held_ = 0;           // this stream's share of the streams' budget
   std::string events_;             // all of them
   std::vector<std::size_t> ends_;  // the end of each event in events_
   std::size_t durable_ = 0;        // events that may be sent

@@ -115,6 +115,23 @@ TEST(Memory, ChoicesCountAsManyPrompts) {
   }
 }
 
+// Resumable streams keep all of their events, whether somebody reads them or not.
+TEST(Memory, ResumableStreamsHaveABoundOfTheirOwn) {
+  const Serving serving = serve({"server.max_memory_mb=64"});
+  const json body = {
+      {"prompt", "x big"}, {"max_tokens", 60000}, {"stream", true}, {"resumable", true}};
+  const HttpReply reply = serving.complete(body);  // a kilobyte a token
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_LT(reply.body.size(), std::size_t{33} << 20);
+  EXPECT_NE(reply.body.find("\"code\":\"out_of_memory\"", reply.body.size() - 1000),
+            std::string::npos)
+      << reply.body.substr(reply.body.size() - 1000);
+  EXPECT_EQ(small(serving).status, 200);
+  // The finished stream makes room for another one.
+  const json other = {{"prompt", "x"}, {"max_tokens", 3}, {"stream", true}, {"resumable", true}};
+  EXPECT_NE(serving.complete(other).body.find("[DONE]"), std::string::npos);
+}
+
 void limit_memory(const Serving& serving, rlim_t bytes) {
   const rlimit limit{bytes, RLIM_INFINITY};
   ASSERT_EQ(::prlimit(serving.daemon->pid(), RLIMIT_AS, &limit, nullptr), 0);
