@@ -12,7 +12,7 @@
 namespace bulkhead::test {
 namespace {
 
-constexpr std::uint64_t kPageTokens = 32;
+constexpr std::uint64_t kTokensOfAPage = 32;
 
 class ConvolutionModel : public MadeModel {
  protected:
@@ -44,7 +44,7 @@ TEST_F(ConvolutionModel, GoesOnFromASavedState) {
   std::vector<std::uint32_t> longer = prompt;
   longer.insert(longer.end(), first.ids.begin(), first.ids.begin() + 20);
   const Answer second = complete(serving, request(longer, 8));
-  EXPECT_EQ(cached(second), 2 * kPageTokens);
+  EXPECT_EQ(cached(second), 2 * kTokensOfAPage);
   EXPECT_EQ(second.ids, std::vector(first.ids.begin() + 20, first.ids.begin() + 28));
   EXPECT_EQ(second.logprobs, std::vector(first.logprobs.begin() + 20, first.logprobs.begin() + 28));
 }

@@ -24,7 +24,7 @@ struct Sequence {
   std::vector<float> bcx;  // [column][3 * width]
 };
 // See KernelTest::runs_of.
-struct Part {
+struct ConvolutionPart {
   const Sequence* of = nullptr;
   std::uint32_t first = 0, count = 0;
   std::uint32_t from = 0, to = 0;
@@ -45,17 +45,17 @@ class ShortConvolutions : public KernelTest {
   }
   // One step of these parts: [column][width] of the result.
   std::vector<float> step(const k::Mapping& mapping, const Shape& shape,
-                          const std::vector<float>& taps, const std::vector<Part>& parts,
+                          const std::vector<float>& taps, const std::vector<ConvolutionPart>& parts,
                           const gpu::Buffer& states);
   std::mt19937 random_{5};
 };
 
 std::vector<float> ShortConvolutions::step(const k::Mapping& mapping, const Shape& shape,
                                            const std::vector<float>& taps,
-                                           const std::vector<Part>& parts,
+                                           const std::vector<ConvolutionPart>& parts,
                                            const gpu::Buffer& states) {
   std::vector<float> rows;
-  for (const Part& part : parts) {
+  for (const ConvolutionPart& part : parts) {
     const std::ptrdiff_t width = 3 * std::ptrdiff_t{shape.width};
     const auto at = part.of->bcx.begin() + part.first * width;
     rows.insert(rows.end(), at, at + part.count * width);
@@ -97,8 +97,8 @@ std::vector<float> ShortConvolutions::step(const k::Mapping& mapping, const Shap
 }
 
 // The convolution is one entry of the sequence's products b * x by another; c multiplies its results.
-std::vector<double> reference(const Shape& shape, const std::vector<float>& taps,
-                              const Sequence& of) {
+std::vector<double> convolution_in_double(const Shape& shape, const std::vector<float>& taps,
+                                          const Sequence& of) {
   const std::size_t width = shape.width, columns = of.bcx.size() / width / 3;
   std::vector<double> made;
   for (std::size_t t = 0; t < columns; ++t) {
@@ -114,14 +114,14 @@ std::vector<double> reference(const Shape& shape, const std::vector<float>& taps
   return made;
 }
 
-constexpr Shape kShapes[] = {{64, 3}, {500, 3}, {96, 2}, {32, 6}};
+constexpr Shape kConvolutionShapes[] = {{64, 3}, {500, 3}, {96, 2}, {32, 6}};
 
 TEST_F(ShortConvolutions, AreTheDoubleEvaluations) {
   for (const auto& [name, mapping] : test_mappings(device())) {
-    for (const Shape& shape : kShapes) {
+    for (const Shape& shape : kConvolutionShapes) {
       const Sequence of = random_sequence(shape, 17);
       const std::vector<float> taps = random_floats(std::size_t{shape.width} * shape.taps);
-      const std::vector<double> want = reference(shape, taps, of);
+      const std::vector<double> want = convolution_in_double(shape, taps, of);
       const gpu::Buffer states = empty(2 * shape.slot_floats() * 4);
       const auto got = step(mapping, shape, taps, {{&of, 0, 17, 0, 1}}, states);
       ASSERT_EQ(got.size(), want.size());
@@ -135,12 +135,12 @@ TEST_F(ShortConvolutions, AreTheDoubleEvaluations) {
 // the convolution; from a state that was saved in the middle of a step.
 TEST_F(ShortConvolutions, CutsOfAPromptDoNotChangeABit) {
   for (const auto& [name, mapping] : test_mappings(device())) {
-    for (const Shape& shape : {kShapes[0], kShapes[3]}) {
+    for (const Shape& shape : {kConvolutionShapes[0], kConvolutionShapes[3]}) {
       const std::uint32_t width = shape.width, floats = shape.slot_floats();
       const Sequence of = random_sequence(shape, 23), other = random_sequence(shape, 23);
       const std::vector<float> taps = random_floats(std::size_t{width} * shape.taps);
       const gpu::Buffer states = empty(4 * floats * 4);
-      const auto run_parts = [&](const std::vector<Part>& parts) {
+      const auto run_parts = [&](const std::vector<ConvolutionPart>& parts) {
         return step(mapping, shape, taps, parts, states);
       };
       const auto whole = run_parts({{&of, 0, 23, 0, 0, 9, 3}});
