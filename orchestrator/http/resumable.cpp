@@ -165,21 +165,21 @@ void ResumableStreams::forget(const std::string& id) {
 void ResumableStreams::finished(const std::string& id, std::size_t bytes) {
   finished_bytes_ += bytes;
   finished_.push_back(id);
+  while (!finished_.empty() && !streams_.contains(finished_.front()))
+    finished_.pop_front();  // these streams have expired
   while (finished_bytes_ > kMaxFinishedBytes && drop_oldest_finished()) {
   }
 }
 
 bool ResumableStreams::drop_oldest_finished() {
-  while (!finished_.empty()) {
-    const auto oldest = streams_.find(finished_.front());
-    if (oldest != streams_.end() && oldest->second->being_read()) return false;
-    finished_.pop_front();
-    if (oldest == streams_.end()) continue;
-    const auto stream = oldest->second;
-    stream->drop();
-    return true;
-  }
-  return false;
+  std::erase_if(finished_, [this](const std::string& id) { return !streams_.contains(id); });
+  const auto unread = std::ranges::find_if(
+      finished_, [this](const std::string& id) { return !streams_.at(id)->being_read(); });
+  if (unread == finished_.end()) return false;
+  const auto stream = streams_.at(*unread);
+  finished_.erase(unread);
+  stream->drop();
+  return true;
 }
 
 }  // namespace bulkhead::orchestrator

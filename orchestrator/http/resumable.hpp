@@ -83,7 +83,7 @@ class ResumableStreams {
   friend class ResumableStream;
   void forget(const std::string& id);
   void finished(const std::string& id, std::size_t bytes);
-  // Returns false if there is none that nobody reads.
+  // Drops the oldest finished stream that nobody reads. Returns false if somebody reads each of them.
   bool drop_oldest_finished();
 
   AnswerServices services_;

@@ -173,11 +173,15 @@ void ResumableStream::on_tokens(const ipc::SequenceTokensView& view) {
   tokens_came(last_tokens_, view.tokens.size());
   const auto first_index = static_cast<std::uint32_t>(usage().completion_tokens);
   choice_.tokens(view, emit_);
-  if (!hold_events()) {
-    return fail(api_error(kOutOfMemory,
-                          "The server has no room for more events of resumable streams (half of "
-                          "server.max_memory_mb)."));
-  }
+  const bool fits = hold_events();
+  keep_tokens(view, first_index);
+  if (fits || over()) return;
+  fail(api_error(kOutOfMemory,
+                 "The server has no room for more events of resumable streams (half of "
+                 "server.max_memory_mb)."));
+}
+
+void ResumableStream::keep_tokens(const ipc::SequenceTokensView& view, std::uint32_t first_index) {
   if (owner_.disk_ == nullptr) return made_durable(ends_.size());
   if (first_index == 0) tell_worker();
   ipc::TokenBatch batch;

@@ -62,6 +62,7 @@ class ResumableStream final : public Answer {
   std::vector<RequestId> unfinished() const override { return {request_}; }
 
   void keep(RecordType type, const Result<std::string>& payload);
+  void keep_tokens(const ipc::SequenceTokensView& view, std::uint32_t first_index);
   void made_durable(std::size_t events);
   void tell_worker();
 

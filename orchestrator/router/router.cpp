@@ -101,6 +101,7 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
 }
 
 RequestId Router::start(std::size_t model, Work work, RequestObserver& observer) {
+  model = observer.computed_by_.value_or(model);  // what the observer has begun may have moved
   // The request keeps its budget even if the settings change later.
   const std::uint32_t budget = models_[model].settings.reasoning_budget;
   if (auto* submit = std::get_if<ipc::Submit>(&work);
@@ -108,24 +109,30 @@ RequestId Router::start(std::size_t model, Work work, RequestObserver& observer)
     submit->reasoning_budget = static_cast<std::int32_t>(budget);
   RequestId id{next_id_++};
   journal_.record(id, std::move(work));
-  active_[id] = Active{model, &observer, std::string(observer.turn_of())};
-  waiting_[model].fresh.push(id, active_[id].key);
-  models_[model].last_used = ModelInfo::Clock::now();
-  if (const std::string why = why_no_more(model, observer); !why.empty()) {
-    fail(id, {ipc::FailureCode::kUnavailable, why, ""});
-    return id;
+  try {
+    active_[id] = Active{model, &observer, std::string(observer.turn_of())};
+    waiting_[model].fresh.push(id, active_[id].key);
+    models_[model].last_used = ModelInfo::Clock::now();
+    const std::string why = why_no_more(model);
+    if (!why.empty()) {
+      fail(id, {ipc::FailureCode::kUnavailable, why, ""});
+      return id;
+    }
+    dispatch(model);
+    if (!models_[model].loaded) go_on_loading_later();
+  } catch (...) {  // the observer never learns the id, and may end
+    cancel(id);
+    journal_.erase(id);
+    throw;
   }
-  dispatch(model);
-  if (!models_[model].loaded) go_on_loading_later();
   return id;
 }
 
-// Returns why no worker of the entry will take the request; empty if one may. Admission has just asked the same for an
-// observer's first request.
-std::string Router::why_no_more(std::size_t model, const RequestObserver& observer) const {
+// Returns why no worker of the entry will take the request; empty if one may. Admission asks the same, but an observer
+// may start further requests long after it.
+std::string Router::why_no_more(std::size_t model) const {
   const ModelInfo& entry = models_[model];
-  if (!entry.retired && observer.computed_by_.value_or(model) == model)
-    return drained(entry) ? kDrainedText : "";
+  if (!entry.retired) return drained(entry) ? kDrainedText : "";
   const bool serves = std::ranges::any_of(
       entry.workers, [](const Worker* worker) { return worker->state() == WorkerState::kReady; });
   return serves ? "" : text_of_change(entry);
@@ -212,7 +219,14 @@ void Router::send(RequestId request, Worker& worker) {
   active->second.progressed = false;
   entry->tokens_when_sent = entry->tokens.size();
   worker.held_bytes += Journal::answer_bytes(*entry);
-  Status sent = worker.submit(request, Journal::message(*entry));
+  Status sent;
+  try {
+    sent = worker.submit(request, Journal::message(*entry));
+  } catch (const std::exception& error) {
+    loop_.caught("the sending of a request", error);
+    sent = Error(ErrorCode::kInternal,
+                 "The server could not send the request to a worker; it may lack memory.");
+  }
   if (!sent.ok()) {
     bool too_large = sent.error().code() == ErrorCode::kInvalidArgument;
     fail(request, {too_large ? ipc::FailureCode::kContextExceeded : ipc::FailureCode::kInternal,

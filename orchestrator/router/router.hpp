@@ -368,7 +368,7 @@ class Router : private WorkerEvents {
   Worker* least_loaded(std::size_t model, const JournalEntry* entry = nullptr);
 
   static std::string text_of_change(const ModelInfo& retired);
-  std::string why_no_more(std::size_t model, const RequestObserver& observer) const;
+  std::string why_no_more(std::size_t model) const;
   void send(RequestId request, Worker& worker);
   void take_back(Worker& worker, const Death& death, const std::vector<Orphan>& orphans);
   std::string identity(const Worker& worker) const;

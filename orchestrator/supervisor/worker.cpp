@@ -360,7 +360,10 @@ void Worker::restart() {
     return;  // the worker's next process begins anew anyway
   }
   unload_after_drain_ = drains_again_ = false;
-  if (process_ != nullptr && process_->asked_to_end()) return;
+  if (process_ != nullptr && process_->asked_to_end()) {
+    restart_after_drain_ = true;  // unload() may have asked the process to end
+    return;
+  }
   policy_.reset();
   pool_.discard("their worker is restarted");  // the spares may have loaded what is not wanted any more
   if (state_ == WorkerState::kRestarting || state_ == WorkerState::kFailed || process_ == nullptr) {

@@ -256,6 +256,20 @@ TEST(WorkerActions, ADrainedWorkerStaysDrainedWhenItsProcessDies) {
   EXPECT_EQ(state(), "ready");
 }
 
+TEST(WorkerActions, ARestartWhileAModelIsUnloadedIsNotLost) {
+  Serving serving = serve();
+  const int pid = serving.worker()["pid"].get<int>();
+  send_signal(pid, SIGSTOP);  // so that it ends only after the restart was asked for
+  EXPECT_EQ(serving.post("/v1/models/unload", R"({"model": "builtin"})").status, 202);
+  EXPECT_EQ(serving.post("/v1/workers/builtin-0/restart", "").status, 202);
+  send_signal(pid, SIGCONT);
+  EXPECT_TRUE(Serving::eventually([&] {
+    const json worker = serving.worker();
+    return worker["state"] == "ready" && worker["pid"] != pid;
+  }));
+  EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
+}
+
 TEST(WorkerActions, AWorkerThatDiesWhileItDrainsFinishesItsStreamsAndStaysDrained) {
   Serving serving = serve();
   HttpClient client(serving.port);
