@@ -333,6 +333,29 @@ TEST(ChatRequests, FinalMessageIsNotSoughtInTheTemplatesOwnMarks) {
   }
 }
 
+// The template writes a part of the final message itself, and an earlier message has the same text.
+TEST(ChatRequests, FinalMessageIsNotSoughtInEarlierOnes) {
+  constexpr char kSource[] =
+      "{% for m in messages %}[{% if m.role == 'assistant' %}<think>\n{{ m.content[8:] }}"
+      "{% else %}{{ m.content }}{% endif %}]{% endfor %}";
+  const auto prompt = prompt_of(kSource, R"({"continue_final_message": true, "messages": [
+      {"role": "user", "content": "Why <think>\nfoo?"},
+      {"role": "assistant", "content": "<think>\nfoo"}]})");
+  ASSERT_TRUE(prompt.ok()) << prompt.error().message();
+  EXPECT_EQ(prompt.value().text(), "[Why <think>\nfoo?][<think>\nfoo");
+}
+
+// A search that compares the text at every place would take minutes.
+TEST(ChatRequests, FinalMessageIsFoundInTextsThatAreAllAlike) {
+  constexpr std::size_t kLength = 2'000'000;
+  const auto prompt = prompt_of(
+      kChatMl, R"({"continue_final_message": true, "messages": [{"role": "user", "content": ")" +
+                   std::string(2 * kLength, 'a') + R"("}, {"role": "assistant", "content": ")" +
+                   std::string(kLength, 'a') + R"(b"}]})");
+  ASSERT_TRUE(prompt.ok()) << prompt.error().message();
+  EXPECT_TRUE(prompt.value().text().ends_with("ab"));
+}
+
 TEST(ChatRequests, ReasoningEffortSetsWhatTemplatesAskFor) {
   constexpr char kSource[] =
       "{{ enable_thinking }} {{ reasoning_effort }} {{ more }}{{ messages | length }}";

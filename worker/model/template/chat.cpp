@@ -1,6 +1,8 @@
 #include "worker/model/template/chat.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <vector>
 
 #include "worker/model/template/json.hpp"
 #include "worker/model/template/probe.hpp"
@@ -155,20 +157,33 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(0, last == text.npos ? 0 : last + 1);
 }
 
-// Returns where `body` stands last in text that comes from the request: a template's own marks may contain it, too.
-// Only if no such text has it, the whole prompt is searched.
+// Returns where `body` stands last with an end that comes from the request: a template's own marks may contain it, too.
+// If no place ends so, the last place counts. The search goes backwards and takes time in proportion to both lengths,
+// however alike the texts are (Knuth, Morris and Pratt 1977).
 std::size_t last_place(const ChatPrompt& prompt, std::string_view whole, std::string_view body) {
-  std::size_t found = whole.npos;
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < prompt.pieces.size(); ++i) {
-    const std::size_t begin = at;
-    for (; i < prompt.pieces.size() && prompt.pieces[i].from_user; ++i)
-      at += prompt.pieces[i].text.size();
-    const std::size_t place = whole.substr(begin, at - begin).rfind(body);
-    if (place != whole.npos) found = begin + place;
-    if (i < prompt.pieces.size()) at += prompt.pieces[i].text.size();
+  const auto from_end = [body](std::size_t i) { return body[body.size() - 1 - i]; };
+  // Of the last i + 1 bytes of `body`: the most of its last bytes with which these begin, but for all of them.
+  std::vector<std::uint32_t> shorter(body.size());
+  for (std::uint32_t i = 1, same = 0; i < body.size(); ++i) {
+    while (same > 0 && from_end(i) != from_end(same))
+      same = shorter[same - 1];
+    if (from_end(i) == from_end(same)) ++same;
+    shorter[i] = same;
   }
-  return found == whole.npos ? whole.rfind(body) : found;
+  std::size_t piece = prompt.pieces.size(), piece_at = whole.size(), last = whole.npos;
+  std::uint32_t matched = 0;
+  for (std::size_t at = whole.size(); at-- > 0;) {
+    while (matched > 0 && whole[at] != from_end(matched))
+      matched = shorter[matched - 1];
+    if (whole[at] == from_end(matched)) ++matched;
+    if (matched < body.size()) continue;
+    while (piece > 0 && piece_at >= at + body.size())
+      piece_at -= prompt.pieces[--piece].text.size();
+    if (last == whole.npos) last = at;
+    if (prompt.pieces[piece].from_user) return at;
+    matched = shorter[matched - 1];
+  }
+  return last;
 }
 
 // Cuts the prompt after the final message's text, so that the model continues it.
