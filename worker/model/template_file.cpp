@@ -12,7 +12,7 @@
 namespace bulkhead::model {
 namespace {
 
-constexpr std::size_t kMostTemplateBytes = std::size_t{1} << 20;
+constexpr std::size_t kMostTemplateBytes = std::size_t{256} << 10;
 
 Result<std::string> token_text(const GgufFile& file, const char* key) {
   BULKHEAD_TRY(const auto id, file.get_uint(key));
@@ -37,7 +37,7 @@ Result<std::string> read_template(const std::string& path) {
   }
   text.resize(have);
   if (text.size() > kMostTemplateBytes)
-    return Error(ErrorCode::kInvalidArgument, "chat_template: " + path + " has more than 1 MiB");
+    return Error(ErrorCode::kInvalidArgument, "chat_template: " + path + " has more than 256 KiB");
   if (text.empty())
     return Error(ErrorCode::kInvalidArgument, "chat_template: " + path + " is empty");
   return text;

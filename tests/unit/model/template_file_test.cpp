@@ -43,7 +43,7 @@ TEST_F(TemplateFile, TakesThePlaceOfTheModelsOwn) {
   const auto named = load_asked_chat(*file_, "tool_use");
   ASSERT_TRUE(named.ok()) << named.error().message();
   EXPECT_EQ(named->source(), "{{ messages[0].content }} with tools");
-  const std::string longest = "{{ messages }}" + std::string((1U << 20) - 14, 'x');
+  const std::string longest = "{{ messages }}" + std::string((256U << 10) - 14, 'x');
   for (const std::string& text : {std::string("{{ messages }}"), longest}) {
     const auto read = load_asked_chat(*file_, write(text));
     ASSERT_TRUE(read.ok()) << read.error().message();
@@ -64,7 +64,8 @@ TEST_F(TemplateFile, ThatIsNoneIsRefusedByName) {
   refused(path_, ErrorCode::kNotFound, "can't be read: No such file or directory");
   refused(::testing::TempDir(), ErrorCode::kNotFound, "can't be read: Is a directory");
   refused(write(""), ErrorCode::kInvalidArgument, "is empty");
-  refused(write(std::string((1U << 20) + 1, 'x')), ErrorCode::kInvalidArgument, "more than 1 MiB");
+  refused(write(std::string((256U << 10) + 1, 'x')), ErrorCode::kInvalidArgument,
+          "more than 256 KiB");
   refused(write("{% if %}"), ErrorCode::kInvalidArgument, "");
   refused("broken", ErrorCode::kInvalidArgument, "");
 }

@@ -56,6 +56,22 @@ TEST(HostileTemplate, TextThatDoubles) {
   expect_error("{{ '{:999999999}'.format(1) }}");
 }
 
+// Each level of the dict has a copy of its entries while the levels below are written.
+TEST(HostileTemplate, SortedKeysOfADictInItself) {
+  expect_limit(
+      "{% set d = {} %}{% do d.update({(0,): d}) %}{% for i in range(40000) %}"
+      "{% do d.update({(i + 1,): 0}) %}{% endfor %}{{ d|pprint }}",
+      "");
+}
+
+TEST(HostileTemplate, FormatsOfIntegersWithThousandsOfDigits) {
+  for (const char* const format : {"'%d' % n", "'%x' % n", "'{:b}'.format(n)", "'%o' % n"}) {
+    expect_limit(std::string("{% set n = 9**4000 %}{% for i in range(99999) %}{% set s = ") + format +
+                     " %}{% endfor %}",
+                 "too m");
+  }
+}
+
 // Comparing such lists item by item would take 2^60 steps.
 TEST(HostileTemplate, ListsThatShareTheirItems) {
   const std::string twins =

@@ -50,15 +50,18 @@ std::string grouped(std::string digits, char mark) {
   return digits;
 }
 
-std::string in_base(Integer value, char type) {
+// `value` is not negative.
+std::string in_base(const Integer& value, char type) {
   if (type == 'd') return value.str();
-  const int base = type == 'x' || type == 'X' ? 16 : type == 'o' ? 8 : 2;
+  const unsigned bits_of_digit = type == 'o' ? 3 : type == 'b' ? 1 : 4;
+  const unsigned bits = value == 0 ? 1U : static_cast<unsigned>(msb(value)) + 1;
   std::string out;
-  do {
-    const int digit = static_cast<int>(Integer(value % base));
+  for (unsigned at = 0; at < bits; at += bits_of_digit) {
+    unsigned digit = 0;
+    for (unsigned i = 0; i < bits_of_digit; ++i)
+      digit |= (bit_test(value, at + i) ? 1U : 0U) << i;
     out += (type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef")[digit];
-    value /= base;
-  } while (value != 0);
+  }
   std::reverse(out.begin(), out.end());
   return out;
 }
@@ -128,6 +131,7 @@ Text number_text(Run& run, bool negative, std::string_view prefix, std::string d
 }
 
 Text integer_text(Run& run, const Integer& value, const Spec& spec) {
+  if (value != 0 && msb(abs(value)) > 63) run.tick(1000);  // the text may have thousands of digits
   const char base = static_cast<char>(spec.type | 0x20);
   const std::string prefix = !spec.alternate || base == 'd' ? "" : std::string("0") + spec.type;
   std::string digits = in_base(abs(value), spec.type == 0 || spec.type == 'n' ? 'd' : spec.type);

@@ -356,7 +356,8 @@ Value with_sorted_keys(Run& run, const Value& value) {
   const Deeper deeper(run);
   run.tick();
   if (const Dict* dict = value.as_dict()) {
-    std::vector<Dict::Entry> entries(dict->entries.begin(), dict->entries.end());
+    run.tick(dict->entries.size());
+    CountedVector<Dict::Entry> entries(dict->entries.begin(), dict->entries.end());
     std::stable_sort(entries.begin(), entries.end(),
                      [&run](const auto& a, const auto& b) { return key_before(run, a, b); });
     Dict* sorted = run.heap().make<Dict>();
