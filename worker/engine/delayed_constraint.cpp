@@ -37,8 +37,13 @@ std::string_view open_reasoning(const model::Tokenizer& tokenizer, std::span<con
 
 DelayedConstraint::DelayedConstraint(std::unique_ptr<TokenConstraint> inner, std::string_view mark,
                                      const model::Tokenizer& tokenizer,
-                                     std::unique_ptr<TokenConstraint> outer)
-    : inner_(std::move(inner)), outer_(std::move(outer)), mark_(mark), tokenizer_(tokenizer) {
+                                     std::unique_ptr<TokenConstraint> outer,
+                                     std::string_view continued)
+    : inner_(std::move(inner)),
+      outer_(std::move(outer)),
+      mark_(mark),
+      tokenizer_(tokenizer),
+      text_(continued.substr(continued.size() - std::min(continued.size(), mark.size() - 1))) {
   before_.assign((tokenizer.size() + 31) / 32, 0xFFFFFFFF);
   for (TokenId token = 0; token < tokenizer.size(); ++token) {
     if (tokenizer.ends_generation(token)) before_[token / 32] &= ~(1U << (token % 32));

@@ -27,10 +27,12 @@ std::string_view open_reasoning(const model::Tokenizer& tokenizer, std::span<con
 class DelayedConstraint : public TokenConstraint {
  public:
   // `inner` must not be null, and `mark` must not be empty; the tokenizer must outlive this. `outer`, if it is not
-  // null, applies to what comes before the mark.
+  // null, applies to what comes before the mark. `continued` is the text that the answer goes on with; it may end with
+  // a part of the mark.
   DelayedConstraint(std::unique_ptr<TokenConstraint> inner, std::string_view mark,
                     const model::Tokenizer& tokenizer,
-                    std::unique_ptr<TokenConstraint> outer = nullptr);
+                    std::unique_ptr<TokenConstraint> outer = nullptr,
+                    std::string_view continued = {});
 
   void advance(TokenId token) override;
   Result<std::span<const std::uint32_t>> mask() override;

@@ -235,6 +235,7 @@ Status Preparer::prepare_chat(const Chat& chat, const ipc::Constraint& wanted, O
   outcome.parameter.clear();
   if (!request.continued.empty())
     outcome.reasons = model::answer::AnswerParser(family, request).place().reasons;
+  if (outcome.reasons) outcome.continued = request.continued;
   if (!calls_) calls_.emplace(*language_.tokenizer, family);
   const bool named = chat.tool_choice == ipc::ToolChoice::kNamed;
   const ToolUse use{.tools = std::move(tools),
@@ -279,7 +280,8 @@ void Preparer::add_constraint(const Job& job, Outcome& outcome) {
     outcome.reader.reset();
   } else {
     outcome.constraint = std::make_unique<DelayedConstraint>(std::move(outcome.constraint), mark,
-                                                             tokenizer, std::move(bounded));
+                                                             tokenizer, std::move(bounded),
+                                                             outcome.continued);
   }
 }
 

@@ -382,6 +382,17 @@ TEST(DelayedConstraint, HoldsForWhatTheMarksOwnTokenAdds) {
   EXPECT_TRUE(constraint.complete());
 }
 
+TEST(DelayedConstraint, KnowsAMarkThatTheContinuedTextBegan) {
+  const FakeTokenizer tokenizer({"</think>"});
+  engine::ConstraintCompiler compiler;
+  engine::DelayedConstraint constraint(
+      *compiler.compile({ConstraintKind::kRegex, "[0-9]{2}", "regex"}, tokenizer), "</think>",
+      tokenizer, nullptr, "Let me see.</thi");
+  for (const char c : std::string("nk>12"))
+    constraint.advance(static_cast<unsigned char>(c));
+  EXPECT_TRUE(constraint.complete());
+}
+
 TEST(LogitBias, MakesTokensLikelyAndImpossible) {
   ipc::Submit request = sampled_request(1, some_tokens(1, 9), 20, 5);
   request.logit_bias = {{'x', 100}};

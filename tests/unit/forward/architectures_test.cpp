@@ -273,7 +273,7 @@ TEST(RefusedRotations, AreNamed) {
   EXPECT_THAT(with([](GgufBuilder& file, const std::string& prefix) {
                 file.u32(prefix + "attention.kv_lora_rank", 64);
               }),
-              HasSubstr("take a newer file of this model, or convert the original weights anew"));
+              HasSubstr("take a file made after April 2025, or convert the weights again"));
 }
 
 // The first layers see 16 positions, fewer than a page, and turn by plain frequencies; the last one is stretched.

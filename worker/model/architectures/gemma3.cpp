@@ -26,6 +26,8 @@ float describe_gemma3_layers(GraphBuilder& model, bool both_ways) {
   const RopeIndex rope = model.rope(heads, RopePairing::kHalves);
   const RopeIndex window_rope = model.window_rope(heads, RopePairing::kHalves);
   const std::uint32_t window = model.window(0);
+  if (both_ways && window == 1)
+    model.refuse("has a window of a single position in both directions, which is not supported");
   const std::vector<bool> windowed = model.windowed_layers(6);
   const double score_scale =
       model.layer_count() == kGemma3LayersOf27B ? 1 / std::sqrt(1.0 * width / heads.heads) : 0;
