@@ -13,7 +13,7 @@ constexpr int kTokens = 40;
 constexpr std::uint64_t kMostKib = 300 * 1024;
 
 // The most memory that the process has had at one time.
-std::uint64_t peak_kib(pid_t pid) {
+[[maybe_unused]] std::uint64_t peak_kib(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/status");
   for (std::string word; file >> word;) {
     std::uint64_t kib = 0;
