@@ -36,8 +36,8 @@ struct Sight {
   uint hidden;
   uint page_table;
 };
-// `info` is the column's entry among the step's columns. With kBehind it has the column's own position in the place of
-// its token, and the last position of its sequence in the place of its own.
+// `info` is the column's entry among the step's columns. If kBehind is not 0, info.x is the column's position and
+// info.y is the last position of the column's sequence. Otherwise info.y is the column's position.
 Sight sight_of(uvec4 info) {
   uint own = kBehind == 0u ? info.y : info.x;
   uint last = kBehind == 0u ? info.y : min(info.y, own + kBehind);

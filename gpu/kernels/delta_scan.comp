@@ -12,10 +12,10 @@
 // sequence's columns in order; the state stays in registers from column to column. So it makes no difference how
 // positions are divided into steps.
 //
-// A workgroup that has a processor nearly to itself waits for memory at each column. So a wide step has two dispatches
-// of this kernel: in one of them workgroups load the inputs of kTogether columns at the same time. It takes the long
-// runs unless there are more than kFew; more of them wait at different times, and the registers are worth more. The
-// other dispatch takes all other runs. Both compute the same bits.
+// With only a few workgroups, a processor of the device has nothing else to do while a workgroup waits for memory, and
+// each workgroup waits at each column. So a wide step has two dispatches of this kernel. The first one takes the long
+// runs, unless a step has more than kFew of them. Its workgroups load the inputs of kTogether columns at the same time,
+// which takes more registers. The second one takes all other runs. Both compute the same bits.
 //
 // The order of additions over keys: a lane takes four neighbours each time, kParts * 4 apart, and adds its four sums
 // as (x + y) + (z + w); then lanes are added by halving distances.

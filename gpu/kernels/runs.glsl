@@ -1,5 +1,6 @@
-// The places of a sequence's columns in a step, and of what its layers carry from step to step (DeltaRun in delta.hpp).
-// A kernel that includes this has push constants `parameters`, `runs`, `states` and `slot_floats`.
+// Finds the columns of a sequence in a step, and the slots that hold its layers' states (DeltaRun in delta.hpp). A
+// kernel that includes this file has push constants `parameters`, `runs`, `states` and `slot_floats`.
+
 // A sequence's columns in the step.
 struct Run {
   uint first, columns;     // columns of the step

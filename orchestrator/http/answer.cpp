@@ -257,7 +257,8 @@ bool ConnectedAnswer::hold_prompts(const GenerationRequest& request) {
   std::size_t bytes = 0;
   for (const Prompt& prompt : request.prompts)
     bytes += bytes_of(prompt);
-  // The body's share covers the first answers. A prompt is in the journal, and in the message to a worker.
+  // The share of server.max_memory_mb that the body holds covers one answer for each prompt. Each further answer has
+  // two copies of the prompt: one in the journal, and one in the message to a worker.
   const std::size_t copies = 2 * (std::size_t{request.n} - 1);
   if (copies == 0 || exchange_->hold_more(copies * bytes)) return true;
   fail(api_error(

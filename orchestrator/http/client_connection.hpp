@@ -89,8 +89,8 @@ class ClientConnection final : public Connection,
 
   // Reads up to `most` bytes behind those in buffer_, then calls handle(error, bytes read), guarded. The handler
   // commits the bytes. The connection stays alive until then. Only one read may be pending, and until its handler
-  // has run, buffer_ must keep its memory, because the read writes there. The handler is not called if the
-  // connection has been closed, or if drop_read() was called meanwhile.
+  // has run, buffer_ must keep its memory, because the read writes there. If close_now() or drop_read() is called
+  // before the read ends, the handler is not called.
   template <typename Handle>
   void read_some(const char* doing, std::size_t most, Handle handle) {
     const auto room = buffer_.prepare(most);

@@ -102,7 +102,7 @@ void DialectAnswer::on_finished(RequestId request, const ipc::Finished& finished
 }
 
 void DialectAnswer::on_failed(RequestId request, const Failure& failure) {
-  // An exception may have come when the answer had noted the end of this request.
+  // find() returns null if the request had ended already when an exception made it fail.
   if (Running* const running = find(request)) running->request = {};
   Answer::on_failed(request, failure);
 }

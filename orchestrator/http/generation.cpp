@@ -119,7 +119,7 @@ std::string Generation::whole() {
 }
 
 void Generation::on_failed(RequestId request, const Failure& failure) {
-  // An exception may have come when the answer had noted the end of this request.
+  // find() returns null if the request had ended already when an exception made it fail.
   if (Running* running = find(request)) running->request = {};
   Answer::on_failed(request, failure);
 }

@@ -182,7 +182,7 @@ class VocabularyReader {
   }
 
   Status special_texts() {
-    // Gemma 4's vocabulary has the tags of HTML, and </s> is one of them.
+    // In Gemma 4's vocabulary </s> is a tag of HTML and ends nothing.
     const bool has_tags = has("<|tool_response>");
     for (TokenId token = 0; token < vocabulary_.size(); ++token) {
       const auto text = vocabulary_.texts[token];

@@ -13,5 +13,5 @@ CONSTANT(9, kValueSize, value_size, 128u)  // entries of a value head; a multipl
 CONSTANT(10, kRule, rule, 0u)   // StateRule
 CONSTANT(11, kNormed, normed, 128u)  // entries of the result that are normed together
 CONSTANT(12, kTogether, together, 1u)  // the scan: columns whose inputs are loaded at the same time
-CONSTANT(13, kFew, few, 0u)     // the scan: long runs that the dispatch with kTogether > 1 takes; 0: there is none
+CONSTANT(13, kFew, few, 0u)     // the scan: the most long runs that get a dispatch of their own; 0: none
 CONSTANTS_END
