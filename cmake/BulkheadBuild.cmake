@@ -138,9 +138,20 @@ function(bulkhead_apart)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
+# Lets a program of an AddressSanitizer build keep the libraries that it has loaded: tests/support/keep_libraries.cpp
+# says why.
+function(bulkhead_keep_libraries name)
+  if(BULKHEAD_SANITIZE MATCHES "address")
+    set(keep "${CMAKE_SOURCE_DIR}/tests/support/keep_libraries.cpp")
+    set_source_files_properties("${keep}" PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
+    target_sources(${name} PRIVATE "${keep}")
+  endif()
+endfunction()
+
 function(bulkhead_program name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
+  bulkhead_keep_libraries(${name})
   target_link_libraries(${name} PRIVATE bulkhead_options ${arg_LINK})
   bulkhead_precompile_product(${name} -fPIE)
   if(BULKHEAD_PORTABLE)
@@ -256,11 +267,7 @@ function(bulkhead_test name)
   math(EXPR arg_TIMEOUT "4 * ${arg_TIMEOUT}")  # for machines that are much slower, or do much else
   list(JOIN arg_LABELS "+" label)
   add_executable(${name} ${arg_SOURCES})
-  if(BULKHEAD_SANITIZE MATCHES "address")
-    set(keep "${CMAKE_SOURCE_DIR}/tests/support/keep_libraries.cpp")
-    set_source_files_properties("${keep}" PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
-    target_sources(${name} PRIVATE "${keep}")
-  endif()
+  bulkhead_keep_libraries(${name})
   target_link_libraries(${name} PRIVATE bulkhead_options GTest::gmock GTest::gtest_main ${arg_LINK})
   if("integration" IN_LIST arg_LABELS)
     target_link_libraries(${name} PRIVATE bulkhead_cache_seal)  # tests/support/daemon.hpp
