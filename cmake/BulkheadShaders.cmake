@@ -6,6 +6,11 @@
 #       (khr_matrices.cpp)
 #   bulkhead_shaders(TARGET [MATRICES] SHADERS a.comp b.comp ... [DEFINES ...])
 #       one module for each file, named as the file is
+#   bulkhead_shader_choices(TARGET SYMBOL FILE.comp MACRO CHOICES a b ... [DEFINES ...])
+#       one module SYMBOL_CHOICE for each choice, for which MACRO is its index; use
+#       bulkhead::gpu::spirv::SYMBOL(index). A specialisation constant could choose, too, but a driver reads the whole
+#       module before it knows the constant: lavapipe, which does so at each start, took 25 ms for a product's pipeline
+#       whose module has all tensor types, and takes 4 ms for one of a module that has one
 #   bulkhead_shader_modules(TARGET)
 #       after these: the list of all, "gpu/kernels/shader_modules.hpp"
 #
@@ -18,7 +23,8 @@ if(NOT BULKHEAD_GLSLC)
   message(FATAL_ERROR "glslc was not found; it compiles the compute shaders (Debian package: glslc)")
 endif()
 
-function(bulkhead_shader target symbol file)
+# Compiles the file to SYMBOL.inc, the words of the module.
+function(bulkhead_compile_shader symbol file)
   cmake_parse_arguments(arg "MATRICES" "" "DEFINES;DEPENDS" ${ARGN})
   cmake_path(ABSOLUTE_PATH file BASE_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}" NORMALIZE)
   cmake_path(GET file PARENT_PATH folder)
@@ -46,7 +52,11 @@ function(bulkhead_shader target symbol file)
     DEPFILE "${words}.d"
     COMMENT "Compiling shader ${symbol}"
     VERBATIM)
+endfunction()
 
+function(bulkhead_shader target symbol file)
+  bulkhead_compile_shader(${symbol} "${file}" ${ARGN})
+  set(generated "${CMAKE_BINARY_DIR}/generated/gpu/kernels")
   file(CONFIGURE OUTPUT "${generated}/${symbol}.hpp" @ONLY CONTENT
 "// Made by cmake/BulkheadShaders.cmake.
 #pragma once
@@ -73,18 +83,77 @@ constinit const std::span<const std::uint32_t> @symbol@{kWords};
 }  // namespace bulkhead::gpu::spirv
 ")
   set_source_files_properties("${generated}/${symbol}.cpp" PROPERTIES
-    OBJECT_DEPENDS "${words}" SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON)
+    OBJECT_DEPENDS "${generated}/${symbol}.inc" SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON)
   target_sources(${target} PRIVATE "${generated}/${symbol}.cpp")
   set_property(TARGET ${target} APPEND PROPERTY BULKHEAD_SHADER_MODULES ${symbol})
+  set_property(TARGET ${target} APPEND PROPERTY BULKHEAD_SHADER_HEADERS ${symbol})
+endfunction()
+
+function(bulkhead_shader_choices target symbol file macro)
+  cmake_parse_arguments(arg "" "" "CHOICES;DEFINES" ${ARGN})
+  set(generated "${CMAKE_BINARY_DIR}/generated/gpu/kernels")
+  set(index 0)
+  set(modules "")
+  set(words "")
+  set(arrays "")
+  foreach(choice IN LISTS arg_CHOICES)
+    bulkhead_compile_shader(${symbol}_${choice} "${file}" DEFINES ${macro}=${index}u ${arg_DEFINES})
+    list(APPEND modules ${symbol}_${choice})
+    list(APPEND words "${generated}/${symbol}_${choice}.inc")
+    string(APPEND arrays "constexpr std::uint32_t k_${choice}[] = {\n#include \"${symbol}_${choice}.inc\"\n};\n")
+    math(EXPR index "${index} + 1")
+  endforeach()
+  list(TRANSFORM arg_CHOICES REPLACE "(.+)" "k_\\1" OUTPUT_VARIABLE spans)
+  list(JOIN spans ", " spans)
+  set(declarations "")
+  set(definitions "")
+  foreach(module choice IN ZIP_LISTS modules arg_CHOICES)
+    string(APPEND declarations "extern const std::span<const std::uint32_t> ${module};\n")
+    string(APPEND definitions "constinit const std::span<const std::uint32_t> ${module}{k_${choice}};\n")
+  endforeach()
+  file(CONFIGURE OUTPUT "${generated}/${symbol}.hpp" @ONLY CONTENT
+"// Made by cmake/BulkheadShaders.cmake.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace bulkhead::gpu::spirv {
+@declarations@// `choice` must be less than @index@.
+std::span<const std::uint32_t> @symbol@(std::size_t choice);
+}  // namespace bulkhead::gpu::spirv
+")
+  file(CONFIGURE OUTPUT "${generated}/${symbol}.cpp" @ONLY CONTENT
+"// Made by cmake/BulkheadShaders.cmake.
+#include \"gpu/kernels/@symbol@.hpp\"
+
+namespace bulkhead::gpu::spirv {
+namespace {
+@arrays@}  // namespace
+@definitions@
+std::span<const std::uint32_t> @symbol@(std::size_t choice) {
+  static constexpr std::span<const std::uint32_t> kModules[] = {@spans@};
+  return kModules[choice];
+}
+}  // namespace bulkhead::gpu::spirv
+")
+  set_source_files_properties("${generated}/${symbol}.cpp" PROPERTIES
+    OBJECT_DEPENDS "${words}" SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON)
+  target_sources(${target} PRIVATE "${generated}/${symbol}.cpp")
+  set_property(TARGET ${target} APPEND PROPERTY BULKHEAD_SHADER_MODULES ${modules})
+  set_property(TARGET ${target} APPEND PROPERTY BULKHEAD_SHADER_HEADERS ${symbol})
 endfunction()
 
 function(bulkhead_shader_modules target)
+  get_target_property(headers ${target} BULKHEAD_SHADER_HEADERS)
+  list(SORT headers)
+  list(TRANSFORM headers REPLACE "(.+)" "#include \"gpu/kernels/\\1.hpp\"\n" OUTPUT_VARIABLE includes)
+  list(JOIN includes "" includes)
   get_target_property(symbols ${target} BULKHEAD_SHADER_MODULES)
   list(SORT symbols)
-  set(includes "")
   set(rows "")
   foreach(symbol IN LISTS symbols)
-    string(APPEND includes "#include \"gpu/kernels/${symbol}.hpp\"\n")
     string(APPEND rows "      {\"${symbol}\", ${symbol}},\n")
   endforeach()
   set(generated "${CMAKE_BINARY_DIR}/generated/gpu/kernels")

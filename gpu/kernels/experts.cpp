@@ -240,7 +240,7 @@ MatvecVariant expert_product(const Mapping& mapping, const MatvecShape& shape,
     variant.spec.spirv = spirv::matvec_units_experts;
   } else if (mapping.rows) {
     variant = rows_product(mapping, shape, rows_tiling(mapping, shape, tile));
-    variant.spec.spirv = spirv::matvec_rows_experts;
+    variant.spec.spirv = spirv::matvec_rows_experts(tensor_place(shape.type));
   } else {
     variant = lanes_product(mapping, shape, lanes_tiling(mapping, shape, tile));
     variant.spec.spirv = spirv::matvec_lanes_experts;

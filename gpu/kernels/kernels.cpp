@@ -370,9 +370,8 @@ KernelSpec sample(const Mapping& mapping, SamplePass pass) {
   SamplingConstants constants;
   constants.invocations = mapping.rows ? 64 : of_chunks ? 256 : 512;
   constants.chunk = kGreedyChunk;
-  SampleConstants own;
-  own.pass = static_cast<std::uint32_t>(pass);
-  return {name_of(pass), spirv::sample, sizeof(SamplePush), constants_of(constants, own), 0};
+  return {name_of(pass), spirv::sample(static_cast<std::size_t>(pass)), sizeof(SamplePush),
+          constants_of(constants), 0};
 }
 
 KernelSpec logprobs(const Mapping& mapping, LogprobPass pass) {
@@ -380,10 +379,8 @@ KernelSpec logprobs(const Mapping& mapping, LogprobPass pass) {
   SamplingConstants constants;
   constants.invocations = mapping.rows ? 64 : sums ? 128 : 512;
   constants.chunk = kGreedyChunk;
-  LogprobConstants own;
-  own.sums = flag(sums);
-  return {sums ? "logprob sums" : "logprobs", spirv::logprobs, sizeof(SamplePush),
-          constants_of(constants, own), 0};
+  return {sums ? "logprob sums" : "logprobs", spirv::logprobs(static_cast<std::size_t>(pass)),
+          sizeof(SamplePush), constants_of(constants), 0};
 }
 
 KernelSpec read_bandwidth() {

@@ -8,9 +8,7 @@
 #include "common.glsl"
 #include "sampling.glsl"
 
-CONSTANTS(LogprobConstants, 2)
-CONSTANT(2, kSums, sums, 0u)  // 1: the first pass
-CONSTANTS_END
+const bool kSums = BULKHEAD_PASS == 0u;  // LogprobPass
 
 // {sum of weights (two words), best logit, chosen token's logit}, {how many tokens follow, 0, 0, 0}, {id, logit} ...
 #include "values/logprobs.glsl"
@@ -25,7 +23,7 @@ void handle(uint output_index) {
   uint64_t chunk_sums = push.chunk_sums + uint64_t(output_index) * push.chunks * 8u;
   best = best_of(partials);
   scale = 1.0;
-  if (kSums != 0u) {
+  if (kSums) {
     uint chunk = gl_WorkGroupID.y;
     uint end = min((chunk + 1u) * kChunk, push.vocabulary);
     uint64_t mine = 0ul;

@@ -62,7 +62,7 @@ RowsTiling rows_tiling(const Mapping& mapping, const MatvecShape& shape, std::ui
 MatvecVariant rows_product(const Mapping& mapping, const MatvecShape& shape,
                            const RowsTiling& tiling) {
   MatvecVariant variant = product(shape);
-  variant.spec.spirv = spirv::matvec_rows;
+  variant.spec.spirv = spirv::matvec_rows(tensor_place(shape.type));
   MatvecConstants constants;
   constants.columns = tiling.columns;
   constants.rows = tiling.row_blocks;

@@ -17,9 +17,7 @@
 #include "sampling.glsl"
 #include "values/adjusted_row.glsl"
 
-CONSTANTS(SampleConstants, 2)
-CONSTANT(2, kPass, pass, 4u)  // SamplePass
-CONSTANTS_END
+const uint kPass = BULKHEAD_PASS;  // SamplePass
 
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer LongsOut { uint64_t v[]; };
 

@@ -163,10 +163,16 @@ vec4 centred_and_scaled(vec4 n, const float offset, vec2 scale) {
 
 #include "tensor_types.glsl"
 
+#ifdef BULKHEAD_TYPE
+const uint kType = BULKHEAD_TYPE;  // the module has this type alone
+#else
+#define kType kTensorType
+#endif
+
 // (scale, bias) of a group's first sixteen weights in xy, of the others in zw.
 vec4 group_scale(Matrix row, uint group) {
   vec4 scale = vec4(0.0);
-#define TYPE(place, NAME) if (kTensorType == place) scale = scale_##NAME(row, group);
+#define TYPE(place, NAME) if (kType == place) scale = scale_##NAME(row, group);
   TENSOR_TYPES
 #undef TYPE
   return scale;
@@ -193,7 +199,7 @@ uvec4 words_of(uvec4 quad, uint j) {
 vec4 decode(uvec4 words, uvec3 high, uint quarter, const bool upper, vec4 scale) {
   vec2 own = upper ? scale.zw : scale.xy;
   vec4 weights = vec4(0.0);
-#define TYPE(place, NAME) if (kTensorType == place) weights = decode_##NAME(words, high, quarter, upper, own);
+#define TYPE(place, NAME) if (kType == place) weights = decode_##NAME(words, high, quarter, upper, own);
   TENSOR_TYPES
 #undef TYPE
   return weights;
