@@ -138,6 +138,8 @@ using PlanStep = StepsOf<model::Operation, NormStep, ScalesStep, ProductsStep, S
 // A set of activations and of the other places through which steps pass data.
 using Places = std::uint64_t;
 constexpr std::size_t kMostActivations = 61;  // in a plan; other places are numbered after them
+// A plan adds at most nine activations to the graph's.
+static_assert(model::kMostGraphActivations + 9 <= kMostActivations);
 struct Access {
   Places reads = 0, writes = 0;
 };

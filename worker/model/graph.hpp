@@ -63,6 +63,8 @@ struct Activation {
 };
 // The residual stream is every graph's first activation.
 inline constexpr ActivationIndex kStream = 0;
+// A plan has bits for so many, and for those that it adds (forward/model_plan.hpp).
+inline constexpr std::size_t kMostGraphActivations = 48;
 
 // How positions rotate pairs of a head's entries: pair i by position * frequencies[i]. Both entries are also
 // multiplied by `magnitude`.

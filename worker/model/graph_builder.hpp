@@ -85,6 +85,8 @@ class GraphBuilder {
   double number(std::string_view name, double fallback);
   // The same; a number that is not between 0 and a million is an error.
   double positive(std::string_view name, double fallback);
+  // Returns the factor of attention's scores that the key attention.scale has; 0: the usual one.
+  double score_scale();
   // Returns a count for each layer: an array's elements, of which there must be enough, or one count for all layers.
   // Bools count as 0 and 1.
   std::vector<std::uint32_t> counts(std::string_view name, std::uint64_t limit,

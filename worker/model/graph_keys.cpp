@@ -103,6 +103,13 @@ double GraphBuilder::positive(std::string_view name, double fallback) {
   return value;
 }
 
+double GraphBuilder::score_scale() {
+  const double found = number("attention.scale", 0);
+  if (!(found >= 0 && found < 1e6))
+    corrupt("metadata key " + key("attention.scale") + " is not a number from 0 to 1000000");
+  return found;
+}
+
 std::string GraphBuilder::text(std::string_view name, std::string_view fallback) {
   read_keys_.emplace(name);
   const auto value = file_.get_string(key(name));

@@ -142,6 +142,11 @@ Status GraphBuilder::check_operations() const {
 
 Result<ModelGraph> GraphBuilder::finish() {
   BULKHEAD_RETURN_IF_ERROR(status_);
+  if (graph_.activations.size() > kMostGraphActivations)
+    return unsupported("has layers of too many different widths: it needs " +
+                       std::to_string(graph_.activations.size()) +
+                       " buffers for activations, and " + std::to_string(kMostGraphActivations) +
+                       " are supported");
   BULKHEAD_RETURN_IF_ERROR(check_operations());
   BULKHEAD_RETURN_IF_ERROR(refuse_other_computations());
   if (!has_) BULKHEAD_RETURN_IF_ERROR(refuse_other_tensors());

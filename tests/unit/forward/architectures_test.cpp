@@ -1,4 +1,7 @@
 // Architectures, and variations of them, that no fixture has, against an evaluation in double of small random models.
+#include <limits>
+#include <numeric>
+
 #include <gmock/gmock.h>
 
 #include "architecture_cases.hpp"
@@ -226,6 +229,79 @@ TEST(RefusedShapes, AreNamed) {
                                    "same are supported"));
 }
 
+// A layer reads the keys and values of another one only in the shape in which that one wrote them.
+TEST(RefusedShapes, OfLayersThatShareKeys) {
+  using ::testing::HasSubstr;
+  Facts facts{.architecture = "gemma4", .layers = 3, .norms_after = true, .norms_heads = true};
+  const auto with_kv_heads = [&facts](std::vector<std::int32_t> kv_heads) {
+    facts.add_keys = [kv_heads](GgufBuilder& file, const std::string& prefix) {
+      file.drop(prefix + "attention.head_count_kv");
+      file.numbers<std::int32_t>(prefix + "attention.head_count_kv", model::ValueType::kInt32,
+                                 kv_heads);
+      file.u32(prefix + "attention.shared_kv_layers", 1);
+    };
+    return refusal_of(facts);
+  };
+  EXPECT_THAT(with_kv_heads({2, 2, 1}),
+              HasSubstr("layer 2 has 1 key-value heads, but uses those of a layer with 2"));
+  // The first is refused for a tensor's shape only.
+  EXPECT_THAT(with_kv_heads({2, 2, 2}), ::testing::Not(HasSubstr("but uses those")));
+}
+
+TEST(RefusedShapes, OfHeadsWithoutEntries) {
+  Facts facts{.architecture = "gemma4", .width = 32, .heads = 64, .kv_heads = 1, .size = 2};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.drop(prefix + "attention.key_length");
+    file.drop(prefix + "attention.value_length");
+  };
+  EXPECT_THAT(refusal_of(facts),
+              ::testing::HasSubstr("gemma4.attention.key_length is missing, and embedding_length "
+                                   "32 is less than the 64 attention heads"));
+}
+
+// Each layer with a width of its own needs a buffer.
+TEST(RefusedShapes, OfLayersThatAllDiffer) {
+  Facts facts{.architecture = "gemma4", .layers = 60};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    std::vector<std::int32_t> widths(60);
+    std::iota(widths.begin(), widths.end(), 32);
+    file.drop(prefix + "feed_forward_length");
+    file.numbers<std::int32_t>(prefix + "feed_forward_length", model::ValueType::kInt32, widths);
+    file.u32(prefix + "vocab_size", 96);
+  };
+  const std::string bytes = tiny::Model(facts, 1).file();
+  const auto file = model::testing::open_bytes(bytes);
+  ASSERT_TRUE(file.ok());
+  const auto graph = model::imagine_model(**file, [](const std::string&) { return false; });
+  ASSERT_FALSE(graph.ok());
+  EXPECT_THAT(graph.error().message(),
+              ::testing::HasSubstr("has layers of too many different widths"));
+}
+
+TEST(RefusedShapes, OfAttention) {
+  using ::testing::HasSubstr;
+  Facts facts{.architecture = "granite", .layers = 1, .halves = false};
+  for (const float scale : {-0.5F, std::numeric_limits<float>::quiet_NaN()}) {
+    facts.add_keys = [scale](GgufBuilder& file, const std::string& prefix) {
+      file.f32(prefix + "attention.scale", scale);
+    };
+    EXPECT_THAT(refusal_of(facts), HasSubstr("granite.attention.scale is not a number from 0"));
+  }
+  // Norms of queries without norms of keys.
+  facts = {.architecture = "glm4moe", .layers = 1, .norms_heads = true};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "vocab_size", 96);
+  };
+  const std::string bytes = tiny::Model(facts, 1).file();
+  const auto file = model::testing::open_bytes(bytes);
+  ASSERT_TRUE(file.ok());
+  const auto graph = model::imagine_model(
+      **file, [](const std::string& name) { return name.ends_with("attn_q_norm.weight"); });
+  ASSERT_FALSE(graph.ok());
+  EXPECT_THAT(graph.error().message(),
+              HasSubstr("blk.0.attn_{q,k}_norm.weight: one is there and one is not"));
+}
+
 TEST(RefusedWindows, AreNamed) {
   using ::testing::HasSubstr;
   Facts facts{.architecture = "gemma4"};
@@ -269,6 +345,12 @@ TEST(RefusedRotations, AreNamed) {
                 file.f32(prefix + "rope.scaling.yarn_attn_factor", 1.1F);
               }),
               HasSubstr("other than 1 is not supported without YaRN"));
+  facts.architecture = "hunyuan-dense";
+  facts.norms_heads = true;
+  facts.yarn = {.factor = 4, .original = 32};
+  EXPECT_THAT(with(nullptr), HasSubstr("normed behind a rotation that stretches them"));
+  facts.yarn = {};
+  facts.norms_heads = false;
   facts.architecture = "deepseek2";
   EXPECT_THAT(with([](GgufBuilder& file, const std::string& prefix) {
                 file.u32(prefix + "attention.kv_lora_rank", 64);

@@ -19,7 +19,8 @@ struct Kind {
   std::uint32_t size = 0;  // of a head
   RopeIndex rope = kAbsent;
   ActivationIndex qkv = kAbsent, attended = kAbsent;
-  KvIndex kv = kAbsent;  // of the last layer of this kind that stored keys and values
+  KvIndex kv = kAbsent;        // of the last layer of this kind that stored keys and values
+  std::uint32_t kv_heads = 0;  // of that layer
 };
 
 class Gemma4 {
@@ -84,6 +85,10 @@ class Gemma4 {
     if (model_.count("attention.value_length" + ending, kMaxHeadSize, fallback) != size)
       model_.refuse("attention.key_length" + ending + " and attention.value_length" + ending +
                     " differ; only models with equal ones are supported");
+    if (size == 0)
+      model_.corrupt("metadata key gemma4.attention.key_length is missing, and embedding_length " +
+                     std::to_string(model_.embedding()) + " is less than the " +
+                     std::to_string(heads_) + " attention heads");
     return size;
   }
 
@@ -146,6 +151,10 @@ class Gemma4 {
     } else if (kind.kv == kAbsent) {
       model_.corrupt("layer " + std::to_string(i) +
                      " has no keys and values, nor has an earlier layer of its kind");
+    } else if (heads.kv_heads != kind.kv_heads) {
+      model_.corrupt("layer " + std::to_string(i) + " has " + std::to_string(heads.kv_heads) +
+                     " key-value heads, but uses those of a layer with " +
+                     std::to_string(kind.kv_heads));
     }
     layer.product(std::move(parts), normed_, kind.qkv);
     Rotate rotate{.qkv = kind.qkv, .heads = heads, .epsilon = epsilon_, .rope = kind.rope};
@@ -156,6 +165,7 @@ class Gemma4 {
     rotate.stores_nothing = !stores;
     rotate.norms_values = stores;
     kind.kv = layer.attention(rotate, kind.attended, {.window = kind.window});
+    kind.kv_heads = heads.kv_heads;
     layer.product({layer.rows("attn_output", heads.query_width(), width)}, kind.attended, branch_);
     layer.norm_added(branch_, "post_attention_norm", kStream, epsilon_);
   }

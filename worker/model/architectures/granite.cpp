@@ -19,7 +19,7 @@ void describe_granite(GraphBuilder& model) {
   const RopeIndex rope = model.flag("rope.scaling.finetuned", true)
                              ? model.rope(heads, RopePairing::kAdjacent)
                              : kAbsent;
-  const double score_scale = model.number("attention.scale", 0);  // 0: as usual
+  const double score_scale = model.score_scale();
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());

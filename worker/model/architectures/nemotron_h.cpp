@@ -71,7 +71,7 @@ void describe_nemotron_h(GraphBuilder& model) {
   const HeadShape heads = model.heads_of_some(attends);
   const DeltaHeads mamba = model.mamba_heads();
   const float epsilon = model.rms_epsilon();
-  const double score_scale = model.number("attention.scale", 0);  // 0: as usual
+  const double score_scale = model.score_scale();
   const UngatedFeedForwards feed_forwards =
       ungated_feed_forwards(model, read_feed_forwards(model, feeds));
   const ActivationIndex normed = model.input("normed stream", width);
