@@ -104,7 +104,8 @@ std::vector<std::string> unmet_requirements(VkPhysicalDevice physical,
   need((subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0 &&
            (subgroup.supportedOperations & kOperations) == kOperations,
        "subgroup arithmetic, ballot and shuffle in compute shaders");
-  need(limits.maxComputeWorkGroupInvocations >= 256, "workgroups of 256 invocations");
+  need(limits.maxComputeWorkGroupInvocations >= std::max(256U, 8 * subgroup.subgroupSize),
+       "workgroups of 256 invocations and of eight subgroups");
   need(limits.maxComputeSharedMemorySize >= 16 * 1024, "16 KiB of shared memory");
   return missing;
 }

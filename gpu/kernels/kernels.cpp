@@ -47,6 +47,7 @@ Mapping lanes_mapping(const DeviceInfo& info) {
   mapping.lanes = std::max(info.subgroup_size, 4U);
   mapping.required_subgroup = info.kind == DeviceKind::kCpu ? 0 : mapping.lanes;
   mapping.wide_invocations = std::min(256U, info.max_workgroup_invocations);
+  mapping.sorting_invocations = std::min(512U, info.max_workgroup_invocations);
   mapping.norm_invocations = kNormParts * mapping.lanes;
   mapping.attention_together = mapping.lanes * kTogetherSubgroups <= info.max_workgroup_invocations;
   mapping.shared_bytes = info.shared_memory_bytes;
@@ -209,7 +210,9 @@ AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape
     constexpr std::uint32_t kManyHeads = 7, kColumnsOfMany = 12, kColumns = 16;
     const bool many = !range.units && shape.heads / shape.kv_heads >= kManyHeads;
     if (mapping.attention_together && columns <= (many ? kColumnsOfMany : kColumns) &&
-        shape.value_entries == 0)
+        shape.value_entries == 0 &&
+        lanes_shared_bytes(mapping, shape, AttentionMode::kTogether, 1, kTogetherSubgroups) <=
+            mapping.shared_bytes)
       return AttentionMode::kTogether;
     // Many columns keep a GPU busy without spreading, and partial results take room.
     return columns <= 64 ? AttentionMode::kSpread : AttentionMode::kWhole;
@@ -368,7 +371,9 @@ KernelSpec edit_logits(const Mapping& mapping, EditPass pass) {
 KernelSpec sample(const Mapping& mapping, SamplePass pass) {
   const bool of_chunks = pass == SamplePass::kHistogram || pass == SamplePass::kSums;
   SamplingConstants constants;
-  constants.invocations = mapping.rows ? 64 : of_chunks ? 256 : 512;
+  constants.invocations = mapping.rows ? 64
+                          : of_chunks  ? mapping.wide_invocations
+                                       : mapping.sorting_invocations;
   constants.chunk = kGreedyChunk;
   return {name_of(pass), spirv::sample(static_cast<std::size_t>(pass)), sizeof(SamplePush),
           constants_of(constants), 0};
@@ -377,7 +382,7 @@ KernelSpec sample(const Mapping& mapping, SamplePass pass) {
 KernelSpec logprobs(const Mapping& mapping, LogprobPass pass) {
   const bool sums = pass == LogprobPass::kSums;
   SamplingConstants constants;
-  constants.invocations = mapping.rows ? 64 : sums ? 128 : 512;
+  constants.invocations = mapping.rows ? 64 : sums ? 128 : mapping.sorting_invocations;
   constants.chunk = kGreedyChunk;
   return {sums ? "logprob sums" : "logprobs", spirv::logprobs(static_cast<std::size_t>(pass)),
           sizeof(SamplePush), constants_of(constants), 0};

@@ -39,6 +39,7 @@ struct Mapping {
   std::uint32_t required_subgroup = 0;  // for KernelSpec
   std::uint32_t wide_invocations =
       256;  // invocations of a workgroup of element-wise kernels, norms and the greedy choice
+  std::uint32_t sorting_invocations = 512;  // of a workgroup that sorts a row's best tokens
   std::uint32_t attention_split = 64;   // the least number of positions in a split
   std::uint32_t attention_splits = 64;  // the most splits of a column
   std::uint32_t attention_heads = 8;    // the most query heads of a KV head that attention computes together
