@@ -1,5 +1,6 @@
 // Writes to the last column of each sequence the mean of the sequence's columns, or its first column. A step has all
-// columns of each sequence, in order. So a sequence begins p columns before its column of position p.
+// columns of each sequence, in order. So a sequence begins p columns before its column of position p. An invocation
+// computes one entry: llvmpipe ends an invocation's loops after 65,535 rounds in total.
 //
 // The order of additions: the columns from the first one on, for each entry by itself.
 #version 460
@@ -31,16 +32,16 @@ void pool_columns() {
   if (column + 1u < count && ColumnsRef(push.parameters + 64u).v[column + 1u].z == entry.z) return;
   if (!chain_wait()) return;
   uint first = column - min(entry.y, column);
-  for (uint k = gl_LocalInvocationID.x; k < push.width; k += kInvocations) {
-    precise float made = Floats(push.values + uint64_t(first) * push.stride * 4u).v[k];
-    if (kMean != 0u) {
-      for (uint each = first + 1u; each <= column; each++) {
-        made = made + Floats(push.values + uint64_t(each) * push.stride * 4u).v[k];
-      }
-      made = made / float(entry.y + 1u);
+  uint k = gl_WorkGroupID.y * kInvocations + gl_LocalInvocationID.x;
+  if (k >= push.width) return;
+  precise float made = Floats(push.values + uint64_t(first) * push.stride * 4u).v[k];
+  if (kMean != 0u) {
+    for (uint each = first + 1u; each <= column; each++) {
+      made = made + Floats(push.values + uint64_t(each) * push.stride * 4u).v[k];
     }
-    FloatsOut(push.values + uint64_t(column) * push.stride * 4u).v[k] = made;
+    made = made / float(entry.y + 1u);
   }
+  FloatsOut(push.values + uint64_t(column) * push.stride * 4u).v[k] = made;
 }
 
 void main() {

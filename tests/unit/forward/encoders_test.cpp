@@ -143,6 +143,26 @@ TEST_F(Encoders, ComputeWhatTheirPapersSay) {
   }
 }
 
+// The mean of many columns of many entries: llvmpipe ends an invocation's loops after 65,535 rounds in total.
+TEST_F(Encoders, ComputeTheMeanOfALongText) {
+  Facts facts = bert();
+  facts.layers = 1;
+  facts.width = 768;
+  facts.hidden = 32;
+  facts.context = 1024;
+  tiny::Model made(facts, 5);
+  const Loaded model = load_tiny(made);
+  ASSERT_NE(model.executor, nullptr);
+  const std::vector<TokenId> text = text_of(900, 3);
+  const tiny::Vector want = made.embedding(text);
+  const std::vector<Row> rows =
+      step(*model.executor, whole_text(text, 0), {pages_for(*model.executor, 900)});
+  ASSERT_EQ(rows.size(), 1U);
+  ASSERT_EQ(rows[0].hidden.size(), want.size());
+  for (std::size_t i = 0; i < want.size(); ++i)
+    ASSERT_NEAR(static_cast<double>(rows[0].hidden[i]), want[i], 4e-3) << "entry " << i;
+}
+
 TEST_F(Encoders, EmbeddingsDependOnTheirTextAlone) {
   for (const Facts& facts : {bert(), nomic_bert(), gemma_embedding(0)}) {
     tiny::Model made(facts, 2);

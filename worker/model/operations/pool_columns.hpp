@@ -17,7 +17,7 @@ struct PoolColumns {
   std::array<VectorIndex, 0> vectors() const { return {}; }
   bool fits(const auto& /*activations*/) const { return true; }
 
-  // A workgroup for each column.
+  // Workgroups: (column, a part of its entries).
   void fill(auto& step) const {
     step.push.values = step.address(values);
     step.push.parameters = step.parameters();
@@ -25,6 +25,8 @@ struct PoolColumns {
     step.push.stride = step.stride(values);
     step.constants.mean = mean ? 1 : 0;
     step.extent.x = step.columns;
+    step.extent.y =
+        (step.push.width + step.constants.invocations - 1) / step.constants.invocations;
     step.extent.bytes_moved = 8 * step.extent.x * step.push.width;
   }
 };
