@@ -368,6 +368,13 @@ KernelSpec edit_logits(const Mapping& mapping, EditPass pass) {
   return spec;
 }
 
+std::uint32_t sample_vocabulary(const Mapping& mapping) {
+  // llvmpipe ends an invocation's loops after 65,535 rounds in total: with the invocations below, a search among as
+  // many chunks as the rows mapping has here takes nearly all of them.
+  constexpr std::uint32_t kMostChunks = 512, kMostChunksOfRows = 144;
+  return (mapping.rows ? kMostChunksOfRows : kMostChunks) * kGreedyChunk;
+}
+
 KernelSpec sample(const Mapping& mapping, SamplePass pass) {
   const bool of_chunks = pass == SamplePass::kHistogram || pass == SamplePass::kSums;
   SamplingConstants constants;

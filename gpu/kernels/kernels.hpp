@@ -294,7 +294,8 @@ struct SampleChoice {
 };
 static_assert(sizeof(SampleChoice) == 32);
 constexpr std::uint32_t kSampleTopK = 256;
-constexpr std::uint32_t kSampleVocabulary = 512 * kGreedyChunk;  // the largest supported vocabulary
+// Returns the largest vocabulary that sample.comp and logprobs.comp support.
+std::uint32_t sample_vocabulary(const Mapping& mapping);
 // Says whether sample.comp's first passes have to find where top-p ends.
 constexpr bool cuts(const SampleChoice& choice) {
   return choice.mode == 2 && choice.top_k == 0 && choice.top_p != 0xFFFFFFFFU;

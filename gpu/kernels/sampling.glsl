@@ -147,30 +147,45 @@ uint64_t sum_of_all(uint64_t mine) {
   return total;
 }
 
+// Returns what a token adds to the measure below.
+uint64_t measured(uint token, uint end, uint key, uint id, bool counts) {
+  float logit = logit_of(min(token, end - 1u));
+  uint mine_key = key_of(logit);
+  bool down_to = mine_key > key || (mine_key == key && token <= id);
+  if (token >= end || !down_to) return 0ul;
+  return counts ? 1ul : weight_of(logit);
+}
+
 // Returns the number, or the weight, of the tokens down to (key, id).
+//
+// llvmpipe ends an invocation's loops after 65,535 rounds in total, and search() calls this sixty times. So a round has
+// several tokens, and no loop that goes through them.
 uint64_t measure(uint64_t partials, uint key, uint id, bool counts) {
   uint64_t mine = 0ul;
+#define MEASURED(i) measured(token + i * kInvocations, end, key, id, counts)
   for (uint chunk = 0u; chunk < push.chunks; chunk++) {
     if (skips(partials, chunk, key)) continue;
     uint end = min((chunk + 1u) * kChunk, push.vocabulary);
-    for (uint token = chunk * kChunk + lane; token < end; token += kInvocations) {
-      float logit = logit_of(token);
-      uint mine_key = key_of(logit);
-      if (mine_key > key || (mine_key == key && token <= id)) mine += counts ? 1ul : weight_of(logit);
+    for (uint token = chunk * kChunk + lane; token < end; token += 8u * kInvocations) {
+      mine += MEASURED(0u) + MEASURED(1u) + MEASURED(2u) + MEASURED(3u);
+      mine += MEASURED(4u) + MEASURED(5u) + MEASURED(6u) + MEASURED(7u);
     }
   }
+#undef MEASURED
   return sum_of_all(mine);
 }
 
 // Finds bit by bit the first (key, id), from the best on, down to which the measure reaches `target`.
 void search(uint64_t partials, uint64_t target, bool counts) {
+  const uint kKeyBits = 32u, kIdBits = 28u;
   uint key = 0u;
-  for (uint bit = 0x80000000u; bit != 0u; bit >>= 1) {
-    if (measure(partials, key | bit, kNoToken, counts) >= target) key |= bit;
-  }
   uint id = 0u;  // the least that is enough
-  for (uint bit = 0x80000000u >> 4; bit != 0u; bit >>= 1) {
-    if (measure(partials, key, id + bit - 1u, counts) < target) id += bit;
+  for (uint i = 0u; i < kKeyBits + kIdBits; i++) {
+    bool of_key = i < kKeyBits;
+    uint bit = of_key ? 1u << (kKeyBits - 1u - i) : 1u << (kKeyBits + kIdBits - 1u - i);
+    bool reached = measure(partials, of_key ? key | bit : key, of_key ? kNoToken : id + bit - 1u, counts) >= target;
+    if (of_key && reached) key |= bit;
+    if (!of_key && !reached) id += bit;
   }
   answer_key = key;
   answer_id = min(id, push.vocabulary - 1u);
@@ -302,24 +317,25 @@ uint sort_best(uint64_t partials, uint count, bool weightless) {
 // token. The bound is the count-th best of these tokens. At least `count` tokens reach the bound, so the wanted tokens
 // are among the tokens that reach it, and there are few of these.
 uint find_best(uint64_t partials, uint count, bool weightless) {
-  if (push.chunks < count) return sort_best(partials, count, weightless);
-  for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) {
-    uint key = key_of(uintBitsToFloat(Quads(partials).v[chunk].x));
-    uint rank = 0u;
-    for (uint other = 0u; other < push.chunks; other++) {
-      rank += better(key_of(uintBitsToFloat(Quads(partials).v[other].x)), other, key, chunk) ? 1u : 0u;
+  bool few = push.chunks >= count;
+  if (few) {
+    for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) {
+      uint key = key_of(uintBitsToFloat(Quads(partials).v[chunk].x));
+      uint rank = 0u;
+      for (uint other = 0u; other < push.chunks; other++) {
+        rank += better(key_of(uintBitsToFloat(Quads(partials).v[other].x)), other, key, chunk) ? 1u : 0u;
+      }
+      if (rank == count - 1u) {
+        answer_key = key;
+        answer_id = kNoToken;
+      }
     }
-    if (rank == count - 1u) {
-      answer_key = key;
-      answer_id = kNoToken;
-    }
-  }
-  barrier();
-  gather(partials, 0u, 0u, true);
-  if (found_count > kMost) {
     barrier();
-    return sort_best(partials, count, weightless);
+    gather(partials, 0u, 0u, true);
+    few = found_count <= kMost;
+    barrier();
   }
+  if (!few) return sort_best(partials, count, weightless);
   sort_found();
   return min(count, found_count);
 }

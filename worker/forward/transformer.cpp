@@ -309,7 +309,7 @@ class LoadedTransformer final : public Transformer {
     limits_.max_drafts = graph.states.empty() ? engine::kMostDrafts : 0;
     limits_.vocabulary = graph.vocabulary;
     limits_.embedding = graph.embedding;
-    if (graph.vocabulary <= k::kSampleVocabulary) {
+    if (graph.vocabulary <= k::sample_vocabulary(context_.mapping)) {
       limits_.sampled_top_k = k::kSampleTopK;
       limits_.most_logprobs = k::kMostLogprobs;
       limits_.adjusts = graph.makes_logits;

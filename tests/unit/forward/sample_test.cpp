@@ -372,6 +372,30 @@ TEST_F(SampleTest, DrawsTheCpusTokens) {
   }
 }
 
+// Of large vocabularies and at high temperatures, many tokens lie where top-p or top-k ends.
+TEST_F(SampleTest, DrawsFromThousandsOfLikelyTokensAreTheCpus) {
+  std::mt19937 random(17);
+  for (const NamedMapping& each : test_mappings(device())) {
+    SCOPED_TRACE(each.name);
+    Count count;
+    for (const std::uint32_t vocabulary : {152'064U, 262'208U}) {
+      std::vector<Case> cases;
+      for (std::uint64_t i = 0; i < 6; ++i) {
+        Case one;
+        one.row = some_row(random, vocabulary, i % 2 == 0 ? 0 : 3);
+        one.n = i;
+        one.sampling.temperature = i % 2 == 0 ? 4 : 1;
+        one.sampling.top_p = i < 4 ? 0.9F : 1.0F;
+        one.sampling.top_k = i < 4 ? 0 : 200;
+        one.sampling.seed = random();
+        cases.push_back(std::move(one));
+      }
+      compare(each.mapping, cases, count);
+    }
+    EXPECT_LE(count.parted, 1U);
+  }
+}
+
 // Masks that allow a few tokens, most of them, or one that is far from the best; rows without a mask are among them.
 TEST_F(SampleTest, DrawsUnderMasksAreTheCpus) {
   std::mt19937 random(12);
