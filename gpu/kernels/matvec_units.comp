@@ -94,7 +94,8 @@ float column_scale(uint column, FusedRef fused) {
 }
 
 // Shared memory has room for the sums of a piece, which is all tiles of a subgroup or a part of them. Of a piece's
-// pairs of results, a lane of a subgroup finishes the pairs i with i % kSegments == segment.
+// pairs of results, a lane of a subgroup finishes the pairs i with i % kSegments == segment. If a row has one segment,
+// a lane finishes its own sums, and shared memory has no room for any.
 const uint kPieces = kTiles / kPieceTiles;
 const uint kPairs = kPieceTiles * 2u;
 const uint kOwnPairs = (kPairs + kSegments - 1u) / kSegments;
@@ -148,7 +149,7 @@ void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
 #endif
   if (kSegments > 1u || kScaling == kScaledHere) barrier();
   [[unroll]] for (uint piece = 0; piece < kPieces; piece++) {
-    if (piece != 0u) {
+    if (kSegments > 1u && piece != 0u) {
       barrier();
       leave_piece(piece);
       barrier();
@@ -168,8 +169,9 @@ void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
             second = second + partials[at + s * (kPieceTiles * 128u) + 64u];
           }
         } else {
-          first = sums[p / 2u][p & 1u];
-          second = sums[p / 2u][(p & 1u) + 2u];
+          uint own = piece * kPieceTiles + p / 2u;
+          first = sums[own][p & 1u];
+          second = sums[own][(p & 1u) + 2u];
         }
         if (!kEarlyOperands) operands[p] = pair_operands(RESULT_COLUMN(column), block, count, fused);
         float scale = kScaling == kScaledHere ? column_scale(column, fused) : 1.0;

@@ -87,6 +87,21 @@ TEST_F(EmulatedUnits, EveryWayOfEveryTypeIsTheProduct) {
   }
 }
 
+// A row of one segment shares no sums: every piece of a tile has sums of its own.
+TEST_F(EmulatedUnits, PiecesOfATileAreTheProduct) {
+  const std::uint32_t width = 64, rows = 35;
+  const TestMatrix m = make_matrix(TensorType::kF16, rows, width, random_);
+  const gpu::Buffer weights = buffer(std::span<const std::byte>(m.packed));
+  const auto x = columns(13, width);
+  const k::UnitTiling one_tile{13, 1, 1, 1, 2, false, 1, 0};
+  const std::vector<float> whole = multiply(m, weights, x, k::Epilogue::kStore, one_tile);
+  for (const k::UnitTiling& tiling : {k::UnitTiling{13, 1, 2, 1, 2, false, 1, 0, false, 1},
+                                      k::UnitTiling{13, 2, 2, 1, 2, false, 1, 0, false, 2}}) {
+    const std::vector<float> y = multiply(m, weights, x, k::Epilogue::kStore, tiling);
+    ASSERT_EQ(y, whole) << tiling.row_blocks << " blocks in pieces of " << tiling.piece_tiles;
+  }
+}
+
 // One column, as a single stream's steps have it, and rows' segments one after another.
 // Where every_way() is false, one type goes all four ways, and the others one each.
 TEST_F(EmulatedUnits, OneColumnAndSegmentsInTurn) {

@@ -367,6 +367,27 @@ TEST_F(Units, BitsDoNotDependOnHowTheWorkIsShared) {
   }
 }
 
+// Rows so short that they have one segment, in a step so wide that tiles have several pieces.
+TEST_F(Units, ShortRowsInWideSteps) {
+  for (const auto& [type, width] : {std::pair{TensorType::kF16, 64U}, {TensorType::kQ4_K, 256U}}) {
+    const std::uint32_t rows = 192;
+    const TestMatrix m = make_matrix(type, rows, width, random_);
+    const gpu::Buffer weights = buffer(std::span<const std::byte>(m.packed));
+    const auto x = columns(512, width);
+    const k::MatvecShape shape{weight_type(type), rows, m.layout.groups, k::Epilogue::kStore};
+    ASSERT_EQ(k::unit_segments(shape).count, 1U);
+    const k::UnitTiling tiling = k::unit_tiling(shape, 512);
+    ASSERT_GT(tiling.row_blocks * tiling.column_tiles, tiling.piece_tiles);
+    ASSERT_NE(tiling.piece_tiles, 0U);
+    const std::vector<float> y = multiply(m, weights, x, k::Epilogue::kStore, tiling);
+    for (const std::size_t c : {0, 31, 32, 63, 64, 96, 300, 511}) {
+      const std::vector<float> alone = multiply(m, weights, {x[c]}, k::Epilogue::kStore);
+      ASSERT_EQ(std::memcmp(&y[c * rows], alone.data(), rows * 4), 0)
+          << model::traits(type)->name << " column " << c;
+    }
+  }
+}
+
 TEST_F(Units, AddToWhatIsThere) {
   const TestMatrix m = make_matrix(TensorType::kQ8_0, 21, 96, random_);
   const gpu::Buffer weights = buffer(std::span<const std::byte>(m.packed));
