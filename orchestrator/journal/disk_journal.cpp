@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -121,29 +122,37 @@ Named named(int ours, const std::string& path) {
                                                                     : Named::kAnother;
 }
 
-Result<UniqueFd> write_beside(const std::string& path, const std::string& beside,
-                              std::string_view content) {
+Result<UniqueFd> write_beside(const std::string& beside, std::string_view content) {
   UniqueFd fd(::open(beside.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kOwnerOnly));
   if (!fd.valid()) return system_error(beside, "open");
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return system_error(beside, "lock");
   BULKHEAD_RETURN_IF_ERROR(write_all(fd.get(), content, beside));
   if (::fdatasync(fd.get()) != 0) return system_error(beside, "fdatasync");
-  if (::rename(beside.c_str(), path.c_str()) != 0) return system_error(beside, "rename");
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  const std::string folder = parent.empty() ? std::string(".") : parent.string();
-  UniqueFd directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory.valid() || ::fsync(directory.get()) != 0) return system_error(folder, "fsync");
   return fd;
 }
 
-// Writes a whole new file and renames it to the journal's name. The new file is locked before it gets the name. Until
-// then the old file is unchanged.
-Result<UniqueFd> rewrite(const std::string& path, std::string_view content) {
+// Writes a whole new file, renames it to the journal's name and puts it into `file`. The new file is locked before it
+// gets the name. Until then the old file is unchanged.
+Status rewrite(const std::string& path, std::string_view content, UniqueFd& file) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  const std::string folder = parent.empty() ? std::string(".") : parent.string();
   const std::string beside = path + ".new";
   ::unlink(beside.c_str());  // a file of a daemon that died here
-  Result<UniqueFd> written = write_beside(path, beside, content);
-  if (!written.ok()) ::unlink(beside.c_str());  // the new file may be what fills the disk
-  return written;
+  Result<UniqueFd> written = write_beside(beside, content);
+  // It is opened before the rename: afterwards, a lack of descriptors would leave a file with the journal's name that
+  // this process takes for another's.
+  const UniqueFd directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  Status status = written.ok() ? Status() : Status(written.error());
+  if (status.ok() && !directory.valid()) status = system_error(folder, "open");
+  if (status.ok() && ::rename(beside.c_str(), path.c_str()) != 0)
+    status = system_error(beside, "rename");
+  if (!status.ok()) {
+    ::unlink(beside.c_str());  // the new file may be what fills the disk
+    return status;
+  }
+  file = *std::move(written);
+  if (::fsync(directory.get()) != 0) return system_error(folder, "fsync");
+  return {};
 }
 
 }  // namespace
@@ -157,6 +166,14 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
     bool anew = false;
   };
 
+  struct Done {
+    Status status;
+    bool anew = false;
+    bool lost_name = false;  // nothing was written, because the file has lost its name
+    std::size_t bytes = 0;
+    std::chrono::microseconds took{};
+  };
+
   // ---- the event loop's side ----
 
   void gather(const JournalRecord& record, std::function<void()> durable) {
@@ -165,12 +182,14 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
       if (durable) loop.post(std::move(durable));
       return;
     }
-    append_record(pending, record, salt);
     if (durable) pending_durable.push_back(std::move(durable));
-    if (pending.size() > kMostPending) {
-      pending.clear();
+    try {
+      append_record(pending, record, salt);
+      overflowed |= pending.size() > kMostPending;
+    } catch (const std::bad_alloc&) {  // the live records have it
       overflowed = true;
     }
+    if (overflowed) pending = {};
     commit_after_this();
   }
 
@@ -194,10 +213,32 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
 
   // Writes all live records, which include the pending ones, but none that were dropped.
   void write_anew() {
-    overflowed = false;
-    pending.clear();
+    Job job{"", true};
+    std::optional<Done> failure;
+    try {
+      job.bytes = wanted();
+    } catch (const std::bad_alloc&) {
+      failure = Done{Error(ErrorCode::kResourceExhausted, "no memory to write it anew"), true};
+    }
     std::ranges::move(std::exchange(pending_durable, {}), std::back_inserter(writing_durable));
-    hand_over({wanted(), true});
+    overflowed = false;
+    pending = {};
+    if (!failure.has_value()) return hand_over(std::move(job));
+    writing = true;
+    loop.post([weak = weak_from_this(), failure = *std::move(failure)] {
+      if (auto self = weak.lock()) self->done(failure);
+    });
+  }
+
+  // Hands the thread the records that a job under way does not hold. A job that has not begun takes them with it.
+  // Call it under the mutex.
+  void write_last() {
+    if (overflowed) {
+      next = Job{wanted(), true};
+    } else if (!pending.empty()) {
+      if (!next.has_value()) next = Job{};
+      next->bytes += pending;
+    }
   }
 
   void hand_over(Job job) {
@@ -216,13 +257,6 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
     return out;
   }
 
-  struct Done {
-    Status status;
-    bool anew = false;
-    bool lost_name = false;  // nothing was written, because the file has lost its name
-    std::size_t bytes = 0;
-    std::chrono::microseconds took{};
-  };
   void done(const Done& result) {
     loop.doing("the journal's write is done");
     if (result.lost_name) return name_lost(result.bytes > 0);
@@ -235,8 +269,13 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
     auto due = std::exchange(writing_durable, {});
     if (!problem.empty())
       std::ranges::move(std::exchange(pending_durable, {}), std::back_inserter(due));
-    for (auto& durable : due)
-      durable();
+    for (auto& durable : due) {
+      try {
+        durable();
+      } catch (const std::exception& error) {  // it ends one stream's turn, and the others get theirs
+        loop.caught("what follows a journal's write", error);
+      }
+    }
     commit();
   }
 
@@ -330,8 +369,7 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
         if (::rename(options.path.c_str(), aside.c_str()) != 0)
           return system_error(options.path, "rename");
       }
-      BULKHEAD_TRY(file, rewrite(options.path, job.bytes));
-      return {};
+      return rewrite(options.path, job.bytes, file);
     }
     BULKHEAD_RETURN_IF_ERROR(write_all(file.get(), job.bytes, options.path));
     if (::fdatasync(file.get()) != 0) return system_error(options.path, "fdatasync");
@@ -396,13 +434,10 @@ Result<DiskJournal::Opened> DiskJournal::open(EventLoop& loop, Options options) 
         spdlog::warn("journal {}: the damaged file is kept as {}", path, kept);
     }
     const std::string wanted = impl->wanted();
-    Result<UniqueFd> anew = rewrite(path, wanted);
-    if (anew.ok()) {
-      impl->file = *std::move(anew);
-    } else {  // the old file stays unchanged, and its streams can be served
-      impl->file = std::move(old);
-      impl->failed(anew.error().message());
-    }
+    // If it can't be written, the old file stays unchanged, and its streams can be served.
+    impl->file = std::move(old);
+    const Status anew = rewrite(path, wanted, impl->file);
+    if (!anew.ok()) impl->failed(anew.error().message());
     impl->figures.file_bytes = wanted.size();
     impl->compact_at = std::max(impl->options.compact_at_bytes, 2 * wanted.size());
   }
@@ -416,10 +451,10 @@ DiskJournal::DiskJournal(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 DiskJournal::~DiskJournal() {
   impl_->retry.reset();
   std::unique_lock lock(impl_->mutex);
-  // Begins a write of the records that a job under way does not hold. A job that has not begun takes them with it.
-  if (impl_->problem.empty() && !impl_->pending.empty()) {
-    if (!impl_->next.has_value()) impl_->next = Impl::Job{};
-    if (!impl_->next->anew) impl_->next->bytes += impl_->pending;
+  try {
+    if (impl_->problem.empty()) impl_->write_last();
+  } catch (const std::bad_alloc&) {
+    spdlog::error("journal {}: no memory to write its last records", impl_->options.path);
   }
   impl_->ending = true;
   impl_->wake.notify_all();

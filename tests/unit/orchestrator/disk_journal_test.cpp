@@ -3,81 +3,17 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include <gtest/gtest.h>
 
+#include "journal_records.hpp"
+
 namespace bulkhead::orchestrator {
 namespace {
-
-class Folder {
- public:
-  Folder() {
-    char name[] = "/tmp/bulkhead-journal-XXXXXX";
-    path_ = ::mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string file() const { return path_ + "/journal"; }
-
- private:
-  std::string path_;
-};
-
-std::string content(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-BegunRequest begun(const std::string& id) {
-  BegunRequest request{id, "shown", "file", 1700000000, true, true, false, {}};
-  request.submit.prompt = std::vector<ipc::ChatMessage>{{"user", "hello"}};
-  request.submit.sampling.seed = 42;
-  request.submit.stop = {"x"};
-  request.submit.max_tokens = 9;
-  return request;
-}
-
-std::string tokens(std::uint32_t first, std::vector<ipc::TokenId> ids) {
-  ipc::TokenBatch batch;
-  batch.sequences.push_back({RequestId{1}, first, std::move(ids), "t", {}});
-  return *encode_tokens(batch);
-}
-std::string accepted() {
-  return *encode_message(ipc::Accepted{RequestId{1}, {3, 4}, 9});
-}
-
-struct Read {
-  std::vector<DiskRequest> requests;
-  std::vector<std::string> problems;
-  JournalEnd end;
-};
-Read read(const std::string& bytes) {
-  DiskRequests requests;
-  auto end = read_journal(bytes, [&](const JournalRecord& record) { requests.add(record); });
-  EXPECT_TRUE(end.ok());
-  Read out;
-  out.end = *end;
-  out.problems = requests.problems;
-  out.requests = requests.take();
-  return out;
-}
-
-std::string one_stream() {
-  std::string file = journal_header();
-  append_record(file, {RecordType::kBegun, 10, 5, *encode_begun(begun("a"))});
-  append_record(file, {RecordType::kWorker, 10, 5, "w"});
-  append_record(file, {RecordType::kAccepted, 11, 5, accepted()});
-  append_record(file, {RecordType::kTokens, 12, 5, tokens(0, {7, 8})});
-  append_record(file, {RecordType::kTokens, 13, 5, tokens(2, {9})});
-  return file;
-}
 
 TEST(JournalFile, ChecksumIsCastagnolis) {
   EXPECT_EQ(crc32c("123456789"), 0xE3069283U);
@@ -329,32 +265,6 @@ TEST(DiskJournal, RefusesWhatIsNotItsOwn) {
   auto nowhere = DiskJournal::open(loop, {.path = folder.file() + "/x"});
   ASSERT_FALSE(nowhere.ok());
   EXPECT_NE(nowhere.error().message().find("isolation.journal_path"), std::string::npos);
-}
-
-TEST(DiskJournal, AFullDiskStopsTheJournalAndNotTheStreams) {
-  Folder folder;
-  EventLoop loop;
-  auto opened = DiskJournal::open(loop, {.path = folder.file(), .compact_at_bytes = 1});
-  ASSERT_TRUE(opened.ok());
-  DiskJournal& journal = *opened->journal;
-  // The next commit rewrites the file; a folder under its new name can't be opened or removed.
-  std::filesystem::create_directory(folder.file() + ".new");
-  int durable = 0;
-  Timer keep(loop);
-  keep.start(std::chrono::minutes(5), [] {});
-  const std::uint64_t key = journal.new_key();
-  loop.post([&] {
-    journal.append(key, RecordType::kBegun, *encode_begun(begun("a")), [&] {
-      ++durable;
-      EXPECT_TRUE(journal.failed());
-      journal.append(key, RecordType::kAccepted, accepted(), [&] {
-        ++durable;
-        loop.stop();
-      });
-    });
-  });
-  loop.run();
-  EXPECT_EQ(durable, 2);
 }
 
 }  // namespace
