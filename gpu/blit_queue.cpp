@@ -293,7 +293,8 @@ class StagedQueue final : public BlitBase {
     }
   }
 
-  // The present number, if the device can tell. Whoever waits for a copy notices a lost device.
+  // Returns how many copies are under way, by the device's answer if it gives one. An error is ignored here, because
+  // the next wait for a copy notices a lost device.
   static std::uint64_t under_way(TransferLane& lane) {
     const auto reached = lane.reached();
     return reached.ok() ? lane.submitted() - *reached : lane.pending();

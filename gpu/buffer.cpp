@@ -28,7 +28,8 @@ Wish wish_for(Memory memory) {
   constexpr VkMemoryPropertyFlags kMapped = kVisible | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
   switch (memory) {
     case Memory::kUpload:
-      // Cached, because packing does not write in one rising stream, and a device reads cached memory as fast.
+      // Cached memory suits packing, which does not write in one rising stream, and a device reads it as fast as other
+      // memory.
       return {kMapped, kCached, kDevice};
     case Memory::kReadback:
       return {kMapped, kCached, kDevice};

@@ -322,7 +322,7 @@ class RecordedRing final : public RingBase {
     for (auto it = recordings_.begin(); it != recordings_.end(); ++it) {
       if (it->second.keep == Keep::kAlways) continue;
       ++in_ring;
-      // A larger id was made later; of recordings with the same last_use, the older one goes.
+      // Ids rise, so of recordings with the same last_use this finds the one that was made first.
       if (oldest == recordings_.end() || it->second.last_use < oldest->second.last_use) oldest = it;
     }
     if (in_ring < limit) return {};

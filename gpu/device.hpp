@@ -41,7 +41,7 @@ struct DeviceInfo {
   std::uint32_t max_workgroup_invocations = 0;
   std::uint64_t device_memory_bytes = 0;  // the largest device-local heap
   std::uint64_t free_memory_bytes =
-      0;  // by VK_EXT_memory_budget where there is one, else what a plain guess allows
+      0;  // by VK_EXT_memory_budget if the device has it; otherwise nine tenths of the heap
   std::uint64_t max_allocation_bytes =
       0;  // of one Buffer (2 GiB on lavapipe): split what is larger
   double timestamp_period_ns = 0;

@@ -25,10 +25,11 @@ class Stamps {
   // If it is not wanted, all functions below do nothing.
   Status init(Device& device, bool wanted);
 
-  // Call these around what is recorded into a command buffer. Command buffers beyond kBuffers at once are not timed.
-  // The most command buffers with timestamps. Each step in flight has a slot, and a slot has up to 88 command buffers:
-  // two for each of twelve shapes (one of them for adjusted outputs), and one for each set of wishes.
+  // The most command buffers with timestamps at a time; further ones are not timed. Each step in flight has a slot, and
+  // a slot has up to 88 command buffers: two for each of twelve shapes (one of them for adjusted outputs), and one for
+  // each set of wishes.
   static constexpr std::uint32_t kBuffers = 512;
+  // Call these around what is recorded into a command buffer.
   void begin(VkCommandBuffer commands);
   void end(VkCommandBuffer commands);
   void forget(VkCommandBuffer commands);  // call before the command buffer is freed

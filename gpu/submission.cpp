@@ -34,7 +34,7 @@ constexpr VkAccessFlags2 kWrites =
 constexpr VkAccessFlags2 kReads =
     VK_ACCESS_2_SHADER_STORAGE_READ_BIT | VK_ACCESS_2_TRANSFER_READ_BIT;
 
-// If a device has already had its time, it gets less this time.
+// Returns how long to wait for a device that may already have used up a whole timeout: at most kLongestDrainMs.
 std::uint64_t drain_ns(std::uint32_t timeout_ms) {
   return std::min(timeout_ms, kLongestDrainMs) * kNanosecondsPerMillisecond;
 }
@@ -278,7 +278,8 @@ Status run_once(CommandPool& pool, VkQueue queue, std::uint32_t timeout_ms, cons
     return waited(done, timeout_ms, what);
   };
   const Status status = run();
-  // After a failed wait the device may still be working: wait once more in bounded time, then leave it what it uses.
+  // After a failed wait the device may still be working: wait once more in bounded time. If it goes on, free nothing
+  // that it uses.
   if (in_flight &&
       vkWaitForFences(device, 1, &fence, VK_TRUE, drain_ns(timeout_ms)) == VK_TIMEOUT) {
     abandon_hung(pool.device(), what);

@@ -13,7 +13,7 @@ namespace bulkhead::gpu {
 namespace {
 
 constexpr std::size_t kHeldBack = 512;
-constexpr std::size_t kEnoughToSettle = 32;  // if somebody wants to see the file
+constexpr std::size_t kEnoughToSettle = 32;  // enough events for flush(), which cannot wait for more
 constexpr int kDeviceProcess = 1, kHostProcess = 2;
 constexpr const char* kHeading =
     R"([{"ph":"M","pid":1,"name":"process_name","args":{"name":"device"}},

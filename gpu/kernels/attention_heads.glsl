@@ -10,7 +10,7 @@
 shared vec4 shared_q[kShare > 1u ? kRoomsOfQ * kQQuads : 1u];
 shared vec4 wide_weights[kShare > 1u && kWideWeights ? kSubgroups * kWeightRows * kWeightQuads : 1u];
 
-// For a split. Per lane: sums until the split's end, and results[chunk][head of the part][entry].
+// The state of a split. A lane has its own sums until the split's end, and results[chunk][head of the part][entry].
 float share_maxima[kShare];
 float share_sums[kShare];
 float share_results[kShareResults];

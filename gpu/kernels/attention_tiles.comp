@@ -29,7 +29,8 @@
 #include "constants/attention_range.glsl"
 // The constants of attention in tiles. Their ids follow those of AttentionRangeConstants.
 CONSTANTS(AttentionTilesConstants, 23)
-CONSTANT(23, kPortion, portion, 4u)  // workgroups share the tiles that begin within this many columns
+// The workgroups with the same x take turns at the tiles that begin in one portion: this many neighbouring columns.
+CONSTANT(23, kPortion, portion, 4u)
 CONSTANTS_END
 #include "attention_blocks.glsl"
 
@@ -180,8 +181,7 @@ void score_block() {
 
 uint weights[kOctets * 2u];  // of a block, two halves each: [octet][row]
 
-// `masked`: some query sees only a part of the block.
-
+// Turns the block's scores into weights. `masked`: some query sees only a part of the block.
 void weigh_block(uint start, float now[kScores], bool masked) {
   if (masked) {
     [[EACH]] for (uint t = 0; t < kOctets; t++) {
@@ -392,7 +392,7 @@ bool begins_tile(uint column, uint count) {
 
 void main() {
   uint count = Words(push.parameters).v[0];
-  // The last columns see most positions, so they come first.
+  // The last columns see most positions, so the first workgroups take them.
   uint first = (gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x) * kPortion;
   if (first >= count) return;
   uint group = gl_WorkGroupID.y, begins = 0u, turn = gl_WorkGroupID.z;
@@ -400,7 +400,7 @@ void main() {
   [[dont_unroll]] while (begins != 0u) {
     uint column = first + findLSB(begins);
     begins &= begins - 1u;
-    // Where a sequence's columns begin, a second tile often begins soon behind its short first one.
+    // A sequence's first tile is often short, and then a second tile begins in the same portion.
     bool mine = turn == 0u;
     turn = mine ? gl_NumWorkGroups.z - 1u : turn - 1u;
     if (!mine) continue;

@@ -69,7 +69,8 @@ void leave_partial(uint64_t base, uint columns, uint heads, uint split) {
 #include "attention_spread.glsl"
 #include "attention_near.glsl"
 
-// Computes the heads of a group with a workgroup, as many splits at a time as it has subgroups.
+// From here on, a workgroup computes the heads of a group, as many splits at a time as it has subgroups.
+
 // The number of entries that one invocation finishes.
 const uint kItems = (kTogetherHeads * kHeadPadded + kInvocations - 1u) / kInvocations;
 
@@ -96,7 +97,7 @@ void leave_in_room(uint heads) {
 const uint kOldShareAt = kHeadPadded + 2u, kNewShareAt = kHeadPadded + 3u, kScaledAt = kHeadPadded + 4u;
 shared float tops_before[kMode == kTogether ? kTogetherHeads : 1u];  // of earlier rounds
 
-// How the splits of a round are combined: one invocation for each split of a head.
+// Computes the factors by which the splits of a round are combined, with one invocation for each split of a head.
 void weigh_splits(uint heads, uint splits) {
   for (uint i = gl_LocalInvocationIndex; i < heads * splits; i += kInvocations) {
     uint h = i / splits, split = i % splits;
@@ -252,7 +253,7 @@ void attend() {
   uint skipped = gl_WorkGroupID.y % kTogetherParts * kTogetherHeads;  // heads of the group
   if (skipped >= heads_of(group)) return;
 #ifdef BULKHEAD_CHAINED
-  // Meanwhile older keys and values, from before this step, are loaded into nearer caches.
+  // Meanwhile the subgroup loads older keys and values, from before this step, into nearer caches.
   uint touched[kTouchWords];
   if (kNearFirst != 0u) touch_split(info.z, visible, size, group / kGroupsOfKv, touched);
 #endif

@@ -37,8 +37,8 @@ bool through_shared_memory(const Mapping& mapping, const AttentionShape& shape) 
   return shape.head_padded() <= 128 && keys + values <= mapping.shared_bytes;
 }
 
-// Returns within how many columns two workgroups share the tiles that begin there: half of what a workgroup takes, so
-// that most have one tile or none.
+// Returns the columns of a portion (kPortion of attention_tiles.comp): half of the columns of a tile, so that in most
+// portions one tile begins, or none.
 std::uint32_t tiles_portion(const UnitAttention& sharing) {
   const std::uint32_t columns =
       sharing.query_tiles * kTileQueries / sharing.heads * sharing.subgroups;

@@ -18,7 +18,8 @@ const uint kChainMostSpins = 1000000;
 
 shared uint chain_gives_up;
 
-// Counts a look in vain. Returns true if there were enough of them, here or in another workgroup.
+// Counts a look at the counter that found it too small. Returns true once this workgroup or another one has given up
+// after kChainMostSpins such looks.
 bool chain_in_vain(inout uint spins) {
   spins++;
   if (spins >= kChainMostSpins) {

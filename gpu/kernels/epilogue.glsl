@@ -19,11 +19,11 @@ const float kInputShrink = INPUT_FORM == kInputUnits ? 0.125 : 1.0;
 
 #include "fused_operands.glsl"
 
-// What finishing a result needs besides its sums. It is loaded early, so that nobody waits for it.
+// What finishing a result needs besides its sums. It is loaded early, so that finishing does not wait for it.
 struct Operands {
   float a, b;       // kAdd: the present value and the next gain. kQkv: the biases
   vec2 fine, coarse;
-  uint64_t at;      // kQkv: the destination of the two; 0: none
+  uint64_t at;      // kQkv: where the two rows' results go; 0: nowhere
   uint kind;
   float scale;
   float bias, second_bias;  // kBiased

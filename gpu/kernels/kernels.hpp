@@ -108,7 +108,7 @@ struct MatvecVariant {
   std::uint32_t columns_per_workgroup = 1;
   std::uint32_t rows_per_workgroup = 1;
 };
-// `in_chain`: returns the variant that is best as a link of a chain.
+// Returns the best variant for steps of `columns` columns. `in_chain`: the product is a link of a chain.
 MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns,
                      bool in_chain = false);
 // For the lanes mapping: returns how many subgroups share a row of such a matrix, which affects the order of
@@ -166,9 +166,9 @@ struct AttentionShape {
   // long as keys.
   std::uint32_t value_entries = 0;
   bool plain_out = false;  // results are floats in plain order, whatever the form of a product's input
-  // A column also sees the positions of its sequence behind its own; with a window, as many as before its own. The
-  // kernel then finds the sequence's last position in the place of the column's own position, which stands in the
-  // place of its token (ParameterLayout::sights).
+  // A column also sees the positions of its sequence behind its own; with a window, as many of them as before its own.
+  // The kernel then reads a changed list of columns (ParameterLayout::sights): an entry's position is the last one of
+  // the sequence, and its token is the column's own position.
   bool both_ways = false;
 
   bool operator==(const AttentionShape&) const = default;

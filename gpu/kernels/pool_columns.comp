@@ -28,7 +28,8 @@ void pool_columns() {
   uint column = gl_WorkGroupID.x, count = Words(push.parameters).v[0];
   if (column >= count) return;
   uvec4 entry = ColumnsRef(push.parameters + 64u).v[column];
-  // Sequences have page tables of their own.
+  // Only a sequence's last column continues. Each sequence has its own page table, so an equal table means that the
+  // next column belongs to the same sequence.
   if (column + 1u < count && ColumnsRef(push.parameters + 64u).v[column + 1u].z == entry.z) return;
   if (!chain_wait()) return;
   uint first = column - min(entry.y, column);

@@ -89,7 +89,7 @@ uint64_t weight_of(float logit) {
 }
 uint bucket_of(float logit) {
   if (logit <= kExcluded) return kSampleBuckets;
-  return uint(min(-distance_of(logit) * 32.0, float(kSampleBuckets)));  // kSampleBuckets: in none
+  return uint(min(-distance_of(logit) * 32.0, float(kSampleBuckets)));  // kSampleBuckets: no bucket
 }
 
 uint64_t times(uint64_t total, uint fraction) {
@@ -100,7 +100,7 @@ bool better(uint key, uint id, uint other_key, uint other_id) {
   return key > other_key || (key == other_key && id < other_id);
 }
 
-// Returns whether no token of the chunk is as good as the key.
+// Returns whether all tokens of the chunk are worse than the key, so that the chunk may be skipped.
 bool skips(uint64_t partials, uint chunk, uint key) {
   return key_of(uintBitsToFloat(Quads(partials).v[chunk].x)) < key;
 }
@@ -134,7 +134,7 @@ uint token_of(uint64_t partials, float value) {
   return token;
 }
 
-// The same for all invocations.
+// Returns the sum of `mine` over all invocations, to each of them.
 uint64_t sum_of_all(uint64_t mine) {
   sums[lane] = mine;
   barrier();

@@ -2,9 +2,9 @@
 // products b * x are convolved over the last kTaps positions, for each entry with taps of its own, and c multiplies the
 // sums. A sequence carries the products of its last kTaps - 1 positions.
 //
-// A workgroup computes kInvocations entries of a column. The one of a sequence's first column computes all columns that
-// need what the sequence carries, then writes what it will carry. No other reads or writes that, so the slots may be
-// the same.
+// A workgroup computes kInvocations entries of a column. The workgroup of a sequence's first column computes all
+// columns that need the carried products, and then writes the products to be carried on. No other workgroup reads or
+// writes them, so both may be in the same slot.
 //
 // Order of additions: taps from the oldest position on. The same products are made anew in each step that needs them,
 // so it makes no difference how positions are divided into steps.

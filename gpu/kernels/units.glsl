@@ -174,8 +174,9 @@ uint unit_codebook(uint index) {
   return (word >> ((index & 3u) * 8u)) & 255u;
 }
 
-// Twice the floats of four bits in nibbles p of both halves of a word, exact: as the upper bits of a half they are
-// 2^-15 times that, the smallest one a subnormal half.
+// Returns twice the four-bit floats that nibbles p of both halves of a word hold. A four-bit float's bits, as the upper
+// bits of a half, are 2^-15 times that number (the smallest one is a subnormal half), so one multiplication gives it
+// exactly.
 f16vec2 tiny_floats(uint word, const uint p) {
   uint magnitude = p == 3u ? word >> 3 : word << (9u - 4u * p);
   uint sign = word << (12u - 4u * p);
@@ -183,8 +184,8 @@ f16vec2 tiny_floats(uint word, const uint p) {
   return n;
 }
 
-// Pairs p = 0..3 (k = 2 * p, 2 * p + 1 of the lane's eight) of a row from its word of nibbles. `high`: further bits of
-// its pairs from bit 0 on.
+// Unpacks a row's word of nibbles into pairs p = 0..3: weights 2 * p and 2 * p + 1 of the lane's eight. `high` has the
+// further bits of these pairs, from bit 0 on.
 void unpack_nibbles(uint word, uint high, f16vec2 scale, f16vec2 minimum, out f16vec2 pairs[4]) {
   const float bias = float(kBias);
   [[unroll]] for (uint p = 0; p < 4; p++) {
@@ -216,7 +217,7 @@ void unpack_nibbles(uint word, uint high, f16vec2 scale, f16vec2 minimum, out f1
   }
 }
 
-// A group's weights: row r's pairs and row r + 8's.
+// Unpacks a group's weights: the pairs of row r, and those of row r + 8.
 void unpack_group(LaneWeights w, const uint group, uint lane, out f16vec2 low_row[4],
                   out f16vec2 high_row[4]) {
   if (kQuants == kHalves) {

@@ -24,8 +24,9 @@ void main() {
   fcoopmatNV<16, gl_ScopeSubgroup, 16, 8> b;
   fcoopmatNV<32, gl_ScopeSubgroup, 16, 8> c;
   FloatsOut result = FloatsOut(push.out_address);
-  // No length() is asked for: 32 lanes hold all entries, so a lane has no fewer than these; and NVIDIA's driver
-  // (580.159.04) dies of such a constant (OpSpecConstantOp of OpCooperativeMatrixLengthKHR).
+  // This does not ask for length(). It need not, because 32 lanes hold all entries, so a lane has no fewer than these.
+  // And it must not, because NVIDIA's driver (580.159.04) crashes on such a constant (OpSpecConstantOp of
+  // OpCooperativeMatrixLengthKHR).
   uint row = lane >> 2, pair = (lane & 3u) * 2u;
   [[unroll]] for (uint e = 0; e < 8; e++) {
     a[e] = HalvesOut(push.a).v[(row + (e & 4u) * 2u) * 16u + pair + (e & 1u) + (e & 2u) * 4u];

@@ -27,13 +27,13 @@ SumFragment sums[kTiles];
 
 // The weights of a step: a part of a stage, or some stages, all loaded before the first is used.
 //
-// If a loop loads in one round what it uses in the next, the compilers that we know move the registers, which waits
-// for the loads. So a round uses what it loads itself while other subgroups compute, and the first step's weights are
-// loaded before the loop. (kAhead == 1 nevertheless loads one step ahead: for weights that are bytes or halves that
-// is not slower.)
+// A loop that loads in one round what it uses in the next one is slow: the compilers that we know copy the registers
+// at the end of a round, and each copy waits for its load. So a round uses what it loads itself, and other subgroups
+// compute while it waits. Only the first step's weights are loaded before the loop. (kAhead == 1 nevertheless loads one
+// step ahead, because for weights that are bytes or halves that is not slower.)
 const uint kStepStages = kStepGroups > 4u ? kStepGroups / 4u : 1u, kPartGroups = kStepGroups > 4u ? 4u : kStepGroups;
 const uint kStepParts = kRows * kStepStages;
-// Of two steps: the early one's, and those of the round.
+// Where in `parts` the weights of the step that was loaded early lie, and those of the present round.
 const uint kEarly = 0, kNow = kStepParts;
 LaneWeights parts[2 * kStepParts];
 
