@@ -40,7 +40,7 @@ void start_trace(const Arguments& arguments, const config::Settings& settings,
   spdlog::info("a timeline of device and host is written to {}", path);
 }
 
-// Opens the worker's device, or all those that a split model's layers are shared out to.
+// Opens the worker's device, or all devices among which a split model's layers are divided.
 Status open_devices(const Arguments& arguments, Loaded& loaded) {
   std::string left = arguments.device;
   for (bool more = true; more;) {
@@ -129,7 +129,8 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   BULKHEAD_TRY(loaded.file, vault.open_model(arguments.model));
   BULKHEAD_TRY(loaded.graph, model::read_model(*loaded.file));
   if (is_encoder(loaded.graph)) choose_pooling(settings.engine.pooling, *loaded.file, loaded.graph);
-  // The vocabulary is read beside the weights, which may take minutes. What is not supported is refused before.
+  // The vocabulary is read while the weights are loaded, which may take minutes. This check comes first, so that a
+  // tokenizer that is not supported is refused at once.
   BULKHEAD_RETURN_IF_ERROR(model::check_tokenizer(*loaded.file));
   progress("reading the model file", 1, 1);
 
@@ -180,7 +181,7 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   }
   options.progress = [&progress](const std::string& stage, std::uint64_t done,
                                  std::uint64_t total) { progress(stage, done, total); };
-  // First, so that the model's KV pages take only what it leaves.
+  // The draft model is loaded before the model, so that the model's KV pages take only the memory that it leaves.
   const Status drafting = load_draft_model(arguments, options, vault.given(), loaded);
   if (!drafting.ok()) {
     BULKHEAD_RETURN_IF_ERROR(take_tokenizer());

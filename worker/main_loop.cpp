@@ -17,7 +17,8 @@ namespace bulkhead::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kStatsInterval{1000};
-// One report at once and one an interval later, whose figures about the time since the report before are zero.
+// A worker that becomes idle sends one report at once and one an interval later. The second report's figures about the
+// time since the last report are zero.
 constexpr int kIdleReports = 2;
 constexpr std::chrono::milliseconds kLookInterval{100};
 constexpr std::chrono::milliseconds kOfferInterval{100};

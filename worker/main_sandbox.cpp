@@ -26,8 +26,8 @@ BornIn born_in(const std::string& told) {
   return born;
 }
 
-// Warns of files that a setting or a variable names and that only the permissions of files hold back. For the user
-// that the process has become.
+// Warns of files that isolation.sandbox_paths or a variable names and that `user`, the user that this process has
+// become, may not read. The sandbox allows them, but the files' permissions do not.
 void tell_of_unreadable(const std::string& sandbox_paths, std::uint32_t user) {
   for (const std::string& path : asked_paths(sandbox_paths)) {
     if (::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) == 0 || errno != EACCES) continue;

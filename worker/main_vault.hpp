@@ -2,11 +2,11 @@
 // KV pages in device memory that outlives a process, the model's open files, and a directory of what
 // lies where (vault/directory.hpp). The daemon holds the descriptors of all this in between.
 //
-//   receive()      the daemon's word: is there something? Its descriptors come with it
-//   open_model()   the files that the weights came from, although their names may be gone
-//   predecessor()  for forward::make_transformer, which compares, imports and checks the weights
-//   begin()        when this process is to serve: the KV pages become its own, or, if it has loaded
-//                  the model itself, its memory is offered to the daemon
+//   receive()      The daemon tells whether a predecessor left something, and sends its descriptors.
+//   open_model()   Opens the files from which the weights came, although their names may be gone.
+//   predecessor()  Is for forward::make_transformer, which compares, imports and checks the weights.
+//   begin()        Comes when this process is to serve: it takes over the predecessor's KV pages, or, if it has loaded
+//                  the model itself, offers its memory to the daemon.
 //
 // An error before begin() means that nothing of the vault may be used: the process ends, and another one loads the
 // model, so that no half of a vault is ever used. An error in begin() only loses the vault or the KV pages.
@@ -37,10 +37,11 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
       : channel_(channel), outbox_(outbox), wanted_(wanted) {}
 
   bool wanted() const { return wanted_; }
-  // Something was left, and is being imported.
+  // Returns whether a predecessor left something, which this process imports.
   bool given() const { return given_.epoch != 0; }
   bool may_adopt_kv() const { return given_.may_adopt_kv; }
-  // For a process that will wait: the one that serves may give slabs back meanwhile, and get new ones.
+  // Forgets the predecessor's slabs. A standby calls this, because the process that serves may give slabs back and get
+  // new ones while the standby waits.
   void leave_slabs() {
     predecessor_.slabs.clear();
     given_.slabs.clear();
@@ -49,25 +50,24 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
   Status receive();
   Result<std::unique_ptr<model::GgufFile>> open_model(const std::string& path);
   forward::ExportedMemory* predecessor() { return given() ? &predecessor_ : nullptr; }
-  // Once, with nothing submitted to the engine yet, which this must outlive; the file stays open for as
-  // long. `may_adopt_kv`: the KV pages that the directory tells of may be believed. `unsettled`: its writer
-  // has stopped, but the device may still be at its last steps; what they can write to is withheld from
-  // the engine until settled(). False: not without that word, which is to be waited for; nothing has
-  // been done.
+  // Call it once, before anything is submitted to the engine. This object and the open `file` must outlive the engine.
+  // `may_adopt_kv`: the KV pages in the directory may be believed. kUnsettled: the directory's writer has stopped, but
+  // the device may still compute its last steps; the engine does not get the pages to which these can write before the
+  // daemon sends Settled. Empty: this process can't begin before Settled, and nothing has been done.
   enum class Writer : std::uint8_t { kGone, kUnsettled };
   std::optional<ipc::VaultReport> begin(const forward::Transformer& executor,
                                         const model::GgufFile& file, engine::Engine& engine,
                                         bool may_adopt_kv, Writer writer);
-  // Instead, of a process that waits to be promoted: the KV pages are still another's, and so is the
-  // directory.
+  // A standby calls this first, and begin() once it is promoted. Until then the KV pages and the directory belong to
+  // another process.
   ipc::VaultReport stand_by(const forward::MemoryExporter& exporter);
-  // After begin() has reported kWaiting: true once all is offered, or can't be. What other processes of
-  // the same user have on the way counts against the descriptors that this one may send.
+  // Call it after begin() has reported kWaiting, until it returns true: everything is offered, or can't be. The process
+  // must wait because the kernel limits how many descriptors all processes of one user may have under way.
   bool offer_again();
-  // Once Ready was sent: gives back the slabs of the predecessor that could not be imported.
+  // Call it once Ready has been sent: gives back the predecessor's slabs that could not be imported.
   void give_back_slabs();
-  // Between the two: it shares the weights' memory with a process that could write to it until it
-  // died. An error is one before begin().
+  // Checks the weights once more. A promoted standby calls this between stand_by() and begin(), because the process
+  // before it shared the weights' memory and could write to it until its death. An error counts as one before begin().
   Status check_again(forward::MemoryExporter& exporter) {
     return given() ? exporter.check_weights_again() : Status();
   }
@@ -76,7 +76,7 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
   struct Offer {
     UniqueFd directory;
     std::vector<UniqueFd> blocks;
-    std::vector<int> descriptors;  // the descriptors of both; between them come those of the model's open files
+    std::vector<int> descriptors;  // of the directory, the model's open files and the blocks, in this order
     std::size_t sent = 0;
     ipc::VaultOffer word;
   };

@@ -89,8 +89,8 @@ Status Engine::look_at_memory(std::uint64_t step) {
   return {};
 }
 
-// Nobody goes on from such states any more, and whoever did so computes its tokens again. The memory of the pages
-// behind which they were saved is as good as before.
+// No sequence goes on from these states any more, and sequences that did so compute their tokens again. The pages
+// behind which the states were saved are not damaged, so their memory is used again.
 void Engine::leave_out_states(std::span<const EnteredState> states) {
   std::vector<PageIndex> pages;
   for (const EnteredState& state : states)

@@ -9,8 +9,8 @@ bool Scheduler::lacks_pages(std::uint32_t wanted) const {
   return (eager ? pool_.empty_pages() : pool_.free_pages()) < wanted;
 }
 
-// Returns whether the pool has more pages now. For a waiting sequence it asks once a step, unless nobody runs who would
-// wait meanwhile.
+// Makes the cache grow, and returns whether the pool has more pages now. While sequences run, which wait for that, the
+// cache grows at most once a step for sequences that have not begun.
 bool Scheduler::more_pages(Need need) {
   if (const std::optional<std::uint32_t> leaving = pool_.leaving_slab()) {
     pool_.add_slab(*leaving);

@@ -120,7 +120,7 @@ void let_grow(const CacheRoom& room, const model::ModelGraph& graph,
     most = std::min(most, (std::uint64_t{engine.kv_cache_max_mb} << 20) / wanted.full_bytes);
   }
   most = std::min(most, kMostPagesEver);
-  // A page is put to a multiple of its size from the first slab's beginning.
+  // Each page begins at a multiple of its size, counted from the first slab's beginning.
   const std::uint64_t largest =
       room.max_allocation_bytes - std::min(room.max_allocation_bytes, page_bytes);
   const std::uint64_t target =
@@ -131,7 +131,7 @@ void let_grow(const CacheRoom& room, const model::ModelGraph& graph,
   std::uint64_t slabs =
       (first * wanted.full_bytes + target - 1) / std::max<std::uint64_t>(target, 1);
   if (room.kind == gpu::DeviceKind::kCpu || kSlabAlignment % page_bytes != 0) slabs = 1;
-  // Where the size is left open, whole slabs come first.
+  // If no setting names the size at the start, the first pages fill whole slabs.
   const std::uint64_t each = slabs > 1 && engine.kv_cache_mb == 0 ? target / wanted.full_bytes
                                                                   : (first + slabs - 1) / slabs;
   if (each * slabs < first) ++slabs;

@@ -238,7 +238,8 @@ class LoadedTransformer final : public Transformer {
     // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
     // A chained step's attention loads keys of earlier steps while it waits for the step's own. An encoder has no
     // earlier steps, and must not load its own keys before they are written.
-    // Of a split model with states no stage may lose a step: the stages behind it would go on with what it left.
+    // If a chain fails, a model with states loses the step. A stage of a split model must not lose one, because the
+    // next stage would go on with what the lost step left.
     const bool may_lose = !graph.states.empty() && options.shared.has_value();
     const bool chains =
         !options.gpu.command_buffer_ring.mark_kernels && !limits_.both_ways && !may_lose;
@@ -277,7 +278,8 @@ class LoadedTransformer final : public Transformer {
     kv_per_token_ = need.kv.per_token + need.kv.per_window_token;
     CacheSize cache;
     if (options.predecessor != nullptr) {
-      // What is free now is less by what it exported: its size was decided on when it was made.
+      // The cache keeps the size that the predecessor chose. What is free now says nothing, because it does not include
+      // the memory that the predecessor exported.
       const MemoryLayout& left = options.predecessor->layout;
       cache = {left.context,     left.pages,      left.window_pages,
                left.first_pages, left.slab_pages, left.eager_pages};

@@ -28,20 +28,20 @@ struct TransformerOptions {
   config::GpuOptimizations gpu;
   std::uint32_t context =
       0;  // 0: the model's own, reduced to what fits; otherwise exactly this or an error
-  // Other executors may need the device's memory, too: a cache whose size is left open grows less.
+  // Other executors may need the device's memory, too. A cache whose size is left open then grows less.
   bool beside_others = false;
   std::uint32_t wait_timeout_ms = 10000;
-  // Weights and KV pages in memory that can be exported (export_memory), where the device has such.
+  // Puts weights and KV pages into memory that can be exported (export_memory), if the device has such memory.
   bool exportable = false;
-  // A stage of a split model: sizes that all stages share. Nothing: this device's free memory decides.
+  // For a stage of a split model: the sizes that all stages share. Empty: this device's free memory decides.
   std::optional<SharedSizes> shared;
-  // What a predecessor exported: it is imported instead of loading, and its blocks are gone then. An error if anything
-  // of it is not as this process would have made it: kCorrupt tells what.
+  // What a predecessor exported, which is imported instead of loading the model; its blocks are moved out of this. If
+  // any of it differs from what this process would have made, loading fails: kCorrupt says what differs.
   ExportedMemory* predecessor = nullptr;
-  std::string cache_folder;  // gpu_optimizations.autotune: where results are kept; empty: not kept
-  std::size_t product_variant = 0;  // for tests: this one of each product's variants
+  std::string cache_folder;  // where gpu_optimizations.autotune keeps its results; empty: nowhere
+  std::size_t product_variant = 0;  // for tests: the index of the variant to use for each product
   bool lanes_mapping = false;       // for tests: the GPUs' kernels on any device
-  // For tests: from the warm-up on this link of a chain (gpu/kernels/chain.glsl) waits in vain.
+  // For tests: after the warm-up, this link of a chain (gpu/kernels/chain.glsl) waits in vain. 0: none does.
   std::uint32_t broken_link = 0;
   // Reports progress; done/total are bytes or steps. It is a sign of life: the loading thread calls it several times
   // a second while loading advances or a wait is within its time limit. Only a driver's call that compiles a kernel
@@ -49,25 +49,24 @@ struct TransformerOptions {
   std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)> progress;
 };
 
-// How long it took to import memory and to check it; zeros if it was loaded.
+// How long it took to import a predecessor's memory and to check it; zeros if the model was loaded.
 struct ImportTimes {
   std::uint64_t import_ns = 0, check_ns = 0;
 };
 
-// What exports its memory for a successor (worker/vault).
+// Exports the memory of an executor for a successor (worker/vault).
 class MemoryExporter {
  public:
   virtual ~MemoryExporter() = default;
-  // Descriptors of its blocks, and the sums of its weights as they are now. kUnsupported in words
-  // where it was not made to be exported or the device shares no memory.
+  // Returns the descriptors of its blocks, and the checksums of its weights as they are now. kUnsupported, with the
+  // reason, if the memory can't be exported.
   virtual Result<ExportedMemory> export_memory() const = 0;
-  // Exports a slab by which the cache has grown since.
+  // Exports a slab by which the cache has grown since export_memory().
   virtual Result<ExportedSlab> export_slab(std::uint32_t /*slab*/) const {
     return Error(ErrorCode::kUnsupported, "this executor has no slabs");
   }
   virtual ImportTimes import_times() const = 0;
-  // Of weights that were imported a while ago: kCorrupt when they are no longer what they were.
-  // With no step in flight.
+  // Checks weights that were imported a while ago. kCorrupt: they have changed since. No step may be in flight.
   virtual Status check_weights_again() = 0;
 };
 

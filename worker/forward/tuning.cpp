@@ -89,7 +89,7 @@ void add_units(const k::MatvecShape& shape, std::uint32_t columns, bool in_chain
     return;
   }
   k::UnitTiling tiling = usual;
-  // How early a workgroup asks for weights while it waits for a link of a chain, or whether it does.
+  // `ahead`: which weights a workgroup loads early, such as while it waits for other kernels of a chain (kAhead).
   for (const std::uint32_t ahead : {0U, 1U, 2U}) {
     if (!in_chain && ahead != usual.ahead) continue;
     for (const std::uint32_t blocks : {1U, 2U}) {

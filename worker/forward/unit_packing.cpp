@@ -141,8 +141,8 @@ void pack_scales(const std::uint8_t* block, std::uint32_t in_block, std::uint32_
   }
 }
 
-// In each stage, lane q has the int8 scales of groups q % 2 and q % 2 + 2, for the weights of its own half. `header`:
-// the pair of stages has one.
+// Writes the scales of a row's block to the header that a pair of stages shares. In each stage, lane q has the int8
+// scales of groups q % 2 and q % 2 + 2, for the weights of its own half.
 template <typename Type>
 void pack_header(const std::uint8_t* block, std::uint32_t row, std::uint8_t* header) {
   store16(header + row / 2 * 4 + (row & 1) * 2, Type::super_scale(block));
@@ -166,7 +166,7 @@ void pack_block(UnitRows rows, std::uint32_t width, std::uint8_t* to) {
   }
   for (std::uint32_t number = 0; number < stages; ++number) {
     const Stage stage = stage_at<Type>(to, number);
-    // Bytes are stored plus 128, and so are those that do not exist.
+    // Integers of eight bits are stored with 128 added, and so are the zeros of weights that do not exist.
     if constexpr (kRow.units.quants == k::UnitQuants::kBytes)
       std::memset(stage.quants, 0x80, unit_quant_bytes(kRow.units));
     for (std::uint32_t row = 0; row < kUnitBlockRows; ++row) {

@@ -68,8 +68,8 @@ Status WarmUp::run_every_shape(engine::ExecutorLimits& limits, LoadTimes& times)
   if (!context_.graph.makes_logits) column = {0, 0, 0, engine::Output::kNone};
   const engine::Step step{std::span(&column, 1), std::span(&sequence, 1)};
   std::size_t done = 0;
-  // The long times, most of all in the first shape, are single calls of the driver or single waits. Each of them
-  // gives signs of life.
+  // A single call of the driver or a single wait may take long, above all in the first shape. Signs of life are given
+  // between them.
   context_.alive = [&] {
     if (options_.progress) options_.progress("warm-up", done, shapes.size());
   };

@@ -1,8 +1,8 @@
 // Files that a worker opens while it is still the daemon's user, because the user that it becomes
-// (worker/sandbox/own_user.hpp) may not open them: the model's, a draft model's, and a chat template. Who opens them
-// later by their paths gets them from here.
+// (worker/sandbox/own_user.hpp) may not open them: the model's, a draft model's, and a chat template. Code that
+// opens one of them later by its path gets it from here.
 //
-// Only for one thread at a time.
+// Use it from one thread at a time.
 #pragma once
 
 #include <sys/stat.h>
@@ -14,10 +14,10 @@
 
 namespace bulkhead::model {
 
-// Opens those that can be opened. Nothing is said of the others: who wants one later gets the error then.
+// Opens the files that can be opened. For any other file, open_to_read() fails later.
 void open_early(const std::vector<std::string>& paths);
 
-// Opens a file to read it from its begin, by the descriptor of open_early() if there is one. If that fails, the
+// Opens a file to read it from its beginning, by the descriptor of open_early() if there is one. If that fails, the
 // descriptor is not valid, and errno says why.
 UniqueFd open_to_read(const std::string& path);
 // Does what stat() does, for the file that open_to_read() opens.

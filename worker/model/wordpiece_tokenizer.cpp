@@ -208,7 +208,7 @@ class WordPieceTokenizer final : public VocabularyTokenizer {
 
   Normalisation normalisation_;
   PieceTrie starts_;         // the pieces that start a word, without their mark
-  PieceTrie continuations_;  // those that continue one
+  PieceTrie continuations_;  // the pieces that continue a word
 };
 
 }  // namespace

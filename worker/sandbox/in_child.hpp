@@ -1,4 +1,4 @@
-// Tries in a child process what might fail half way, so that nothing is left of it in this process.
+// Tries in a child process something that may fail half way, so that it leaves nothing behind in this process.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace bulkhead::worker {
 // waits for the readers of its mount table.
 enum class Reaps : std::uint8_t { kCaller, kKernel };
 
-// Calls `run` in a child process. Returns what it returned there. Only for a process with one thread.
+// Calls `run` in a child process and returns the result. Only for a process with one thread.
 Result<std::string> in_child(const std::function<Result<std::string>()>& run, Reaps reaps);
 
 }  // namespace bulkhead::worker

@@ -32,7 +32,7 @@ bool is_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
 }
 
-// Without these nodes a driver finds no GPU. Others (card0, nvidia-modeset) it may lack.
+// A driver finds no GPU without these nodes. It can do without others (card0, nvidia-modeset).
 bool is_needed(const std::string& name) {
   return name.starts_with("renderD") || name.starts_with("mali") || name == "kfd" ||
          name == "dxg" || name == "nvidiactl" || name == "nvidia-uvm" ||
@@ -43,7 +43,7 @@ bool is_gpus(const std::string& name) {
   return is_needed(name) || name.starts_with("nvidia") || name.starts_with("card");
 }
 
-// Looks at one node, which may be no GPU's.
+// Looks at one device node, which need not belong to a GPU.
 void add_node(const fs::path& path, GpuNodes& nodes) {
   const std::string name = path.filename().string();
   struct stat node {};
@@ -60,7 +60,8 @@ void add_node(const fs::path& path, GpuNodes& nodes) {
 }
 
 void drop_bounding_set() {
-  // No program that this process could start would get any: it may start none. So a refusal matters to nobody.
+  // The bounding set limits what the programs that a process starts can get. This process may start none, so it does
+  // no harm if the kernel refuses this.
   for (unsigned long each = 0; ::prctl(PR_CAPBSET_READ, each, 0, 0, 0) >= 0; ++each)
     (void)::prctl(PR_CAPBSET_DROP, each, 0, 0, 0);
 }

@@ -1,9 +1,9 @@
-// Lets a worker run as a user that nobody else is, so that the permissions of files and processes hold it back, too:
-// the daemon's files, and those of other workers, belong to others. What the worker needs and that user may not open,
-// its caller opens before (worker/model/opened_files.hpp).
+// Gives a worker a user id that no other process has, so that the permissions of files and processes confine it, too:
+// the files of the daemon and of other workers belong to other users. The caller first opens the files that the worker
+// needs and that the new user may not open (worker/model/opened_files.hpp).
 //
-// The user's supplementary groups are those of the GPUs' device nodes that are not for everybody, and no others. If a
-// GPU's node is for the superuser alone, the worker stays the user that it is.
+// The user's only supplementary groups are those of the GPUs' device nodes that not everybody may open. If only the
+// superuser may open a GPU's node, the worker keeps its user.
 #pragma once
 
 #include <sys/types.h>
@@ -24,17 +24,18 @@ struct OwnUser {
 
 // The nodes of GPUs that drivers open. Tests use another folder than /dev.
 struct GpuNodes {
-  std::vector<gid_t> groups;  // which a user needs who is to open them
+  std::vector<gid_t> groups;  // the groups that a user needs to open them
   std::string gap;            // names a node that no such user can open; empty: there is none
 };
 GpuNodes gpu_nodes(const std::string& devices = "/dev");
 
-// Says whether a process of this user could do it; changes nothing, because a child process tries it.
+// Returns whether a process of the present user could become another user. Changes nothing, because a child process
+// tries it.
 OwnUser own_user_support();
 
-// Makes this process one of the user and the group `id`, without any capability and for good. It asks again for the
-// signal at its parent's death, which the kernel forgets when ids change. Call it in a process with one thread. If it
-// is refused, the process is what it was, and the result says why. An error means that the process must end.
+// Permanently changes this process's user and group to `id` and drops all its capabilities. Asks again for the signal
+// at the parent's death, because the kernel forgets that when ids change. Call it in a process with one thread. If the
+// kernel refuses, the process stays as it was, and the result says why. An error means that the process must end.
 Result<OwnUser> enter_own_user(std::uint32_t id);
 
 }  // namespace bulkhead::worker

@@ -141,7 +141,7 @@ auto mounted_in(const Layout& layout) {
   return [&layout](const std::string& path) { return layout.mounts.contains(path); };
 }
 
-// Removes what a mounted folder brings along.
+// Removes what a mounted folder contains anyway: everything in it that needs no wider access than the folder has.
 void simplify(Layout& layout) {
   const auto mounted = mounted_in(layout);
   std::erase_if(layout.mounts, [&layout](const auto& each) {

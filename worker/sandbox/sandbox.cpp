@@ -50,8 +50,8 @@ Status confine_calls(const SandboxRequest& request) {
   return loaded.ok() ? Status() : Status(loaded.error());
 }
 
-// For a process that keeps its user. A superuser's keeps the capabilities that open files, because Landlock decides
-// which files it opens. The process drops the others, some of which would show it other processes past Landlock
+// Drops capabilities of a process that keeps its user. The superuser's process keeps those that open files, because
+// Landlock decides which files it opens. It drops the others, some of which would show it other processes past Landlock
 // (CAP_PERFMON reads any process's environment). In a user namespace the process drops all capabilities, because they
 // would be over the namespace itself.
 Status drop_capabilities(const Namespaces& namespaces) {
@@ -97,8 +97,8 @@ Status limit_resources(const BornIn& born) {
   }
   // The kernel gives all of a user's processes a common number of threads. While half of it is used, a worker starts
   // no further thread, so that the daemon, and an operator who wants to end all this, still can. (The kernel does not
-  // limit the superuser's threads. The daemon counts each worker's.)
-  // Who made the user namespace has set this limit before.
+  // limit the superuser's threads, but the daemon counts the threads of each worker.)
+  // If the process was born in a user namespace, the daemon set this limit when it made the namespace.
   if (born.user) return {};
   rlimit threads{};
   const rlim_t most =
@@ -261,7 +261,7 @@ Result<SandboxReport> enter_sandbox(const SandboxRequest& request) {
     BULKHEAD_RETURN_IF_ERROR(confine_calls(request));
     return report;
   }
-  // Landlock's rules come first, because a user of its own may not find the way to each file that they name.
+  // Landlock's rules come first, because the worker's own user may not be able to reach each file that they name.
   if (report.files) BULKHEAD_RETURN_IF_ERROR(confine_files(request.paths, report.landlock_version));
   report.user.gap = request.user.gap;
   if (request.user.id.has_value()) report.user.gap = unreadable_for_user(request);

@@ -316,7 +316,8 @@ void Directory::leave_state(std::uint32_t slot) {
 void Directory::empty() {
   long_at(memory_ + offsetof(Header, epoch))
       .store(splitmix(epoch() + 1), std::memory_order_seq_cst);
-  // The entries are not believed any more, but must not look damaged. An entry that was never made stays as it is.
+  // Nobody believes entries of an earlier epoch, but they must not look damaged either, so each one is taken back. An
+  // entry that was never made stays as it is.
   for (std::uint32_t page = 0; page < description_.pages; ++page) {
     if (word_at(entry(page)).load(std::memory_order_relaxed) != 0) leave(page);
   }
@@ -375,8 +376,8 @@ Entries Directory::entries() const {
     if (!candidate.whole) ++entries.doubtful;
   }
   read_states(entries);
-  // Each chain is walked back to a page that is placed, or the root; then forth again. A chain that
-  // ends elsewhere, or in itself, is not believed.
+  // This follows each chain back to the root or to a page that is already placed, and then places the chain's pages
+  // from there. A chain that ends elsewhere, or in itself, is not believed.
   std::vector<std::uint32_t> chain;
   for (std::uint32_t page = 0; page < count; ++page) {
     chain.clear();

@@ -90,11 +90,12 @@ struct EnteredState {
 struct Entries {
   std::vector<EnteredPage> pages;
   std::vector<EnteredState> states;
-  std::uint64_t doubtful = 0;  // entries that say they are whole and are not, or hang in the air
-  // Pages that the writer's steps may have been writing to when it ended: all that it had ever
-  // taken back, or been about to enter.
+  // Entries that claim to be complete but fail a check, or that follow a page without a valid entry.
+  std::uint64_t doubtful = 0;
+  // Pages to which the writer's steps may have been writing when it ended: those that were ever given to a step and
+  // have no complete entry.
   std::vector<std::uint32_t> open;
-  std::vector<std::uint32_t> tokens;  // what EnteredPage::tokens shows
+  std::vector<std::uint32_t> tokens;  // EnteredPage::tokens points into this
 };
 
 class Directory {

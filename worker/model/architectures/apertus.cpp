@@ -29,8 +29,8 @@ std::vector<double> numbers_of_layers(GraphBuilder& model, const std::string& ke
   return made;
 }
 
-// Returns the functions of the layers' feed-forwards, without their activations. Training changed factors by what they
-// are before softplus, and so the file has them.
+// Returns the functions of the layers' feed-forwards, without their activations. Factors are made with the softplus of
+// numbers that training changed. The file has these numbers.
 std::vector<Xielu> read_xielu(GraphBuilder& model) {
   const auto softplus = [](double x) { return x > 20 ? x : std::log1p(std::exp(x)); };
   const std::vector<double> positive = numbers_of_layers(model, "xielu.alpha_p"),

@@ -2,8 +2,8 @@
 //
 // The branches are multiplied by `residual_scale` before they are added to the residual stream. Here the stream holds
 // its value divided by that scale instead. So branches are added unchanged, the first value is the token's row times
-// embedding_scale / residual_scale, and the epsilon of each norm is divided by the scale's square; otherwise a norm
-// does not depend on its input's magnitude.
+// embedding_scale / residual_scale, and the epsilon of each norm is divided by the scale's square. Apart from epsilon,
+// a norm's result does not depend on its input's magnitude.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {

@@ -19,7 +19,7 @@ void describe_nemotron(GraphBuilder& model) {
   model.embed();
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
     LayerBuilder layer = model.layer(i);
-    // The file has the gains as they multiply: its converter added the one that Nemotron's own norms add.
+    // Nemotron's own norms add 1 to each gain. The file's converter has added it already.
     layer.layer_norm(kStream, "attn_norm", normed, epsilon);
     layer.product(layer.qkv(heads, width), normed, qkv);
     layer.attention({.qkv = qkv, .heads = heads, .bias = layer.qkv_bias(heads), .rope = rope},
