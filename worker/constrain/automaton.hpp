@@ -67,8 +67,8 @@ class Automaton {
   // Returns the configuration at the node's beginning, with these parents to return to.
   ConfigId entered(NodeId node, ConfigId parents);
 
-  // Returns whether every text of characters of these classes leads back to this configuration. Where it can't tell
-  // with little work, it returns false. Like a step, the answer costs the same whatever is remembered.
+  // Returns whether every text of characters of these classes leads back to this configuration. Returns false, too, if
+  // that can't be told with little work. As for a step, spent() counts the same whatever is remembered.
   bool runs_on(ConfigId config, CharClasses classes);
   // Returns whether one of the configuration's texts takes every text of at most `length` characters of these classes.
   bool takes_freely(ConfigId config, CharClasses classes, std::uint32_t length);

@@ -23,7 +23,7 @@ class DfaRuns {
     CharClasses classes = 0;
     std::uint32_t length = 0;
   };
-  // Nobody asks for more characters.
+  // No caller asks about longer texts.
   static constexpr std::uint32_t kMostLength = 254;
 
   const Free& from(const Dfa& dfa, std::uint32_t state);

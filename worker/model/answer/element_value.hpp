@@ -10,8 +10,9 @@
 namespace bulkhead::model::answer {
 
 // Returns the value as JSON. `open` stands before a tag's name, and `open/` before the name of its end. A text without
-// elements is what the schema says, else typed_value() reads it; without characters it may be an empty list or object.
-// Elements that don't match make the whole text a string.
+// elements becomes a string if the schema allows only that, and an empty list or object if the text is blank and the
+// schema allows only that; otherwise typed_value() reads it. If a tag lacks its end or has another tag's, the whole
+// text becomes a string.
 std::string element_value(std::string_view text, std::string_view open, const ValueSchema& schema);
 
 }  // namespace bulkhead::model::answer

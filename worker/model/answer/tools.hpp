@@ -20,11 +20,12 @@ struct Tool {
   std::shared_ptr<const std::string> schema = nullptr;
 };
 
-// What a schema says of a value and of what it contains. It knows nothing of values that the schema does not describe.
+// What a schema says about the type of a value, and of the members and items in it. Where it says nothing, text(),
+// list() and object() return false.
 class ValueSchema {
  public:
   ValueSchema() = default;
-  // Of the tool's argument `key`.
+  // The schema of the tool's argument `key`.
   ValueSchema(const Tool& tool, std::string_view key);
 
   bool text() const;    // only a string is allowed

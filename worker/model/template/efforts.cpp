@@ -7,7 +7,7 @@
 namespace bulkhead::jinja {
 namespace {
 
-// From the least to the most. The first one means no reasoning, so it stands for no other.
+// From the least effort to the most. The first one means no reasoning, so it never takes the place of another one.
 constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
                                                       "high", "xhigh",   "max"};
 constexpr std::size_t kLow = 2, kHigh = 4;
@@ -31,7 +31,7 @@ Efforts::Efforts(std::string_view source, const Render& render) {
   const bool shown = marked && marked->find(kMark) != std::string::npos;
   std::array<bool, kEfforts.size()> known = {};
   for (std::size_t i = 0; i < kEfforts.size(); ++i) {
-    // A template that does not show the effort need not name `none` to take it for no reasoning.
+    // A template that does not show the effort counts as knowing `none` even if its source does not name it.
     const bool expected = i == 0 ? !shown : i >= kLow && i <= kHigh;
     known[i] = (expected || names(source, kEfforts[i])) && render(kEfforts[i]);
   }

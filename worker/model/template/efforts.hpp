@@ -16,8 +16,8 @@ class Efforts {
   using Render = std::function<std::optional<std::string>(std::string_view effort)>;
 
   Efforts() = default;  // knows nothing
-  // Finds out what a template knows: an effort that its source names, and low, medium and high. Of these it does not
-  // know what it refuses.
+  // Finds out which efforts a template knows: those that its source names, plus low, medium and high, without those
+  // that it refuses.
   Efforts(std::string_view source, const Render& render);
 
   // The nearest effort that the template knows; of two equally near ones the higher. An effort that is none of the

@@ -24,7 +24,7 @@ class MemoryScope {
  public:
   explicit MemoryScope(std::size_t max_bytes);
   ~MemoryScope();
-  // Of the innermost scope alone.
+  // Raises the innermost scope's limit; call it on that scope. The outer scopes' limits stay.
   void extend(std::size_t bytes);
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
