@@ -8,8 +8,8 @@
 
 namespace bulkhead::orchestrator {
 
-// Dropping bytes from the front moves none of the others until most of the memory is of bytes that are gone. So a
-// large answer that is sent in slices costs time in proportion to its size, and not to the square of its size.
+// Dropping bytes from the front moves the other bytes only once the dropped ones take most of the memory. So a large
+// answer that is sent in slices costs time in proportion to its size, and not to the square of its size.
 class UnsentBytes {
  public:
   std::size_t size() const { return bytes_.size() - gone_; }

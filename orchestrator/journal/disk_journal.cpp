@@ -111,7 +111,7 @@ Result<UniqueFd> open_locked(const std::string& path) {
                fmt::format("isolation.journal_path: {} keeps changing its name", path));
 }
 
-// Which file the journal's name stands for now.
+// What the journal's name stands for now.
 enum class Named { kOurs, kNothing, kAnother };
 Named named(int ours, const std::string& path) {
   struct stat mine {
@@ -315,7 +315,7 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
     spdlog::warn("journal {}: the file was deleted, or another has its name; it is written anew",
                  options.path);
     if (with_records || !writing) return write_anew();
-    // The thread noticed it by itself while a job was on its way. That job will notice the same.
+    // The thread noticed this by itself while a job was on its way. The thread will notice it again with that job.
   }
 
   // ---- the thread's side ----

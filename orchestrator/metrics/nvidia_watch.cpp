@@ -59,7 +59,7 @@ Result<Child> start(const std::string& program, const std::string& library) {
 
 }  // namespace
 
-// A thread of its own waits for the process, and for nothing that has no bound.
+// One thread starts the process, asks it and reads its answers. Every wait of the thread is bounded.
 struct NvidiaWatch::State {
   explicit State(Options the_options)
       : options(std::move(the_options)), wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
@@ -172,8 +172,8 @@ struct NvidiaWatch::State {
     return up = true;
   }
 
-  // Ends the process. The kernel may hold it in a driver's call; until that returns, no other one is started. Returns
-  // false if the daemon ends before that.
+  // Ends the process. The kernel may hold the process in a driver's call, and no other process is started until that
+  // call returns. Returns false if the daemon ends first.
   bool reap(pid_t pid) {
     ::kill(pid, SIGKILL);
     const auto end = steady_clock::now() + std::chrono::seconds(1);

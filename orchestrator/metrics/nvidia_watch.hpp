@@ -1,8 +1,8 @@
 // Figures of NVIDIA's devices: temperature, what slows them down, memory, and Xid errors. NVIDIA's driver shows none
 // of them in files, so a process of its own loads the driver's library (worker/main_nvidia.hpp) and answers this one.
 //
-// The driver may hang, and the process with it: its figures are then missing, and nothing here waits for it. Nothing
-// here trusts it: a line that breaks a rule of ipc/device_watch.hpp ends it.
+// The driver may hang, and the process with it. The process's figures are then missing, and nothing here waits for
+// them. The daemon does not trust the process: it ends the process if a line breaks a rule of ipc/device_watch.hpp.
 #pragma once
 
 #include <chrono>

@@ -386,12 +386,12 @@ class Router : private WorkerEvents {
   std::unordered_map<const Worker*, RequestId> alone_;  // workers that have only one suspect and nothing else
   std::map<RequestId, Active> active_;
   std::unordered_map<RequestId, RequestObserver*> failing_;  // to be told in the next turn
-  std::set<Worker*> leaving_;                                // of a model that continues with fewer workers
+  std::set<Worker*> leaving_;                                // their model continues with fewer workers
   std::set<Worker*> ending_;  // removed when their processes are gone
   bool reloading_later_ = false;
   bool loading_later_ = false;
   std::shared_ptr<Looks> looks_;  // where threads leave what they found
-  std::map<std::uint64_t, std::function<void(Result<std::size_t>)>> looking_;  // who waits for a look
+  std::map<std::uint64_t, std::function<void(Result<std::size_t>)>> looking_;  // called when a look has ended
   std::uint64_t last_look_ = 0;
   std::set<std::string> looking_again_;  // paths of failed models whose files a thread looks at
   Timer turn_timer_;  // fires when the next turn ends that somebody waits for

@@ -209,11 +209,11 @@ std::shared_ptr<CacheLook> CacheFolder::look(Run run) const {
 
 namespace {
 
-// Clients may take all descriptors for a while. So a thread looks again so often before it gives up.
+// Clients may take all descriptors for a while. So a thread tries this many times before it gives up.
 constexpr int kMostTries = 40;
 constexpr std::chrono::milliseconds kBetweenTries{50};
 
-// Calls `look` until it returns false: it ran short of nothing.
+// Calls `look`, which returns whether it ran short of descriptors or memory. Calls it again while it did.
 template <typename LookOnce>
 void try_for_a_while(LookOnce look) {
   for (int tries = 1; look() && tries < kMostTries; ++tries)

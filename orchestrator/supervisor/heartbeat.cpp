@@ -20,7 +20,7 @@ constexpr int kLoadingPatience = 10;  // a step of loading may take this many ti
 Heartbeat::Verdict Heartbeat::look(Clock::time_point now, Phase phase,
                                    std::optional<std::uint64_t> beat, bool can_send,
                                    milliseconds timeout) {
-  // After the daemon's own long absence, messages of the process are still unread, so there is no verdict yet.
+  // If the daemon itself did not run for long, messages of the process are still unread, so there is no verdict yet.
   if (forgive_own_absence(now, phase, timeout) > timeout / 2) return {};
   if (phase == Phase::kIdle) {
     if (answered_ != pinged_) {

@@ -79,8 +79,8 @@ class AsOwnerOf {
     if (dumpable_ < 0) return;
     ::setfsuid(::geteuid());
     ::setfsgid(::getegid());
-    // The kernel has cleared it with the first change. Without it children can't open this process's /proc/PID/fd, by
-    // which they start the worker program.
+    // The first change of ids made the kernel clear this attribute. Without it, children can't open this process's
+    // /proc/PID/fd, by which they start the worker program.
     if (dumpable_ == 1) ::prctl(PR_SET_DUMPABLE, 1);
   }
 

@@ -77,7 +77,7 @@ void Worker::choose_owner_of_cache() {
   cache_.set_owner(own ? CacheFolder::Owner::kWorker : CacheFolder::Owner::kDaemon);
 }
 
-// Makes the worker what replace() wanted. The new worker has yet to show that it can serve.
+// Gives the worker the options of replace(). The worker has yet to show that it can serve with them.
 void Worker::become_next() {
   options_ = *std::exchange(next_options_, std::nullopt);
   choose_owner_of_cache();
@@ -99,7 +99,7 @@ void Worker::start_process() {
   restart_timer_.cancel();
   retry_timer_.cancel();
   if (process_ != nullptr) return;
-  // Its last steps may still write to what would be imported.
+  // The last steps of the leaving process may still write to the memory that a new process would import.
   starts_when_it_is_gone_ = leaving_ != nullptr && !leaving_->stuck();
   if (starts_when_it_is_gone_) return;
   if (leaving_ != nullptr) leave_in_kernel(std::move(leaving_));
@@ -118,7 +118,7 @@ void Worker::start_process() {
                                              static_cast<ProcessEvents&>(*this));
   Status started = process_->start(start_files_.take());
   if (!started.ok()) {
-    // The fault is not the worker's, and an immediate retry would not help.
+    // The worker is not at fault, and an immediate retry would not help.
     process_.reset();
     last_death_ = "failed start: " + started.error().message();
     last_death_cause_ = DeathCause::kFailedStart;
@@ -142,7 +142,7 @@ bool Worker::looked_at_files() {
 
 bool Worker::take_over() {
   if (next_is_cold_) return false;
-  // What it had the device do may go on for as long as it is there: nothing of it is imported.
+  // The device may go on with a stuck process's work as long as that process exists, so none of its memory is imported.
   if (leaving_ != nullptr && leaving_->stuck()) leave_in_kernel(std::move(leaving_));
   const bool unsettled = leaving_ != nullptr;
   std::unique_ptr<WorkerProcess> spare = pool_.take(unsettled ? vault_.epoch() : 0);

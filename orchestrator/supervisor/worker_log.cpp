@@ -198,7 +198,8 @@ struct WorkerLogs::Shared {
     asked_seen = asked_last;
   }
 
-  // No pipe holds anything that was written before the last question that the thread has seen, unless it rests.
+  // Called when the thread has read everything that was written before the last question that it has seen, except from
+  // pipes that rest.
   void answer() {
     std::lock_guard lock(mutex);
     answered = asked_seen;

@@ -151,7 +151,7 @@ void WorkerProcess::receive() {
       return violated(record.error().message());
     }
     if (record->empty()) {
-      // The descriptors of a vault wait for their offer.
+      // Descriptors of a vault or of a slab arrive before the message that they belong to, and wait for it.
       if (!may_offer() && !may_change_slabs() && channel_->waiting_descriptors() != 0)
         return violated("descriptors that nobody asked for");
       break;
