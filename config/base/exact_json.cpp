@@ -80,7 +80,8 @@ class Builder final : public nlohmann::json_sax<Ordered> {
   }
 
   Ordered& root_;
-  // Outermost first; only the last one grows, so the others stay where they are.
+  // The arrays and objects that have not ended, the outermost one first. New values go only into the last one, so the
+  // pointers to the others stay valid.
   std::vector<Open> open_;
   Ordered* member_ = nullptr;  // the value of the latest key
 };

@@ -177,7 +177,7 @@ class LoadTest {
   const std::string model_;
   const Clock::time_point began_ = Clock::now();
   std::vector<std::thread> threads_;
-  std::vector<std::size_t> ended_;  // of these, that have nothing more to do
+  std::vector<std::size_t> ended_;  // indexes of threads that have nothing more to do
   std::mutex mutex_;
   std::condition_variable changed_;
   std::size_t next_ = 0;

@@ -184,8 +184,8 @@ void add_scored_expert_keys(const Shape& shape, Metadata& metadata) {
   metadata.add_float(prefix + ".expert_weights_scale", shape.expert_scale);
 }
 
-// Adds the numbers of xIELU with which a training begins, the same for all layers. Factors are what they are before
-// softplus.
+// Adds the numbers of xIELU with which a training begins, the same for all layers. The two alphas are written as their
+// values before softplus.
 void add_xielu_keys(Metadata& metadata) {
   metadata.add_float("xielu.alpha_p", std::log(std::expm1(0.8F)));
   metadata.add_float("xielu.alpha_n", std::log(std::expm1(0.3F)));

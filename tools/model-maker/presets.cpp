@@ -136,7 +136,7 @@ Shape with_convolutions(Shape shape, std::string kinds) {
   shape.taps = 3;
   return shape;
 }
-// Gives it experts, too, which sigmoids choose behind some dense layers.
+// Gives the shape such layers, and experts that sigmoids choose behind some dense layers.
 Shape with_convolutions_and_experts(Shape shape, std::string kinds, std::uint32_t dense_layers) {
   shape.dense_layers = dense_layers;
   shape.sigmoid = shape.renormalised = true;

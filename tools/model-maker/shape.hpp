@@ -28,13 +28,13 @@ struct Shape {
   bool tied_output = false;
   bool llama3_rope = false;  // has the tensor of rope scaling factors
   bool qkv_bias = false;     // q, k and v have biases
-  // Mixtures of experts: how many, how many a token takes, and the width of each.
+  // Mixtures of experts: the number of experts, how many a token takes, and the width of each.
   std::uint32_t experts = 0, experts_used = 0, expert_width = 0;
   std::uint32_t window = 0;         // positions that windowed layers see
   std::string rope_scaling{};       // "linear", "yarn" or none
   float rope_factor = 0;            // of the scaling
   std::uint32_t rope_original = 0;  // positions before it was scaled
-  // Of a head's entries, so many turn; 0: all.
+  // How many of a head's entries turn by position; 0: all.
   std::uint32_t turning = 0;
   // Attention over latents: entries of a latent, of the queries' own latent (0: they have none), and of a
   // head's value. head_size is that of a key.
@@ -46,12 +46,12 @@ struct Shape {
   bool sigmoid = false, renormalised = false;
   float expert_scale = 0;
   // Gated delta nets, in all but every fourth layer: heads of keys and of values (0: there are none), and their
-  // size. A gated expert of such a width that all tokens take.
+  // size.
   std::uint32_t delta_keys = 0, delta_values = 0, delta_size = 0;
-  std::uint32_t shared_width = 0;
+  std::uint32_t shared_width = 0;  // of a gated expert that all tokens take; 0: there is none
   // Each layer's kind: M is Mamba-2, * attention, E experts, C a short convolution over `taps` positions. Empty: all
-  // attend. The heads of Mamba-2 are those of delta nets above, but a value has entries of its own number. Only in
-  // models with Mamba-2 are feed-forwards layers of their own.
+  // attend. delta_keys, delta_values and delta_size give the heads of Mamba-2, too, except that a value has mamba_size
+  // entries. Only models with Mamba-2 have feed-forwards as layers of their own.
   std::string kinds{};
   std::uint32_t mamba_size = 0, taps = 0;
   // Layers of two kinds, as Gemma 4 has them: the last of each full_interval layers sees everything (0: all layers
@@ -61,8 +61,8 @@ struct Shape {
   std::uint32_t window_head_size = 0;
   float window_rope_base = 0;
   float logit_cap = 0;
-  // Of encoders: what stands for a text, as pooling_type in GGUF files (1 the mean, 2 the first token). 0: the model
-  // is a decoder.
+  // What stands for a text in an encoder, as pooling_type in GGUF files has it (1 the mean, 2 the first token). 0: the
+  // model is a decoder.
   std::uint32_t pooling = 0;
   // Entries between two dense layers behind the pooling; 0: there are none.
   std::uint32_t dense = 0;
@@ -70,7 +70,7 @@ struct Shape {
 
 const std::vector<Shape>& presets();
 Result<Shape> preset(const std::string& name);
-// Every number sane and fitting the others.
+// Returns an error unless every number is sane and fits the others.
 Status check(const Shape& shape);
 
 // How the values of a tensor are drawn.
@@ -92,8 +92,9 @@ struct PlannedTensor {
   std::uint64_t bytes() const;
 };
 
-// Every tensor type's name (all matrices of that type but the output, which gets Q6_K beside
-// quantised ones of fewer bits than eight), and llama.cpp's mixes Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M.
+// Returns the names that plan_tensors() takes: every tensor type's, and those of llama.cpp's mixtures Q4_K_S, Q4_K_M,
+// Q5_K_S and Q5_K_M. With a tensor type's name all matrices have that type, except that the output gets Q6_K if the
+// type is quantised to fewer than eight bits.
 const std::vector<std::string>& file_types();
 
 struct Plan {
@@ -101,8 +102,7 @@ struct Plan {
   std::uint32_t file_type = 0;  // general.file_type
   std::uint64_t bytes = 0;
 };
-// Rows that are no multiple of a type's block fall back to another type, as llama.cpp's quantiser
-// does it.
+// If a tensor's row is no multiple of the type's block, the tensor gets another type, as with llama.cpp's quantiser.
 Result<Plan> plan_tensors(const Shape& shape, const std::string& file_type);
 
 }  // namespace bulkhead::model_maker

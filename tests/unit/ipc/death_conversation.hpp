@@ -95,7 +95,7 @@ class Conversation {
     return {};
   }
 
-  // Sends descriptors, and then a record: whoever has the record can take the descriptors.
+  // Sends descriptors, and then a record. Once the other end has the record, it can take the descriptors.
   Status give(std::uint64_t tag) {
     UniqueFd one(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     const int both[] = {one.get(), one.get()};
