@@ -15,7 +15,7 @@ namespace bulkhead::worker {
 namespace {
 
 constexpr const char* kTokens = "tokenizer.ggml.tokens";
-// A step has at most so many drafts, so no more sequences can have guesses.
+// A step has at most this many drafts, so no more sequences can have guesses.
 constexpr std::uint32_t kSequences = engine::kMostDrafts + 1;
 constexpr std::uint32_t kReadColumns = 256;
 constexpr std::uint64_t kContexts = 4;

@@ -32,7 +32,7 @@ DeltaConstants delta_constants(const Mapping& mapping, const DeltaShape& shape,
   return constants;
 }
 
-// Returns how many invocations share so many entries; each takes only a few.
+// Returns how many invocations share this many entries; each takes only a few.
 std::uint32_t invocations_for(const Mapping& mapping, std::uint32_t entries) {
   std::uint32_t invocations = mapping.lanes;
   while (!mapping.rows && invocations < std::min(entries, 128U))

@@ -66,9 +66,9 @@ struct DeltaKernel {
   std::uint32_t y = 1;
 };
 DeltaKernel delta_inputs(const Mapping& mapping, const DeltaShape& shape);
-// The scan of a step with so many columns. If `few` is not 0, it has two dispatches, which don't depend on each other:
-// `few_long`, with workgroups (few, value head, z), takes the runs of kLongRun columns or more unless there are more
-// than `few` of them; `others`, with workgroups (run, value head, z), takes all other runs.
+// The scan of a step with this many columns. If `few` is not 0, it has two dispatches, which don't depend on each
+// other: `few_long`, with workgroups (few, value head, z), takes the runs of kLongRun columns or more unless there are
+// more than `few` of them; `others`, with workgroups (run, value head, z), takes all other runs.
 struct DeltaScans {
   KernelSpec few_long, others;
   std::uint32_t few = 0, z = 1;

@@ -25,7 +25,7 @@ bool chooses_by_scores(const RouterShape& router) {
   return router.sigmoid || router.biased_choice || router.groups > 1;
 }
 
-// Matrix units: a tile with so many columns is a wide one, in which a subgroup has two blocks of rows.
+// Matrix units: a tile with this many columns is a wide one, in which a subgroup has two blocks of rows.
 constexpr std::uint32_t kWideTile = 32;
 
 // Shares of an expert's product in which one subgroup computes all segments of a row.

@@ -77,7 +77,7 @@ struct Split {
   std::uint32_t from, to;  // columns
   std::uint32_t row_blocks, column_tiles, row_sets, step_groups, ahead;
   std::uint32_t piece_tiles = 0;
-  std::uint32_t segments = 0;  // only for matrices whose rows have so many segments; 0: for all
+  std::uint32_t segments = 0;  // only for matrices whose rows have this many segments; 0: for all
 };
 // The first row that matches counts.
 constexpr Split kSplits[] = {

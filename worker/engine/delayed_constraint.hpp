@@ -21,9 +21,9 @@ namespace bulkhead::engine {
 std::string_view open_reasoning(const model::Tokenizer& tokenizer, std::span<const TokenId> prompt,
                                 const model::answer::Family& family);
 
-// Until the answer contains the mark, every token is allowed but the end tokens, and tokens that go on behind the mark
-// with something that `inner` does not accept. `inner` applies to what follows the mark, but for blanks in the token
-// that completes it.
+// Until the answer contains the mark, every token is allowed except the end tokens, and tokens that go on behind the
+// mark with something that `inner` does not accept. `inner` applies to what follows the mark, except for blanks in the
+// token that completes the mark.
 class DelayedConstraint : public TokenConstraint {
  public:
   // `inner` must not be null, and `mark` must not be empty; the tokenizer must outlive this. `outer`, if it is not

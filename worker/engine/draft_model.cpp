@@ -8,12 +8,12 @@
 namespace bulkhead::engine {
 namespace {
 
-// A sequence that lacked pages asks for pages again after so many more tokens.
+// A sequence that lacked pages asks for pages again after this many more tokens.
 constexpr std::uint32_t kStarvedFor = 64;
 // Steps that only read tokens take about this long, because streams wait for them.
 constexpr std::chrono::milliseconds kReadTime{20};
 constexpr std::uint32_t kLeastRead = 4, kFirstRead = 64, kMostRead = 256;
-// In a round that guesses, the model reads at most so many tokens of a sequence: those of a step with drafts, and the
+// In a round that guesses, the model reads at most this many tokens of a sequence: those of a step with drafts, and the
 // next one.
 constexpr std::uint32_t kReadByRound = kMostDrafts + 2;
 

@@ -102,7 +102,7 @@ class Engine {
   void set_ledger(PageLedger* ledger) { guard_.set_ledger(ledger); }
   Result<std::uint32_t> adopt(std::span<const EnteredPage> pages);
   // Adopts the states behind pages (state_book.hpp) that adopt() took, and compares them with their
-  // sums first. Returns how many it took; the ledger hears that the others are no more. An error is the device's.
+  // sums first. Returns how many it took, and takes the others out of the ledger. An error is the device's.
   void set_state_ledger(StateLedger* ledger) { guard_.set_state_ledger(ledger); }
   Result<std::uint32_t> adopt_states(std::span<const EnteredState> states);
   std::uint32_t withhold(std::span<const PageIndex> pages) { return scheduler_.withhold(pages); }
@@ -222,7 +222,7 @@ class Engine {
   Emit emit_;
   Scheduler scheduler_;
   PageGuard guard_;
-  // For each number of slabs: when pages in use last took so many.
+  // For each number of slabs: when the pages in use last took that many.
   std::vector<Clock::time_point> slabs_needed_at_;
   // For each slab: nobody has its pages any more, but steps up to this one may still read them. 0: not so.
   std::vector<std::uint64_t> slabs_leave_after_;

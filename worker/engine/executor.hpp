@@ -217,9 +217,9 @@ class Executor {
   // host has too little memory; steps with fewer such outputs still work.
   virtual Status reserve_logits(std::uint32_t /*outputs*/) { return {}; }
 
-  // Allocates memory for so many edits in the lists of all outputs of a step together. Outputs with the same list share
-  // it, and LogitEdits::ahead comes on top. The engine calls this before it accepts a request with adjusted columns;
-  // steps may be in flight. The memory is kept until the end. Errors are those of reserve_logits().
+  // Allocates memory for this many edits in the lists of all outputs of a step together. Outputs with the same list
+  // share it, and LogitEdits::ahead comes on top. The engine calls this before it accepts a request with adjusted
+  // columns; steps may be in flight. The memory is kept until the end. Errors are those of reserve_logits().
   virtual Status reserve_adjustments(std::uint64_t /*edits*/) { return {}; }
 
   // Gives memory to the pages of a slab, which has none; its first page is first_pages + slab * slab_pages. Steps may

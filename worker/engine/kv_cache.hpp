@@ -124,7 +124,7 @@ class PagePool {
   void set_states(StateBook* states) { states_ = states; }
   // Adopts pages of both kinds that were computed before this pool existed; each must come after
   // its EnteredPage::before. They are idle from now on and can be found. Call it while every page is
-  // empty. Returns how many full pages it took; the ledger hears that the others left.
+  // empty. Returns how many full pages it took, and takes the others out of the ledger.
   std::uint32_t adopt(std::span<const EnteredPage> pages);
   // Keeps back empty pages of both kinds to which a dead predecessor's steps may still write.
   // Nobody gets these pages before settle(), and they count as used. Returns how many it keeps

@@ -22,9 +22,9 @@ constexpr double kFirstColumns = 64;
 // column. With a half of it, the first steps beside a stream took 91 to 98 ms of a bound of 50 (H200, 8B Q4_K_M). A
 // guess that is too low is doubled by each step that shows so.
 constexpr double kOfAlone = 0.25;
-// A step that took longer than the bound caps its depth at this part of its columns, for so many steps with prompts.
-// The cap was a mistake, for example because the machine had paused, if a step below it takes less than this part of
-// its time.
+// A step that took longer than the bound caps its depth at this part of its columns, for kCappedSteps steps with
+// prompts. The cap was a mistake, for example because the machine had paused, if a step below it takes less than this
+// part of its time.
 constexpr double kOfTooMany = 0.9, kFarBelow = 1.0 / 3;
 constexpr std::uint32_t kCappedSteps = 4096;
 

@@ -19,7 +19,7 @@
 //
 // Steps 0 to 2 are the same for each token: logit + bias, times r or 1 / r if it repeats, minus a number, and the
 // result is kept within kMostEdited. Each operation is rounded on its own, so the device computes the same bits
-// (edit_logits.comp), but for numbers below 2^-126, which a GPU may take for 0.
+// (edit_logits.comp), except for numbers below 2^-126, which a GPU may take for 0.
 //
 // Log-probabilities refer to the raw row: log-softmax at temperature 1, before penalties and truncation, as vLLM and
 // OpenAI report them.
@@ -74,7 +74,7 @@ class TokenHistory {
   // edits().
   void look_ahead(std::span<const TokenId> tokens, std::vector<LogitEdit>& ahead) const;
 
-  // Returns the most edits that a request with so many tokens may need. Without a repetition penalty the prompt needs
+  // Returns the most edits that a request with this many tokens may need. Without a repetition penalty the prompt needs
   // none.
   static std::uint32_t most_edits(const ipc::Sampling& sampling,
                                   std::span<const ipc::TokenBias> bias, std::uint32_t vocabulary,

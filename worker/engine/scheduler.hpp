@@ -103,8 +103,8 @@ struct Sequence {
   bool edited = false;              // the same: Column::edited
   std::uint32_t most_tokens = 0;    // tokens it may grow to (for reserving host memory)
   bool may_ask_otherwise = false;   // Scheduler::ask() may change `output` while it generates
-  // What each of its first tokens but the last of so many asks for, besides `output`: kNone, kLogits or kHidden. Such a
-  // sequence reuses no pages, which would leave columns out.
+  // What each of the first `prompt_length` tokens except the last of them asks for, besides `output`: kNone, kLogits or
+  // kHidden. Unless this is kNone, the sequence reuses no pages, because their columns would not be computed.
   Output prompt_output = Output::kNone;
   std::uint32_t prompt_length = 0;
   // Guesses for the next plan() of the tokens that follow the first length() + 1 tokens. plan() drops the guesses

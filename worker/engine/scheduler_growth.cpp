@@ -3,7 +3,7 @@
 
 namespace bulkhead::engine {
 
-// Says whether the cache should grow before it hands out so many pages.
+// Says whether the cache should grow before it hands out `wanted` pages.
 bool Scheduler::lacks_pages(std::uint32_t wanted) const {
   const bool eager = pool_.present_pages() < limits_.eager_pages;
   return (eager ? pool_.empty_pages() : pool_.free_pages()) < wanted;

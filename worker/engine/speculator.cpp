@@ -10,7 +10,7 @@ namespace bulkhead::engine {
 namespace {
 
 constexpr float kLearning = 0.125F;  // weight of the newest sample in an average
-// After so many steps with drafts, some steps without drafts measure again what those take.
+// After this many steps with drafts, some steps without drafts measure again what those take.
 constexpr std::uint32_t kMeasureAgain = 256;
 constexpr double kLearningAgain = 0.5;
 // The part of an estimate that is forgotten at each step that could have had drafts, so that a width that was slow
@@ -18,7 +18,7 @@ constexpr double kLearningAgain = 0.5;
 constexpr double kForgetting = 1.0 / 2048;
 constexpr double kLeastSeconds = 1e-9;  // for a clock that stands still
 constexpr float kLeastChance = 0.05F;   // a less likely guess is never worth a column
-// The next two are in units of steps without drafts. Each step pays back so much of what drafts have lost. So
+// The next two are in units of steps without drafts. Each step pays back this much of what drafts have lost. So
 // drafts lose no more than this on average, and the sum of 2 % over 512 steps leaves room for what a first draft can
 // cost.
 constexpr double kPaidBack = 0.01;

@@ -9,7 +9,7 @@ namespace {
 constexpr std::uint32_t kMostRounds = 8;  // guesses of the draft model for one sequence in one step
 // The number of rounds for the setting `always`.
 constexpr std::uint32_t kRoundsAlways = 4;
-// The promises of a sequence's sources are compared over so many tokens.
+// The promises of a sequence's sources are compared over this many tokens.
 constexpr std::uint32_t kCompared = 4;
 constexpr float kLearningOfModel = 0.0625F, kLearningOfAll = 1.0F / 128;
 // A sequence whose guesses were wrong is gradually treated like other sequences again.

@@ -16,7 +16,7 @@ constexpr std::uint64_t kGibibyte = std::uint64_t{1} << 30;
 
 // With the sequences of one row, a step takes some 20 to 50 ms on a large GPU.
 struct BatchRow {
-  std::uint64_t weights_up_to;  // the row is for models whose weights have at most so many bytes
+  std::uint64_t weights_up_to;  // the row is for models whose weights have at most this many bytes
   std::uint32_t sequences;
 };
 constexpr BatchRow kBatches[] = {

@@ -16,7 +16,7 @@ constexpr std::uint32_t kLotPieces = 16384;
 constexpr std::uint32_t kMostPages = 1024;
 constexpr std::uint32_t kBlocksOfLot = 8;
 constexpr std::uint64_t kQuadBytes = 16;
-// A workgroup sums a piece of at most so many quads, so that a lot has enough workgroups to keep a GPU busy.
+// A workgroup sums a piece of at most this many quads, so that a lot has enough workgroups to keep a GPU busy.
 constexpr std::uint64_t kPieceQuads = 16384;
 
 // Returns the number of parts: keys, and values if they have their own places.

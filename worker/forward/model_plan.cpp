@@ -92,7 +92,7 @@ class Planner {
     MatrixPart part;
     std::uint64_t slice = 0;
   };
-  // Does the same for so many matrices; the parts of each follow those of the one before.
+  // Does the same for `slices` matrices; the parts of each follow those of the one before.
   Result<MatrixIndex> matrix_of(const std::vector<SlicePart>& parts, std::vector<RowOrder> orders,
                                 bool alternating, std::uint32_t slices) {
     auto views = std::make_shared<std::vector<model::TensorInfo>>();

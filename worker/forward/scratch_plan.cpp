@@ -18,7 +18,7 @@ std::uint64_t up_to(std::uint64_t value, std::uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Returns the widest column tile of any product in a step of so many columns.
+// Returns the widest column tile of any product in a step of this many columns.
 std::uint32_t tile_of_products(const ModelPlan& plan, const k::Mapping& mapping,
                                std::uint32_t columns) {
   std::uint32_t tile = mapping.units ? kLeastUnitsTile : kTile;

@@ -15,7 +15,8 @@ namespace k = gpu::kernels;
 
 namespace {
 
-// When layers are shared out, the KV cache counts as so many positions, unless a longer context is asked for.
+// When layers are divided among devices, the KV cache counts as this many positions, unless a longer context is asked
+// for.
 constexpr std::uint32_t kCountedPositions = 8192;
 
 class Planner {

@@ -165,7 +165,7 @@ void Tuning::read() {
   std::getline(lines, hash);
   std::getline(lines, checksum);
   if (first != kFirstWords) return ignored("not of this version");
-  // The file is of other kernels: it is not wrong, but it says nothing about these.
+  // The file is about other kernels. It is not wrong, but it says nothing about these kernels.
   if (hash != fmt::format("{:016x}", k::code_hash())) return;
   const auto at = lines.tellg();
   const std::string_view body =

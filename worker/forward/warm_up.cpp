@@ -153,7 +153,7 @@ Status WarmUp::heat_up(const Tuning::Measure& measure) {
   return {};
 }
 
-// Makes a step of so many columns anew with the tuning's choices. Returns the shortest time of several runs, in
+// Makes a step of this many columns anew with the tuning's choices. Returns the shortest time of several runs, in
 // microseconds.
 Result<double> WarmUp::time_step(std::uint32_t columns, const engine::ExecutorLimits& limits) {
   const StepShape shape =

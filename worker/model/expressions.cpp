@@ -17,8 +17,8 @@ struct Free {
   void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
 };
 
-// A hostile file's expression fails after so many steps; those of vocabularies need one or two steps for each
-// character.
+// A hostile file's expression fails after this many steps. The expressions of vocabularies need one or two steps for
+// each character.
 constexpr std::uint32_t kMostSteps = 10'000'000;
 constexpr std::uint32_t kMostHeapKib = 64 * 1024;
 constexpr std::size_t kLongestSource = 64 * 1024;

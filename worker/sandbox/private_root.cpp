@@ -43,7 +43,7 @@ struct Mount {
   bool folder = false;
 };
 
-// All paths are absolute and without links, but for the links' own names and targets.
+// All paths are absolute and without links, except for the links' own names and targets.
 struct Layout {
   std::set<std::string> folders;  // they are on the way to something; parents sort before children
   std::set<std::string> closed;   // those of `folders` that this user may not search

@@ -6,7 +6,7 @@
 namespace bulkhead::model {
 namespace {
 
-// The last of so many layers sees all positions.
+// In each group of this many layers, the last one sees all positions.
 constexpr std::uint32_t kExaone4Period = 4;
 
 void describe_exaone4(GraphBuilder& model) {
