@@ -6,7 +6,7 @@
 namespace bulkhead::constrain {
 namespace {
 
-// For so many ids, a mask is as fast as a list.
+// For this many ids, a mask is as fast as a list.
 constexpr std::size_t kFewIds = 768;
 
 std::uint32_t left_of(std::uint32_t bound, std::uint32_t taken) {

@@ -71,7 +71,7 @@ bool TokenMasks::add_through(const Part& part, unsigned char byte, ConfigId next
     if ((trie_->below(node) & first) != 0) walk_below(node, next, mask);
     return tally_ <= most_;
   };
-  // Adds the nodes of a part, but for those in `without`.
+  // Adds the nodes of a part, except those in `without`.
   const auto add_all = [&](const Part& from, const std::vector<Run>& without) {
     auto gap = without.begin();
     const auto counts = [&](std::uint32_t node) {

@@ -50,7 +50,7 @@ class TokenTrie {
   CharClasses below(std::uint32_t node) const { return below_[node]; }
   // Subtrees of fewer nodes than this are walked byte by byte, because below() would cost more than it saves.
   static constexpr std::uint32_t kLeastRun = 4;
-  // Returns how many bytes the longest token has below the node, or kHigh for so many or more.
+  // Returns how many bytes the longest token has below the node, or kHigh if it has at least that many.
   std::uint32_t height(std::uint32_t node) const { return height_[node]; }
   static constexpr std::uint32_t kHigh = DfaRuns::kMostLength + 1;
   // Returns the tokens of the node's subtree, including its own.

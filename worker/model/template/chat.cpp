@@ -162,7 +162,8 @@ std::string_view trimmed(std::string_view text) {
 // however alike the texts are (Knuth, Morris and Pratt 1977).
 std::size_t last_place(const ChatPrompt& prompt, std::string_view whole, std::string_view body) {
   const auto from_end = [body](std::size_t i) { return body[body.size() - 1 - i]; };
-  // Of the last i + 1 bytes of `body`: the most of its last bytes with which these begin, but for all of them.
+  // shorter[i]: the length of the longest text, of at most i bytes, with which the last i + 1 bytes of `body` both
+  // begin and end.
   std::vector<std::uint32_t> shorter(body.size());
   for (std::uint32_t i = 1, same = 0; i < body.size(); ++i) {
     while (same > 0 && from_end(i) != from_end(same))
