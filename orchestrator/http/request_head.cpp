@@ -10,7 +10,7 @@ namespace bulkhead::orchestrator {
 namespace {
 
 constexpr std::string_view kLineEnd = "\r\n";
-constexpr std::size_t kMostLengthDigits = 18;  // numbers of so many digits are always below 2^63
+constexpr std::size_t kMostLengthDigits = 18;  // numbers of this many digits are always below 2^63
 
 Error broken(std::string rule) {
   return Error(ErrorCode::kInvalidArgument, std::move(rule));

@@ -17,7 +17,7 @@ namespace bulkhead::orchestrator {
 // Thread-safe: large requests are read in threads other than the event loop's.
 class StoredItems {
  public:
-  // Keeps at most so many bytes of ids and items.
+  // Keeps at most `most_bytes` of ids and items.
   explicit StoredItems(std::size_t most_bytes) : most_bytes_(most_bytes) {}
 
   // Keeps an item, a JSON object. Drops an item that is larger than all the room.

@@ -42,7 +42,7 @@ constexpr std::size_t kMostReadPerWindow = 512 * 1024;
 constexpr milliseconds kWindow{100};
 constexpr std::array<std::string_view, 5> kLevels = {"trace", "debug", "info", "warn", "error"};
 
-// Allows so many lines a second, and so many at once after a quiet time.
+// Allows `per_second` lines or bytes a second, and `at_once` of them at once after a quiet time.
 class Allowance {
  public:
   Allowance(std::uint64_t per_second, std::uint64_t at_once)

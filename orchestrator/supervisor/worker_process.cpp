@@ -15,7 +15,7 @@ using std::chrono::steady_clock;
 
 namespace {
 
-constexpr int kRecordsPerTurn = 256;  // after so many records, other workers and clients get their turn
+constexpr int kRecordsPerTurn = 256;  // after this many records, other workers and clients get their turn
 // A process that has closed its channel must end within this time, or it is killed.
 constexpr milliseconds kExitAfterEndOfFile{250};
 constexpr milliseconds kExitAfterShutdown{5000};
