@@ -20,7 +20,7 @@ std::string whole_mib(std::uint64_t bytes) {
   return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB";
 }
 
-// Returns the length of the longest sequence whose keys and values so many bytes hold.
+// Returns the length of the longest sequence whose keys and values fit in `bytes`.
 std::uint64_t tokens_in(const forward::KvNeed& kv, std::uint64_t bytes) {
   std::uint64_t tokens = 0;
   for (std::uint64_t more = std::uint64_t{1} << 31; more > 0; more /= 2) {
