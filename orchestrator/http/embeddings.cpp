@@ -36,6 +36,11 @@ void read_input(Fields& fields, const char* name, EmbeddingRequest& request) {
   const bool one = !input->is_array() || (!input->empty() && input->front().is_number());
   if (one) return add(*input);
   if (input->empty()) return fields.refuse(name, "is an empty array.", "out_of_range");
+  if (request.form == EmbeddingForm::kOllamaSingle && input->size() > 1) {
+    return fields.refuse(
+        name, "has several inputs, and the answer one embedding; /api/embed takes several.",
+        "out_of_range");
+  }
   if (input->size() > kMaxEmbeddingInputs) {
     return fields.refuse(name, fmt::format("has more than {} inputs.", kMaxEmbeddingInputs),
                          "out_of_range");

@@ -94,6 +94,12 @@ TEST(Embeddings, InOllamasForms) {
   const HttpReply refused = serving.post("/api/embed", R"({"model":"m","input":"refused"})");
   EXPECT_EQ(refused.status, 400);
   EXPECT_TRUE(json::parse(refused.body)["error"].is_string());
+  // The older endpoint's answer has room for one embedding.
+  const HttpReply several =
+      serving.post("/api/embeddings", R"({"model":"m","prompt":["a","four"]})");
+  EXPECT_EQ(several.status, 400) << several.body;
+  EXPECT_NE(several.body.find("/api/embed takes several"), std::string::npos) << several.body;
+  EXPECT_EQ(serving.post("/api/embeddings", R"({"model":"m","prompt":["four"]})").status, 200);
 }
 
 // Workers have a few of a request's inputs at a time. What remains must not wait for a model that has gone, nor go to
