@@ -20,6 +20,7 @@
 #include "config/base/loopback.hpp"
 #include "config/base/percent.hpp"
 #include "config/base/program_options.hpp"
+#include "config/base/standard_descriptors.hpp"
 #include "config/config.hpp"
 #include "config/http_address.hpp"
 #include "orchestrator/event_loop.hpp"
@@ -54,10 +55,15 @@ constexpr const char* kFooter = R"(Examples:
   bulkheadd --set server.port=0               any free port; the line on stdout tells which
   bulkheadd --config config/runtime.yaml --set ipc.transport=stdio
 
-Settings come from their defaults, then the file (--config, or BULKHEAD_CONFIG), then --set.
-BULKHEAD_API_KEY, when set, is the API key, whatever they say. `bulkhead check --config FILE` checks a file.
-SIGTERM or SIGINT: running answers are finished, then the daemon ends. A second one ends it at once.
-SIGHUP: the settings are read again; models that were added, removed or changed follow, and no answer is lost.)";
+Settings come from their defaults, then the file (--config, or
+BULKHEAD_CONFIG), then --set. BULKHEAD_API_KEY, when set, is the API key,
+whatever they say. `bulkhead check --config FILE` checks a file.
+SIGTERM or SIGINT: running answers are finished, then the daemon ends. A
+second one ends it at once.
+SIGHUP: the settings are read again; models that were added, removed or
+changed follow, and no answer is lost.
+Exit code: 0; 1 for an error, with a message on stderr; 2 for a wrong command
+line; 128 and the signal's number where a second signal ended it.)";
 
 constexpr int kUsageError = 2;
 // How long the daemon's end waits for the readers of its log and its stdout.
@@ -100,15 +106,6 @@ void raise_descriptor_limit() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 65536);
   ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-// Opens the standard descriptors that the parent has closed. Otherwise the first files that this process opens would
-// get the numbers of the standard descriptors, and the process would write its log into these files.
-void open_standard_descriptors() {
-  for (int fd = 0; fd <= 2; ++fd) {
-    if (::fcntl(fd, F_GETFD) < 0)
-      (void)::open("/dev/null", O_RDWR);  // takes the lowest free number
-  }
 }
 
 // A worker must not inherit descriptors that this process got from a shell or a service manager.
@@ -402,11 +399,12 @@ void hide_keys(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  open_standard_descriptors();
+  open_standard_descriptors(O_RDWR, O_RDWR);
   ignore_what_is_no_request_to_end();
   ProgramOptions options{
       "Serves language models over an OpenAI-compatible HTTP API, each in a worker process of its "
-      "own."};
+      "own.",
+      "bulkheadd"};
   options.footer(kFooter);
   options.version("bulkheadd " BULKHEAD_VERSION);
   CommandLine line;

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/integration/serving.hpp"
+#include "tests/support/canned_server.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -111,6 +112,62 @@ TEST(Terminal, LinesAreEditedAndComeBackTheNextTime) {
   const auto file = std::filesystem::path(home.path) / ".local/state/bulkhead/chat_history";
   EXPECT_EQ(std::filesystem::status(file).permissions(),
             std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+}
+
+// A daemon that is ready, and one answer whose model reasons and writes what clears a screen.
+CannedServer reasoning_server() {
+  const std::string parts[] = {R"({"reasoning_content": "Hm."})",
+                               R"({"content": "Yes\u001b[2J.\n"})"};
+  std::string events;
+  for (const std::string& delta : parts)
+    events += "data: {\"choices\": [{\"delta\": " + delta + "}]}\n\n";
+  events += "data: [DONE]\n\n";
+  return CannedServer(
+      {{whole_answer("200 OK", R"({"status": "ok"})")}, {whole_answer("200 OK", events)}});
+}
+
+TEST(Chat, ShowsReasoningAtATerminalAndNothingThatControlsIt) {
+  const Home home;
+  for (const bool colours : {true, false}) {
+    const CannedServer server = reasoning_server();
+    Terminal terminal({"chat", "--url", server.url()}, home.path,
+                      {{"NO_COLOR", colours ? "" : "1"}});
+    ASSERT_TRUE(terminal.shows("> ")) << terminal.shown();
+    terminal.type("hello\r");
+    const std::string wanted = colours ? "\x1b[2mHm.\x1b[0m\r\n\r\nYes\\x1b[2J.\r\n"
+                                       : "(reasoning)\r\nHm.\r\n(answer)\r\nYes\\x1b[2J.\r\n";
+    EXPECT_TRUE(terminal.shows(wanted)) << terminal.shown();
+    ASSERT_TRUE(terminal.shows("> ")) << terminal.shown();
+    terminal.type("/quit\r");
+    EXPECT_EQ(terminal.exit_code(), 0);
+  }
+}
+
+TEST(Terminal, CtrlCEndsTheWaitForAModel) {
+  const Home home;
+  const std::string loading = whole_answer(
+      "503 Service Unavailable",
+      R"({"status": "loading", "workers": [{"state": "loading", "stage": "warm-up"}]})");
+  const std::vector<std::vector<std::string>> answers(1000, {loading});
+  for (const std::string command : {"complete", "chat"}) {
+    const CannedServer server(answers);
+    std::vector<std::string> words = {command, "--url", server.url()};
+    if (command == "complete") words.emplace_back("Once");
+    Terminal terminal(words, home.path);
+    ASSERT_TRUE(terminal.shows("warm-up ...")) << terminal.shown();
+    terminal.type("\x03");
+    EXPECT_EQ(terminal.exit_code(), 130) << command;
+  }
+}
+
+TEST(Chat, WritesTheAnswerAloneIntoAPipe) {
+  const Home home;
+  const CannedServer server = reasoning_server();
+  const std::string command = "printf 'hello\\n' | " BULKHEAD_TOOL " chat --url " + server.url() +
+                              " > " + home.path + "/out";
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 0);
+  std::ifstream file(home.path + "/out");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "Yes\x1b[2J.\n\n");
 }
 
 TEST(Chat, GoesOnWhenTheContextIsFull) {

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -86,7 +87,8 @@ void watch_interrupts() {
   action.sa_handler = [](int) {
     if (interrupted.exchange(true)) ::_exit(130);
   };
-  sigemptyset(&action.sa_mask);  // without SA_RESTART, so that a read at the prompt notices the signal
+  sigemptyset(
+      &action.sa_mask);  // without SA_RESTART, so that a read at the prompt notices the signal
   ::sigaction(SIGINT, &action, nullptr);
 }
 
@@ -100,10 +102,12 @@ Result<HttpClient> make_client(const Connection& connection) {
 Error api_error(const HttpResponse& response) {
   const json body = json::parse(response.body, nullptr, false);
   std::string message;
-  bool outgrown = false;
+  bool outgrown = false, about_key = true;
   if (body.is_object() && body.contains("error")) {
     const json& error = body["error"];
-    outgrown = error.is_object() && error.value("code", json()) == "context_length_exceeded";
+    const json kind = error.is_object() ? error.value("code", json()) : json();
+    outgrown = kind == "context_length_exceeded";
+    about_key = kind != "forbidden_origin";
     if (error.is_object() && error.contains("message") && error["message"].is_string())
       message = error["message"];
     if (error.is_string()) message = error;
@@ -115,7 +119,7 @@ Error api_error(const HttpResponse& response) {
   ErrorCode code = ErrorCode::kInternal;
   if (response.status == 401 || response.status == 403) {
     code = ErrorCode::kInvalidArgument;
-    message += " (the key is --api-key or BULKHEAD_API_KEY)";
+    if (about_key) message += " (the key is --api-key or BULKHEAD_API_KEY)";
   } else if (outgrown) {
     code = ErrorCode::kResourceExhausted;
   } else if (response.status == 404) {
@@ -183,8 +187,40 @@ void Sampling::write_to(json& request) const {
   if (!stop.empty()) request["stop"] = stop;
 }
 
+namespace {
+
+// Returns the member if it is a text that is not empty; otherwise null.
+const std::string* text_in(const json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_string()) return nullptr;
+  const auto* text = found->get_ptr<const std::string*>();
+  return text->empty() ? nullptr : text;
+}
+
+// Takes what one choice of an event brings: a completion's text, or a part of a chat's message.
+void take_choice(const json& choice, Answer& answer, const OnPiece& on_text,
+                 const OnPiece& on_reasoning) {
+  if (!choice.is_object()) return;
+  const auto delta = choice.find("delta");
+  const bool chat = delta != choice.end() && delta->is_object();
+  // vLLM calls the second one `reasoning`.
+  for (const char* name : {"reasoning_content", "reasoning"}) {
+    const std::string* thought = chat && on_reasoning ? text_in(*delta, name) : nullptr;
+    if (thought == nullptr) continue;
+    on_reasoning(*thought);
+    break;
+  }
+  if (const std::string* text = chat ? text_in(*delta, "content") : text_in(choice, "text")) {
+    answer.text += *text;
+    on_text(*text);
+  }
+  if (const std::string* reason = text_in(choice, "finish_reason")) answer.finish_reason = *reason;
+}
+
+}  // namespace
+
 Result<Answer> stream_answer(HttpClient& client, const std::string& path, json request,
-                             const std::function<void(std::string_view)>& on_text) {
+                             const OnPiece& on_text, const OnPiece& on_reasoning) {
   request["stream"] = true;
   Answer answer;
   SseParser parser;
@@ -206,22 +242,8 @@ Result<Answer> stream_answer(HttpClient& client, const std::string& path, json r
       return;
     }
     if (!event.contains("choices") || !event["choices"].is_array()) return;
-    for (const json& choice : event["choices"]) {
-      if (!choice.is_object()) continue;
-      const json* text = nullptr;
-      if (choice.contains("text")) text = &choice["text"];
-      if (choice.contains("delta") && choice["delta"].is_object() &&
-          choice["delta"].contains("content")) {
-        text = &choice["delta"]["content"];
-      }
-      if (text != nullptr && text->is_string() && !text->get_ref<const std::string&>().empty()) {
-        answer.text += text->get_ref<const std::string&>();
-        on_text(text->get_ref<const std::string&>());
-      }
-      if (choice.contains("finish_reason") && choice["finish_reason"].is_string()) {
-        answer.finish_reason = choice["finish_reason"];
-      }
-    }
+    for (const json& choice : event["choices"])
+      take_choice(choice, answer, on_text, on_reasoning);
   };
   const Result<HttpResponse> response = client.post_streaming(
       path, request.dump(-1, ' ', false, json::error_handler_t::replace),
@@ -259,6 +281,11 @@ bool put(std::string_view text) {
     text.remove_prefix(static_cast<std::size_t>(written));
   }
   return true;
+}
+
+bool colours_wanted() {
+  const char* const no_colour = std::getenv("NO_COLOR");
+  return no_colour == nullptr || *no_colour == '\0';
 }
 
 bool put_json(const json& value) {

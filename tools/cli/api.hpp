@@ -53,9 +53,11 @@ struct Answer {
   bool interrupted = false;
 };
 
-// Posts with "stream": true and passes each piece of text on as it arrives. Ctrl-C ends the answer, not the program.
+using OnPiece = std::function<void(std::string_view)>;
+// Posts with "stream": true and passes each piece of text on as it arrives, and each piece of reasoning to
+// `on_reasoning`, if there is one. Ctrl-C ends the answer, not the program.
 Result<Answer> stream_answer(HttpClient& client, const std::string& path, nlohmann::json request,
-                             const std::function<void(std::string_view)>& on_text);
+                             const OnPiece& on_text, const OnPiece& on_reasoning = {});
 
 // Writes all of the text to stdout. Returns false if nobody reads any more or it can't be written; in the latter case
 // stderr says so once, and the program fails (output_failed) whatever else it does.
@@ -63,5 +65,8 @@ bool put(std::string_view text);
 // The same with a value as one line. Bytes that are not UTF-8 are replaced.
 bool put_json(const nlohmann::json& value);
 extern std::atomic<bool> output_failed;
+
+// Whether the user wants colours on a terminal: yes, unless NO_COLOR says no (no-color.org: an empty one is none).
+bool colours_wanted();
 
 }  // namespace bulkhead::cli

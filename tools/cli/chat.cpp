@@ -35,6 +35,47 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
+// Shows an answer as it comes. At a terminal, control characters of the model become escapes, so that no answer can
+// control the terminal, and the model's reasoning stands before the answer, dimmed; NO_COLOR=1 puts it between words.
+// Elsewhere the output is the answer alone, byte for byte.
+class Shown {
+ public:
+  bool any() const { return any_; }
+  bool reader_gone() const { return reader_gone_; }
+
+  void text(std::string_view piece) {
+    end_reasoning();
+    any_ = true;
+    show(piece);
+  }
+  void reasoning(std::string_view piece) {
+    if (!terminal_) return;
+    if (!std::exchange(reasons_, true))
+      reader_gone_ |= !put(colours_ ? "\033[2m" : "(reasoning)\n");
+    any_ = true;
+    show(piece);
+  }
+  void end_line() {
+    end_reasoning();
+    put("\n");
+  }
+
+ private:
+  void show(std::string_view piece) {
+    reader_gone_ |= !put(terminal_ ? cleaned_lines(piece) : std::string(piece));
+  }
+  void end_reasoning() {
+    if (std::exchange(reasons_, false))
+      reader_gone_ |= !put(colours_ ? "\033[0m\n\n" : "\n(answer)\n");
+  }
+
+  const bool terminal_ = ::isatty(STDOUT_FILENO) != 0;
+  const bool colours_ = colours_wanted();
+  bool any_ = false;
+  bool reasons_ = false;      // the last piece was reasoning
+  bool reader_gone_ = false;  // nobody reads stdout any more
+};
+
 json fresh_conversation(const std::string& system) {
   json messages = json::array();
   if (!system.empty()) messages.push_back({{"role", "system"}, {"content", system}});
@@ -71,16 +112,16 @@ class Chat {
   std::optional<int> ask(const std::string& text) {
     const json before = messages_;
     messages_.push_back({{"role", "user"}, {"content", text}});
-    begun_ = reader_gone_ = false;
-    Result<Answer> answer = answered();
-    for (bool told = false; outgrown(answer) && leave_out_oldest_turn(); answer = answered()) {
+    Shown shown;
+    Result<Answer> answer = answered(shown);
+    for (bool told = false; outgrown(answer) && leave_out_oldest_turn(); answer = answered(shown)) {
       if (!std::exchange(told, true))
         std::fprintf(stderr,
                      "(the conversation has outgrown the model's context: its oldest turns "
                      "are left out from here on)\n");
     }
-    if (begun_ || answer.ok()) put("\n");
-    if (reader_gone_) return 1;
+    if (shown.any() || answer.ok()) shown.end_line();
+    if (shown.reader_gone()) return 1;
     if (!answer.ok()) {
       messages_ = before;  // the turn did not happen
       fail(answer.error());
@@ -102,14 +143,13 @@ class Chat {
     if (at_terminal_) put("(a new conversation)\n");
   }
 
-  Result<Answer> answered() {
+  Result<Answer> answered(Shown& shown) {
     json request = {{"messages", messages_}};
     options_.sampling.write_to(request);
-    return stream_answer(client_, "/v1/chat/completions", std::move(request),
-                         [this](std::string_view piece) {
-                           begun_ = true;
-                           reader_gone_ |= !put(piece);
-                         });
+    return stream_answer(
+        client_, "/v1/chat/completions", std::move(request),
+        [&](std::string_view piece) { shown.text(piece); },
+        [&](std::string_view piece) { shown.reasoning(piece); });
   }
 
   static bool outgrown(const Result<Answer>& answer) {
@@ -134,8 +174,6 @@ class Chat {
   const bool at_terminal_;
   std::string system_;
   json messages_;
-  bool begun_ = false;        // the answer has text
-  bool reader_gone_ = false;  // nobody reads stdout any more
 };
 
 }  // namespace
@@ -199,17 +237,14 @@ int run_complete(const CompleteOptions& options) {
 
   json request = {{"prompt", prompt}};
   options.sampling.write_to(request);
-  if (options.echo) put(prompt);
-  bool begun = options.echo, reader_gone = false;
-  const Result<Answer> answer =
-      stream_answer(*client, "/v1/completions", std::move(request), [&](std::string_view piece) {
-        begun = true;
-        reader_gone |= !put(piece);
-      });
-  if (begun || answer.ok()) put("\n");
+  Shown shown;
+  if (options.echo) shown.text(prompt);
+  const Result<Answer> answer = stream_answer(*client, "/v1/completions", std::move(request),
+                                              [&](std::string_view piece) { shown.text(piece); });
+  if (shown.any() || answer.ok()) shown.end_line();
   if (!answer.ok()) return fail(answer.error());
   if (answer->interrupted) return 130;
-  return reader_gone ? 1 : 0;
+  return shown.reader_gone() ? 1 : 0;
 }
 
 }  // namespace bulkhead::cli

@@ -11,10 +11,10 @@ namespace {
 constexpr int kRejected = 3;
 
 Result<constrain::Compiled> compile(const CheckSchemaOptions& options) {
-  if (!options.regex.empty()) return constrain::compile_regex(options.regex);
-  const bool schema = options.grammar.empty();
-  BULKHEAD_TRY(const std::string text, read_file(schema ? options.schema : options.grammar));
-  if (!schema) return constrain::compile_gbnf(text);
+  if (options.regex) return constrain::compile_regex(*options.regex);
+  BULKHEAD_TRY(const std::string text,
+               read_file(options.grammar ? *options.grammar : *options.schema));
+  if (options.grammar) return constrain::compile_gbnf(text);
   return constrain::compile_schema(
       text, options.lenient ? constrain::Strictness::kLenient : constrain::Strictness::kStrict);
 }
@@ -36,7 +36,7 @@ int run_check_schema(const CheckSchemaOptions& options) {
                                     std::string_view(*text).substr(0, text->size() - 1));
   }
   if (checked.passed) return 0;
-  std::printf("rejected at byte %zu\n", checked.rejected_at);
+  put("rejected at byte " + std::to_string(checked.rejected_at) + "\n");
   return kRejected;
 }
 

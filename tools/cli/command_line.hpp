@@ -1,6 +1,8 @@
 // The parts of the command line that main.cpp and operating.cpp share.
 #pragma once
 
+#include <string>
+
 #include <CLI/CLI.hpp>
 
 #include "tools/cli/commands.hpp"
@@ -9,6 +11,10 @@ namespace bulkhead::cli {
 
 // Adds --url and --api-key.
 void add_connection(CLI::App& command, Connection& connection);
+
+// Sets what the help says behind the options. Exit codes begin a line of their own, and lines are broken after 78
+// columns, except examples, which begin with a blank.
+void add_footer(CLI::App& command, std::string text);
 
 struct OperatingOptions {
   WorkersOptions workers;

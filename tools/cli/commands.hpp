@@ -139,10 +139,11 @@ struct CheckOptions {
 };
 int run_check(const CheckOptions& options);
 
+// One of the first three is given.
 struct CheckSchemaOptions {
-  std::string schema;   // file
-  std::string grammar;  // file, in GBNF
-  std::string regex;
+  std::optional<std::string> schema;   // file
+  std::optional<std::string> grammar;  // file, in GBNF
+  std::optional<std::string> regex;    // may be empty
   bool lenient = false;
 };
 // Also returns 3 if the schema rejects the text on stdin.
@@ -174,7 +175,8 @@ struct BenchOptions {
 };
 int run_bench(const BenchOptions& options);
 
-// Prints "bulkhead: MESSAGE" on stderr; returns 1.
+// Prints "bulkhead: MESSAGE" on stderr; returns 1. After Ctrl-C (api.hpp) it prints nothing and returns 130: the error
+// is that the user has stopped what went on.
 int fail(const Error& error);
 
 // Returns lines that contain text of files, cleaned so that nothing in them controls the terminal.

@@ -1,4 +1,5 @@
 // `bulkhead`: the command-line tool. This file has its command line; the other files here have its subcommands.
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -10,12 +11,15 @@
 #include <CLI/CLI.hpp>
 
 #include "config/base/clean_text.hpp"
+#include "config/base/standard_descriptors.hpp"
 #include "tools/cli/command_line.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace bulkhead::cli {
 
 int fail(const Error& error) {
+  constexpr int kInterrupted = 130;
+  if (interrupted) return kInterrupted;
   std::fprintf(stderr, "bulkhead: %s\n", cleaned_lines(error.message()).c_str());
   return 1;
 }
@@ -115,7 +119,8 @@ void add_chat(CLI::App& app, ChatOptions& options, int& code) {
   add_connection(*command, options.connection);
   add_sampling(*command, options.sampling);
   command->add_option("--system", options.system, "System message to start with");
-  command->footer(
+  add_footer(
+      *command,
       "Examples:\n"
       "  bulkhead chat\n"
       "  bulkhead chat --system 'Answer in one sentence.' --temperature 0.5\n"
@@ -123,7 +128,7 @@ void add_chat(CLI::App& app, ChatOptions& options, int& code) {
       "At the prompt: /reset, /system TEXT, /quit, /help. Ctrl-C stops an answer. You edit lines "
       "as in a shell. Text that is pasted at once is one message. The arrow keys bring earlier "
       "messages back, which are kept in ~/.local/state/bulkhead/chat_history. NO_COLOR=1 leaves "
-      "colours out. Exit code: 0, 1 for an error.");
+      "colours out. Exit code: 0, 1 for an error, 130 when Ctrl-C ended it.");
   command->callback([&options, &code] { code = run_chat(options); });
 }
 
@@ -134,11 +139,11 @@ void add_complete(CLI::App& app, CompleteOptions& options, int& code) {
   CLI::Option* prompt =
       command->add_option("prompt", options.prompt, "The text (left out: from stdin)");
   command->add_flag("--echo", options.echo, "Print the prompt before the continuation");
-  command->footer(
-      "Examples:\n"
-      "  bulkhead complete --max-tokens 100 'Once upon a time'\n"
-      "  bulkhead complete --temperature 0.8 --seed 42 --stop '.' < prompt.txt\n"
-      "Exit code: 0, 1 for an error, 130 when Ctrl-C stopped it.");
+  add_footer(*command,
+             "Examples:\n"
+             "  bulkhead complete --max-tokens 100 'Once upon a time'\n"
+             "  bulkhead complete --temperature 0.8 --seed 42 --stop '.' < prompt.txt\n"
+             "Exit code: 0, 1 for an error, 130 when Ctrl-C stopped it.");
   command->callback([&options, &code, prompt] {
     options.has_prompt = prompt->count() > 0;
     code = run_complete(options);
@@ -156,7 +161,8 @@ void add_tokenize(CLI::App& app, TokenizeOptions& options, int& code) {
                     "Add no BOS or EOS, and read special tokens' text as plain text");
   command->add_flag("--pieces", options.pieces,
                     "Print a line for each token: its id and its bytes");
-  command->footer(
+  add_footer(
+      *command,
       "Examples:\n"
       "  printf 'Hello world' | bulkhead tokenize --model model.gguf\n"
       "  printf 'Hello world' | bulkhead tokenize --model model.gguf --pieces\n"
@@ -175,7 +181,8 @@ void add_parse_answer(CLI::App& app, ParseAnswerOptions& options, int& code) {
   source->require_option(1);
   command->add_option("--pieces", options.pieces,
                       "Feed this many characters at a time, as a stream does (0: all at once)");
-  command->footer(
+  add_footer(
+      *command,
       "Example:\n"
       "  echo '{\"raw\": \"<think>Hm.</think>Yes.\"}' | bulkhead parse-answer --model model.gguf\n"
       "stdin: {\"raw\", \"ended\": \"stop\" or \"length\", \"prompt_ends_with\", \"tools\"}; only "
@@ -194,7 +201,8 @@ void add_inspect(CLI::App& app, InspectOptions& options, int& code) {
       ->required();
   command->add_flag("--tensors", options.tensors, "List every tensor");
   command->add_flag("--json", options.json, "Print the facts as JSON; sizes are bytes");
-  command->footer(
+  add_footer(
+      *command,
       "Examples:\n"
       "  bulkhead inspect model.gguf\n"
       "  bulkhead inspect builtin --tensors\n"
@@ -216,13 +224,13 @@ void add_check_schema(CLI::App& app, CheckSchemaOptions& options, int& code) {
   what->require_option(1);
   command->add_flag("--lenient", options.lenient,
                     "Leave out keywords that can't be enforced, with a line on stderr for each");
-  command->footer(
+  add_footer(
+      *command,
       "Example:\n"
       "  printf '{\"a\": 1}' | bulkhead check-schema --schema schema.json\n"
       "Exit code: 0 where the text is let through to its end; 3 and \"rejected at byte N\" where "
-      "it "
-      "is not (N is\nits size where more must follow); 1 where the schema is refused, with the "
-      "keyword.");
+      "it is not (N is its size where more must follow); 1 where the schema is refused, with "
+      "the keyword.");
   command->callback([&options, &code] { code = run_check_schema(options); });
 }
 
@@ -241,11 +249,12 @@ void add_apply_template(CLI::App& app, ApplyTemplateOptions& options, int& code)
   command->add_flag("--as-is", options.as_is,
                     "Give the messages to the template as they are, and nothing that transformers "
                     "doesn't offer");
-  command->footer(
+  add_footer(
+      *command,
       "Example:\n"
       "  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}' |\n"
       "    bulkhead apply-template --model model.gguf\n"
-      "Reads messages, tools, documents, add_generation_prompt (true), continue_final_message and\n"
+      "Reads messages, tools, documents, add_generation_prompt (true), continue_final_message and "
       "chat_template_kwargs. Exit code: 0, 1 where the template refuses the request, with its "
       "message.");
   command->callback([&options, &code] {
@@ -268,12 +277,12 @@ void add_check(CLI::App& app, CheckOptions& options, int& code) {
                     "Print every setting with its default (config/runtime.yaml)");
   command->add_flag("--json", options.json,
                     "Print the verdict as JSON: valid, error, notes, models, host, port");
-  command->footer(
-      "Examples:\n"
-      "  bulkhead check --config my.yaml\n"
-      "  bulkhead check --set gpu_optimizations.memory_pool.heap_size_mb=64\n"
-      "  bulkhead check --reference > my.yaml\n"
-      "Exit code: 0 where a daemon would take the settings, 1 where it would not.");
+  add_footer(*command,
+             "Examples:\n"
+             "  bulkhead check --config my.yaml\n"
+             "  bulkhead check --set gpu_optimizations.memory_pool.heap_size_mb=64\n"
+             "  bulkhead check --reference > my.yaml\n"
+             "Exit code: 0 where a daemon would take the settings, 1 where it would not.");
   command->callback([&options, &code] { code = run_check(options); });
 }
 
@@ -289,7 +298,8 @@ void add_doctor(CLI::App& app, DoctorOptions& options, int& code) {
       ->excludes(bundle);
   command->add_flag("--json", options.json, "Print the diagnosis as JSON; sizes are bytes")
       ->excludes(bundle);
-  command->footer(
+  add_footer(
+      *command,
       "Examples:\n"
       "  bulkhead doctor\n"
       "  bulkhead doctor --model FILE            and on which of the devices the model fits\n"
@@ -304,14 +314,12 @@ void add_bench(CLI::App& app, BenchOptions& options, int& code) {
   CLI::App* command = app.add_subcommand("bench", "List the benchmarks, or run one");
   // There are no positional arguments, because CLI11 would take them out of the order of the benchmark's own options.
   command->prefix_command();
-  command->footer(
-      "bulkhead bench                        lists them\n"
-      "bulkhead bench NAME [arguments...]    runs one; the arguments, --help among them, are its "
-      "own\n"
-      "Examples:\n"
-      "  bulkhead bench\n"
-      "  bulkhead bench ipc-latency --json result.json\n"
-      "Exit code: that of the benchmark; 1 if there is none of that name.");
+  add_footer(*command,
+             "Examples:\n"
+             "  bulkhead bench                                   lists them\n"
+             "  bulkhead bench ipc-latency --json result.json    runs one\n"
+             "What stands behind a benchmark's name is the benchmark's own, --help too. "
+             "Exit code: that of the benchmark; 1 if there is none of that name.");
   command->callback([&options, &code, command] {
     for (const std::string& word : command->remaining()) {
       if (options.name.empty()) {
@@ -325,10 +333,11 @@ void add_bench(CLI::App& app, BenchOptions& options, int& code) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Talks to bulkheadd, and looks at model files, settings and devices."};
+  CLI::App app{"Talks to bulkheadd, and looks at model files, settings and devices.", "bulkhead"};
   app.require_subcommand(1);
   app.set_version_flag("--version", "bulkhead " BULKHEAD_VERSION);
-  app.footer(
+  add_footer(
+      app,
       "Start with:\n"
       "  bulkheadd                        serve the built-in model on 127.0.0.1:8484\n"
       "  bulkhead chat                    talk to it\n"
@@ -375,6 +384,8 @@ int run(int argc, char** argv) {
 }  // namespace bulkhead::cli
 
 int main(int argc, char** argv) {
+  // Reading a closed stdin and writing to a closed stdout are errors.
+  bulkhead::open_standard_descriptors(O_WRONLY, O_RDONLY);
   ::signal(SIGPIPE,
            SIG_IGN);  // if the reader leaves, write() fails and the program continues
   try {

@@ -1,7 +1,9 @@
 // The command line of the subcommands for operators.
+#include <algorithm>
 #include <cstdlib>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tools/cli/command_line.hpp"
@@ -30,6 +32,25 @@ void add_connection(CLI::App& command, Connection& connection) {
       ->option_text("TEXT (Env:BULKHEAD_API_KEY)");
 }
 
+void add_footer(CLI::App& command, std::string text) {
+  constexpr std::size_t kColumns = 78;
+  constexpr std::string_view kCodes = " Exit code:";
+  for (std::size_t at = 0; (at = text.find(kCodes, at)) != std::string::npos; ++at)
+    text[at] = '\n';
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::size_t blank = text.rfind(' ', begin + kColumns);
+    const bool example = text[begin] == ' ';
+    if (example || end - begin <= kColumns || blank == std::string::npos || blank <= begin) {
+      begin = end + 1;
+    } else {
+      text[blank] = '\n';
+      begin = blank + 1;
+    }
+  }
+  command.footer(text);
+}
+
 namespace {
 
 void add_workers(CLI::App& app, WorkersOptions& options, int& code) {
@@ -50,17 +71,18 @@ void add_workers(CLI::App& app, WorkersOptions& options, int& code) {
                        "kernels again");
     }
     of_one->add_flag("--json", options.json, "Print the API's JSON");
-    of_one->footer(
+    add_footer(
+        *of_one,
         "Returns at once; `bulkhead workers` shows the progress. Exit code: 0 when the daemon has "
         "agreed, 1 for an error.");
     of_one->callback([&options, action] { options.action = action; });
   }
   command->require_subcommand(0, 1);
-  command->footer(
-      "Examples:\n"
-      "  bulkhead workers\n"
-      "  bulkhead workers restart NAME\n"
-      "Exit code: 0, 1 for an error.");
+  add_footer(*command,
+             "Examples:\n"
+             "  bulkhead workers\n"
+             "  bulkhead workers restart NAME\n"
+             "Exit code: 0, 1 for an error.");
   command->final_callback([&options, &code] { code = run_workers(options); });
 }
 
@@ -80,17 +102,18 @@ void add_models(CLI::App& app, ModelsOptions& options, int& code) {
     of_one->add_option("name", options.name, "Name, as `bulkhead models` lists it")->required();
     of_one->add_flag("--no-wait", options.no_wait, "Return at once");
     of_one->add_flag("--json", options.json, "Print the API's JSON");
-    of_one->footer(
+    add_footer(
+        *of_one,
         "Waits until the model is loaded or unloaded. Exit code: 0, 1 for an error, 130 when "
         "Ctrl-C ended the waiting.");
     of_one->callback([&options, action] { options.action = action; });
   }
   command->require_subcommand(0, 1);
-  command->footer(
-      "Examples:\n"
-      "  bulkhead models\n"
-      "  bulkhead models load qwen2.5-7b-q4_k_m\n"
-      "Exit code: 0, 1 for an error.");
+  add_footer(*command,
+             "Examples:\n"
+             "  bulkhead models\n"
+             "  bulkhead models load qwen2.5-7b-q4_k_m\n"
+             "Exit code: 0, 1 for an error.");
   command->final_callback([&options, &code] { code = run_models(options); });
 }
 
@@ -106,7 +129,8 @@ void add_top(CLI::App& app, TopOptions& options, int& code) {
       ->capture_default_str();
   command->add_flag("--once", options.once, "Print one frame as plain text, after one interval");
   command->add_flag("--json", options.json, "Print frames as JSON, a line each");
-  command->footer(
+  add_footer(
+      *command,
       "Examples:\n"
       "  bulkhead top\n"
       "  bulkhead top --once --json\n"
@@ -122,7 +146,8 @@ void add_requests(CLI::App& app, RequestsOptions& options, int& code) {
       app.add_subcommand("requests", "Show the requests in progress, the oldest first");
   add_connection(*command, options.connection);
   command->add_flag("--json", options.json, "Print the API's JSON");
-  command->footer(
+  add_footer(
+      *command,
       "Examples:\n"
       "  bulkhead requests\n"
       "STATE: waiting (for a worker), reading (the prompt), answering. TRIES: how many workers "
@@ -140,7 +165,8 @@ void add_logs(CLI::App& app, LogsOptions& options, int& code) {
       ->capture_default_str();
   command->add_flag("-f,--follow", options.follow, "Go on with new lines until Ctrl-C");
   command->add_flag("--json", options.json, "Print each line as JSON");
-  command->footer(
+  add_footer(
+      *command,
       "Examples:\n"
       "  bulkhead logs NAME --follow\n"
       "The daemon keeps the last 64 KiB of lines for each name, those of dead processes too. Times "
@@ -184,7 +210,8 @@ void add_load_test(CLI::App& app, LoadTestOptions& options, int& code) {
       "Ask for answers of exactly --max-tokens (ignore_eos, which not every server knows)");
   command->add_flag("--greedy", options.greedy, "Ask for the likeliest tokens (temperature 0)");
   command->add_flag("--json", options.json, "Print the figures as JSON");
-  command->footer(
+  add_footer(
+      *command,
       "Examples:\n"
       "  bulkhead load-test http://127.0.0.1:8484 --concurrency 16 --requests 200\n"
       "  bulkhead load-test http://server:8000 --rate 4 --prompt-words 500 --max-tokens 200 "
@@ -199,7 +226,7 @@ void add_perplexity(CLI::App& app, PerplexityOptions& options, int& code) {
       "perplexity", "Measure how well a served model foresees a text, as llama.cpp does");
   add_connection(*command, options.connection);
   command->add_option("model", options.model, "Name, as `bulkhead models` lists it")->required();
-  command->add_option("--file", options.file, "The text")->required();
+  command->add_option("--file", options.file, "File with the text")->required();
   command->add_flag("--token-ids", options.token_ids,
                     "The file has token ids, as `bulkhead tokenize` prints them");
   command->add_option("-c,--context", options.context, "Tokens of a chunk")
@@ -207,14 +234,15 @@ void add_perplexity(CLI::App& app, PerplexityOptions& options, int& code) {
       ->capture_default_str();
   command->add_option("--chunks", options.chunks, "Chunks at most; 0: all")->capture_default_str();
   command->add_flag("--json", options.json, "Print the figures as JSON");
-  command->footer(
+  add_footer(
+      *command,
       "Examples:\n"
       "  bulkhead perplexity llama-3.2-1b --file wiki.test.raw\n"
       "  bulkhead tokenize --model m.gguf < book.txt > ids\n"
       "  bulkhead perplexity m --file ids --token-ids --chunks 20\n"
       "As llama-perplexity computes it: the text is cut into chunks, each read alone, and the "
-      "second "
-      "half of\neach counts. The same text, context and number of chunks give figures to compare.\n"
+      "second half of each counts. The same text, context and number of chunks give figures to "
+      "compare.\n"
       "Exit code: 0, 1 for an error, 130 when Ctrl-C ended it.");
   command->callback([&options, &code] { code = run_perplexity(options); });
 }

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -122,8 +121,7 @@ class Top {
  public:
   Top(const TopOptions& options, HttpClient client, TopOrder order)
       : options_(options), client_(std::move(client)), order_(order) {
-    const char* const no_colour = std::getenv("NO_COLOR");  // no-color.org: an empty one is none
-    layout_.colours = no_colour == nullptr || *no_colour == '\0';
+    layout_.colours = colours_wanted();
   }
 
   int run() {

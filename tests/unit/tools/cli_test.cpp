@@ -79,6 +79,14 @@ TEST_F(Cli, HelpTeachesWithExamples) {
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_THAT(help.out, HasSubstr(std::string("bulkhead ") + command)) << command;
     EXPECT_THAT(help.err, IsEmpty());
+    // What stands behind the options fits a terminal of 80 columns, but for examples.
+    std::istringstream lines(help.out);
+    bool behind = false;
+    for (std::string line; std::getline(lines, line);) {
+      behind |= line.starts_with("Example") || line == "Start with:";
+      EXPECT_TRUE(!behind || line.size() <= 78 || line.starts_with(' ')) << command << ": " << line;
+    }
+    EXPECT_TRUE(behind) << command;
   }
 }
 
@@ -204,6 +212,20 @@ TEST_F(Cli, AFullDiskIsToldAndIsAFailure) {
     const Outcome full = run(kTool + " " + command + " > /dev/full", "some text");
     EXPECT_EQ(full.code, 1) << command;
     EXPECT_EQ(full.err, "bulkhead: writing to stdout: No space left on device\n") << command;
+  }
+}
+
+// A file that the program opens must not become its stdin or stdout.
+TEST_F(Cli, AClosedStreamIsAFailure) {
+  const std::string model = made_model("tiny-qwen2", "Q4_K_M");
+  const Outcome input = run(kTool + " tokenize --model " + model + " <&-");
+  EXPECT_EQ(input.code, 1) << input.out;
+  EXPECT_EQ(input.err, "bulkhead: reading stdin: Bad file descriptor\n");
+  for (const std::string& command :
+       {" inspect " + model, std::string(" check"), " tokenize --model " + model}) {
+    const Outcome output = run(kTool + command + " >&-", "some text");
+    EXPECT_EQ(output.code, 1) << command;
+    EXPECT_EQ(output.err, "bulkhead: writing to stdout: Bad file descriptor\n") << command;
   }
 }
 
@@ -345,6 +367,26 @@ TEST_F(Cli, MakeModelNamesMistakes) {
   EXPECT_EQ(run(kMaker + " --type Q9 -o " + path("x")).code, 1);
   EXPECT_FALSE(std::filesystem::exists(path("x")));
   EXPECT_FALSE(std::filesystem::exists(path("x.partial")));
+}
+
+TEST_F(Cli, AnExpressionMayBeEmpty) {
+  EXPECT_EQ(run(kTool + " check-schema --regex ''").code, 0);
+  const Outcome more = run(kTool + " check-schema --regex ''", "x");
+  EXPECT_EQ(more.code, 3) << more.err;
+  EXPECT_EQ(more.out, "rejected at byte 0\n");
+}
+
+// A page's or a name's refusal has nothing to do with the key.
+TEST_F(Cli, TheKeyIsNamedWhereItIsWrong) {
+  const auto told = [this](const char* status, const char* code) {
+    const std::string body =
+        R"({"error": {"message": "no", "code": ")" + std::string(code) + "\"}}";
+    const test::CannedServer server({{test::whole_answer(status, body)}});
+    return run(kTool + " workers --url " + server.url()).err;
+  };
+  EXPECT_THAT(told("401 Unauthorized", "invalid_api_key"), HasSubstr("--api-key"));
+  EXPECT_THAT(told("403 Forbidden", "not_allowed"), HasSubstr("--api-key"));
+  EXPECT_EQ(told("403 Forbidden", "forbidden_origin"), "bulkhead: no\n");
 }
 
 // Text of a file or a command line must not control the terminal.
