@@ -47,6 +47,15 @@ TEST(Reference, HasEveryKeyOnce) {
     EXPECT_THAT(text, HasSubstr(setting.help));
 }
 
+TEST(Reference, SaysWhichSettingsNeedARestart) {
+  const std::string text = reference_yaml();
+  for (const Setting& setting : settings_table()) {
+    const bool told =
+        text.find(std::string(setting.help) + " A change needs a restart") != std::string::npos;
+    EXPECT_EQ(told, setting.reload == Reload::kRestart) << setting.key;
+  }
+}
+
 TEST(Reference, SettingsAreShownWithoutKeys) {
   Settings settings;
   EXPECT_THAT(settings_yaml(settings), HasSubstr("  api_key: \"\"\n"));
