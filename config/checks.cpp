@@ -196,6 +196,11 @@ void Loader::add_notices(bool key_given) {
                " can be reached from other machines, so the daemon will not start without "
                "server.api_key (or BULKHEAD_API_KEY)");
   }
+  if (!settings.server.keys.empty() && !has_key) {
+    notice("server.keys",
+           "are clients' keys; the daemon will not start without the operators' key, "
+           "server.api_key (or BULKHEAD_API_KEY)");
+  }
   if (std::ranges::find(settings.server.allowed_origins, "*") !=
           settings.server.allowed_origins.end() &&
       !has_key) {

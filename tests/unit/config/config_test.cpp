@@ -371,6 +371,8 @@ TEST(Notices, OpenToTheNetworkWithoutAKey) {
   EXPECT_EQ(notices({"server.host=0.0.0.0", "server.api_key=k"}), 0U);
   EXPECT_EQ(notices({"server.host=::1"}), 0U);
   EXPECT_EQ(notices({"server.host=127.evil.example"}), 1U);  // this is a host's name, and the daemon refuses it
+  EXPECT_EQ(notices({"server.keys=alice k"}), 1U);
+  EXPECT_EQ(notices({"server.keys=alice k", "server.api_key=o"}), 0U);
 }
 
 TEST(WorkerAssignments, CarryAllThatDiffersButNothingOfServerOrModels) {
