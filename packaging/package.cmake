@@ -30,6 +30,12 @@ install(DIRECTORY ${help}/zsh/ DESTINATION ${usr}share/zsh/vendor-completions)
 install(DIRECTORY ${help}/fish/ DESTINATION ${usr}share/fish/vendor_completions.d)
 
 install(FILES README.md SECURITY.md config/runtime.yaml DESTINATION ${usr}share/doc/bulkhead)
+# What the README's links lead to, in the same folders as here.
+install(DIRECTORY docs DESTINATION ${usr}share/doc/bulkhead FILES_MATCHING PATTERN "*.md" PATTERN "*.png")
+foreach(document bench/RESULTS.md orchestrator/README.md packaging/README.md)
+  cmake_path(GET document PARENT_PATH folder)
+  install(FILES ${document} DESTINATION ${usr}share/doc/bulkhead/${folder})
+endforeach()
 install(DIRECTORY profiles DESTINATION ${usr}share/bulkhead)
 install(DIRECTORY packaging/prometheus DESTINATION ${usr}share/bulkhead FILES_MATCHING PATTERN "*.yaml" PATTERN "*.json")
 
