@@ -119,6 +119,7 @@ Error api_error(const HttpResponse& response) {
   ErrorCode code = ErrorCode::kInternal;
   if (response.status == 401 || response.status == 403) {
     code = ErrorCode::kInvalidArgument;
+    if (about_key && message.ends_with('.')) message.pop_back();
     if (about_key) message += " (the key is --api-key or BULKHEAD_API_KEY)";
   } else if (outgrown) {
     code = ErrorCode::kResourceExhausted;

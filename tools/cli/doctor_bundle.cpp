@@ -12,6 +12,7 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -103,7 +104,7 @@ class Gathering {
       return response->body;
     }
     const Error why = response.ok() ? api_error(*response) : response.error();
-    missing_.push_back(name + ": " + why.message());
+    miss(name, why.message());
     add(name, "not to be had: " + why.message() + "\n");
     return "";
   }
@@ -117,7 +118,7 @@ class Gathering {
           client_.get("/v1/workers/" + url_encoded(name) + "/log");
       const json log = response.ok() ? json::parse(response->body, nullptr, false) : json(nullptr);
       if (!log.is_object() || !log.value("lines", json()).is_array()) {
-        missing_.push_back("the log of " + name);
+        miss("the log of " + name, response.ok() ? "it is no log" : response.error().message());
         continue;
       }
       std::string text;
@@ -134,9 +135,24 @@ class Gathering {
   }
 
   const std::vector<ArchivedFile>& files() const { return files_; }
-  const std::vector<std::string>& missing() const { return missing_; }
+  // What is not in the archive, a line for each reason.
+  std::vector<std::string> missing() const {
+    std::vector<std::string> lines;
+    for (const auto& [names, why] : missing_)
+      lines.push_back(names + ": " + why);
+    return lines;
+  }
 
  private:
+  // Names that are missing one after the other for the same reason share a line.
+  void miss(const std::string& name, const std::string& why) {
+    if (!missing_.empty() && missing_.back().second == why) {
+      missing_.back().first += ", " + name;
+    } else {
+      missing_.emplace_back(name, why);
+    }
+  }
+
   static std::string file_name(std::string name) {
     for (char& c : name) {
       if (c == '/' || static_cast<unsigned char>(c) < 0x20) c = '_';
@@ -147,7 +163,7 @@ class Gathering {
   HttpClient client_;
   std::string secret_;
   std::vector<ArchivedFile> files_;
-  std::vector<std::string> missing_;
+  std::vector<std::pair<std::string, std::string>> missing_;  // names, and why they are missing
 };
 
 }  // namespace

@@ -177,7 +177,7 @@ void add_logs(CLI::App& app, LogsOptions& options, int& code) {
 void add_load_test(CLI::App& app, LoadTestOptions& options, int& code) {
   CLI::App* command = app.add_subcommand(
       "load-test", "Measure any OpenAI-compatible server: first token, tokens between, throughput");
-  command->add_option("url", options.connection.url, "Address of the server")
+  command->add_option("url,--url", options.connection.url, "Address of the server")
       ->envname("BULKHEAD_URL")
       ->capture_default_str();
   command->add_option("--api-key", options.connection.api_key, "API key, if the server needs one")

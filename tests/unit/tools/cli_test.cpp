@@ -269,6 +269,10 @@ TEST_F(Cli, ApplyTemplateSaysWhoseErrorItIs) {
   EXPECT_EQ(run(apply, request).err, "boo\n");
   EXPECT_EQ(run(apply, R"({"messages": []})").err,
             "bulkhead: messages is empty; give at least one\n");
+  EXPECT_EQ(run(apply, R"({"messages": )").err,
+            "bulkhead: the request is no JSON: at byte 14: parse error at line 1, column 14: "
+            "syntax error "
+            "while parsing value - unexpected end of input; expected '[', '{', or a literal\n");
   for (const char* time : {"2026-02-31 10:00:00", "2026-02-01 10:00:00 or so", "2026-02-01"})
     EXPECT_THAT(run(apply + " --now '" + time + "'", request).err, HasSubstr("is not a time"));
   EXPECT_EQ(run(apply + " --now 2024-02-29T23:59:59", request).err, "boo\n");
@@ -290,6 +294,12 @@ TEST_F(Cli, WithoutADaemonEachCommandSaysHowToStartOne) {
     EXPECT_THAT(none.err, HasSubstr("start it with `bulkheadd`")) << command;
   }
   EXPECT_EQ(run(kTool + " load-test http://127.0.0.1:1").code, 1);
+  EXPECT_EQ(run(kTool + " load-test --url http://127.0.0.1:1").code, 1);
+  const Outcome bundle =
+      run(kTool + " doctor --bundle " + path("report.tar") + " --url http://127.0.0.1:1");
+  EXPECT_EQ(bundle.code, 0) << bundle.err;
+  EXPECT_THAT(bundle.err, StartsWith("bulkhead: not in the archive: health.json, settings.yaml, "));
+  EXPECT_EQ(std::ranges::count(bundle.err, '\n'), 1) << bundle.err;
   EXPECT_EQ(run(kTool + " load-test --rate 3 --concurrency 4 http://127.0.0.1:1").code, 2);
 }
 

@@ -267,7 +267,9 @@ Result<ChatPrompt> Chat::render(const ChatRequest& request) const {
       whole = read_json(run, request.json, Origin::kUser);
     } catch (const TemplateError& error) {
       if (error.kind() != TemplateError::Kind::kFailed) throw;
-      refuse("the request is no JSON: " + error.message());
+      const std::string& why = error.message();
+      refuse("the request is no JSON: " +
+             why.substr(why.starts_with(kNoJson) ? kNoJson.size() : 0));
     }
     if (whole.as_dict() == nullptr) refuse("the request is no JSON object");
     Dict& given = *whole.as_dict();

@@ -12,6 +12,8 @@ namespace bulkhead::jinja {
 
 constexpr int kMaxJsonDepth = 150;
 
+// The error of read_json() begins so.
+inline constexpr std::string_view kNoJson = "reads a text as JSON that is none: ";
 // Every string in it, keys included, gets `origin`. Fails, with the reason and the byte, if the text is not JSON.
 Value read_json(Run& run, std::string_view json, Origin origin);
 

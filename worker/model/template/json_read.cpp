@@ -43,7 +43,11 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return close(); }
   bool parse_error(std::size_t at, const std::string&,
                    const nlohmann::detail::exception& e) override {
-    error_ = "at byte " + std::to_string(at) + ": " + e.what();
+    // what() begins with the exception's name: "[json.exception.parse_error.101] parse error at line 2, ..."
+    const std::string_view words = e.what();
+    const std::size_t name = words.find("] ");
+    error_ = "at byte " + std::to_string(at) + ": ";
+    error_ += name == std::string_view::npos ? words : words.substr(name + 2);
     return false;
   }
 
@@ -92,7 +96,7 @@ Value read_json(Run& run, std::string_view json, Origin origin) {
   run.tick(scan_steps(json.size()));
   Reader reader(run, origin);
   if (!nlohmann::json::sax_parse(json.begin(), json.end(), &reader))
-    fail("reads a text as JSON that is none: " + reader.error());
+    fail(std::string(kNoJson) + reader.error());
   return reader.take();
 }
 
