@@ -49,7 +49,12 @@ double GraphBuilder::scaling_factor() {
 }
 
 double GraphBuilder::attention_factor() {
-  return number("rope.scaling.attn_factor", 1.0) * number("rope.scaling.yarn_attn_factor", 1.0);
+  return number("rope.scaling.attn_factor", 1.0);
+}
+
+double GraphBuilder::yarn_magnitude(double usual) {
+  const double whole = number("rope.scaling.yarn_attn_factor", 1.0);
+  return whole == 1.0 ? usual : whole;
 }
 
 bool GraphBuilder::has_rope_sections() {
@@ -71,7 +76,7 @@ RopeIndex GraphBuilder::rope(const HeadShape& heads, RopePairing pairing) {
     refuse("rope scaling \"" + type.substr(0, 64) +
            "\" is not supported; supported are: none, linear, yarn, and Llama 3's factors in "
            "rope_freqs.weight");
-  if (type != "yarn" && attention_factor() != 1.0)
+  if (type != "yarn" && attention_factor() * yarn_magnitude(1.0) != 1.0)
     refuse(key("rope.scaling.attn_factor") + " other than 1 is not supported without YaRN");
   const bool linear = (type.empty() || type == "linear") && scaling_factor() != 1.0;
 
@@ -102,8 +107,14 @@ void GraphBuilder::stretch_by_yarn(Rope& rope, double base) {
   };
   const double most = number("rope.scaling.yarn_beta_fast", 32.0);
   const double least = number("rope.scaling.yarn_beta_slow", 1.0);
-  const double attention = attention_factor();
-  if (!(most > 0 && least > 0 && share >= 0 && share <= 1 && attention > 0 && attention < 1e6))
+  // Files of some models name the part of the magnitude that their training removed again.
+  const auto magnitude = [factor](double multiplier) {
+    return factor > 1 ? 0.1 * multiplier * std::log(factor) + 1 : 1;
+  };
+  const double taken_away = number("rope.scaling.yarn_log_multiplier", 0);
+  rope.magnitude = attention_factor() * yarn_magnitude(magnitude(1) / magnitude(taken_away));
+  if (!(most > 0 && least > 0 && share >= 0 && share <= 1 && rope.magnitude > 0 &&
+        rope.magnitude < 1e6))
     return corrupt("metadata keys " + key("rope.scaling.*") + " hold numbers that YaRN can't have");
   const double low = std::max(std::floor(pair_that_turns(most)), 0.0);
   const double high = std::min(std::ceil(pair_that_turns(least)), dimensions - 1);
@@ -112,12 +123,6 @@ void GraphBuilder::stretch_by_yarn(Rope& rope, double base) {
     const double kept = (1 - way) * share;
     rope.frequencies[i] *= kept + (1 - kept) / factor;
   }
-  // Files of some models name the part of the magnitude that their training removed again.
-  const auto magnitude = [factor](double multiplier) {
-    return factor > 1 ? 0.1 * multiplier * std::log(factor) + 1 : 1;
-  };
-  const double taken_away = number("rope.scaling.yarn_log_multiplier", 0);
-  rope.magnitude = attention * magnitude(1) / magnitude(taken_away);
 }
 
 double GraphBuilder::score_growth(RopeIndex rope) {

@@ -135,14 +135,21 @@ TEST_F(Architectures, GraniteWithoutRotations) {
   }
 }
 
+// A file's yarn_attn_factor takes the place of YaRN's own factor, as in OLMo 3, whose files have the same number there.
 TEST_F(Architectures, YarnWithAnAttentionFactor) {
   Facts facts{.architecture = "llama", .halves = false};
-  facts.yarn = {.factor = 4, .original = 32, .attention = 1.3 * 1.1};
-  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
-    file.f32(prefix + "rope.scaling.yarn_attn_factor", 1.3F)
-        .f32(prefix + "rope.scaling.attn_factor", 1.1F);
+  const double usual = 0.1 * std::log(4) + 1;
+  const auto expect_factor = [&](float whole, double attention) {
+    facts.yarn = {.factor = 4, .original = 32, .attention = attention};
+    facts.add_keys = [whole](GgufBuilder& file, const std::string& prefix) {
+      file.f32(prefix + "rope.scaling.yarn_attn_factor", whole)
+          .f32(prefix + "rope.scaling.attn_factor", 1.1F);
+    };
+    expect_computes(facts, 20);
   };
-  expect_computes(facts, 20);
+  expect_factor(1.5F, 1.5 * 1.1 / usual);
+  expect_factor(static_cast<float>(usual), 1.1);
+  expect_factor(1, 1.1);
 }
 
 TEST_F(Architectures, ExpertsWithGateAndUpInOneTensor) {
