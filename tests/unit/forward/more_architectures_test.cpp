@@ -117,10 +117,15 @@ TEST_F(Architectures, OlmoE) {
   expect_computes(facts, 10);
 }
 
+// Files of dense models tell of one expert.
 TEST_F(Architectures, Hunyuan) {
   for (const std::uint32_t turned : {0U, 16U}) {
     Facts facts{.architecture = "hunyuan-dense", .turned = turned, .tied = true};
     facts.norms_heads = facts.norms_turned = true;
+    if (turned != 0)
+      facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+        file.u32(prefix + "expert_count", 1);
+      };
     expect_computes(facts, 20);
   }
   Facts facts{.architecture = "hunyuan-moe", .norms_heads = true, .norms_turned = true};
