@@ -17,7 +17,8 @@ class GemmaTokenizer final : public VocabularyTokenizer {
  public:
   static Result<std::unique_ptr<Tokenizer>> make(const GgufFile& file) {
     VocabularyDefaults defaults;
-    defaults.add_bos = file.has("tokenizer.ggml.bos_token_id");
+    // Gemma writes nonsense without a BOS, and some files say wrongly that none is added.
+    defaults.always_bos = file.has("tokenizer.ggml.bos_token_id");
     BULKHEAD_TRY(auto vocabulary, read_vocabulary(file, defaults));
     auto tokenizer = std::unique_ptr<GemmaTokenizer>(new GemmaTokenizer(std::move(vocabulary)));
     tokenizer->index();

@@ -20,13 +20,16 @@ constexpr std::string_view kEndTexts[] = {"<|eot_id|>",
                                           "<|end|>",
                                           "<end_of_turn>",
                                           "<turn|>",
+                                          "<|tool_response>",
                                           "<|endoftext|>",
                                           "<|end_of_text|>",
                                           "</s>",
                                           "<|eom_id|>",
                                           "<EOT>",
+                                          "_<EOT>",
                                           "[EOT]",
                                           "[EOS]",
+                                          "[e~[",
                                           "<eos>",
                                           "<|return|>",
                                           "<|fim_pad|>",
@@ -134,7 +137,7 @@ class VocabularyReader {
 
     BULKHEAD_TRY(const auto add_bos, file_.get_bool("tokenizer.ggml.add_bos_token"));
     BULKHEAD_TRY(const auto add_eos, file_.get_bool("tokenizer.ggml.add_eos_token"));
-    vocabulary_.add_bos = add_bos.value_or(defaults_.add_bos);
+    vocabulary_.add_bos = defaults_.always_bos || add_bos.value_or(defaults_.add_bos);
     vocabulary_.add_eos = defaults_.add_eos.value_or(add_eos.value_or(false));
     if (vocabulary_.add_bos && !vocabulary_.bos)
       return corrupt("prompts should start with BOS, but " + std::string(defaults_.bos_key) +
@@ -168,17 +171,24 @@ class VocabularyReader {
     return std::ranges::find(vocabulary_.texts, text) != vocabulary_.texts.end();
   }
 
-  // In the harmony form (gpt-oss) <|end|> closes one message of an answer, and the answer may go on.
-  void take_harmony_ends() {
+  // In some forms <|end|> closes one message of an answer, and the answer may go on. It ends with one of two other
+  // tokens.
+  void take_ends_of_parts() {
+    constexpr std::string_view kForms[][2] = {{"<|return|>", "<|call|>"},   // harmony: gpt-oss
+                                              {"<|flush|>", "<|calls|>"}};  // Solar Open
     const auto find = [this](std::string_view text) {
-      return std::ranges::find(vocabulary_.texts, text) - vocabulary_.texts.begin();
+      return static_cast<std::size_t>(std::ranges::find(vocabulary_.texts, text) -
+                                      vocabulary_.texts.begin());
     };
-    const auto size = std::ssize(vocabulary_.texts);
-    const auto call = find("<|call|>"), end = find("<|end|>");
-    if (call == size || find("<|return|>") == size) return;
-    vocabulary_.ends[static_cast<std::size_t>(call)] = true;
-    vocabulary_.types[static_cast<std::size_t>(call)] = TokenType::kControl;
-    if (end != size) vocabulary_.ends[static_cast<std::size_t>(end)] = false;
+    const std::size_t size = vocabulary_.texts.size(), end = find("<|end|>");
+    for (const auto& form : kForms) {
+      if (find(form[0]) == size || find(form[1]) == size) continue;
+      for (const std::string_view text : form) {
+        vocabulary_.ends[find(text)] = true;
+        vocabulary_.types[find(text)] = TokenType::kControl;
+      }
+      if (end != size) vocabulary_.ends[end] = false;
+    }
   }
 
   Status special_texts() {
@@ -193,7 +203,7 @@ class VocabularyReader {
       // Some converters forget the type; a user's text must not become such a token.
       vocabulary_.types[token] = TokenType::kControl;
     }
-    take_harmony_ends();
+    take_ends_of_parts();
     std::vector<SpecialTokens::Entry> entries;
     for (TokenId token = 0; token < vocabulary_.size(); ++token) {
       const TokenType type = vocabulary_.types[token];

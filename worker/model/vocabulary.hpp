@@ -86,6 +86,7 @@ struct VocabularyDefaults {
   std::optional<TokenId> eos;
   std::optional<TokenId> unknown;
   bool add_bos = false;
+  bool always_bos = false;      // whatever add_bos_token says
   std::optional<bool> add_eos;  // if set, whatever add_eos_token says
   // The keys that name the tokens around a prompt.
   const char* bos_key = "tokenizer.ggml.bos_token_id";

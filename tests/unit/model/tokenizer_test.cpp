@@ -167,6 +167,15 @@ TEST(Tokenizer, AnswersOfChannelsGoOnBehindAMessage) {
   EXPECT_FALSE(harmony->ends_generation(256)) << "it closes one message";
   EXPECT_TRUE(harmony->ends_generation(257));
   EXPECT_TRUE(harmony->ends_generation(258));
+  // Solar Open closes its reasoning with the same token.
+  const auto solar = byte_level({"<|end|>", "<|flush|>", "<|calls|>"}, {});
+  ASSERT_NE(solar, nullptr);
+  EXPECT_FALSE(solar->ends_generation(256));
+  EXPECT_TRUE(solar->ends_generation(257));
+  EXPECT_TRUE(solar->ends_generation(258));
+  const auto calls = byte_level({"<|end|>", "<|flush|>"}, {});
+  ASSERT_NE(calls, nullptr);
+  EXPECT_TRUE(calls->ends_generation(256));
 }
 
 TEST(Tokenizer, GemmasTurnsEnd) {
@@ -198,7 +207,7 @@ TEST(Tokenizer, AMergeToNoTokenFallsBackToBytes) {
   EXPECT_THAT(t->encode("ab", false, false), ElementsAre('a', 'b'));
 }
 
-TEST(Tokenizer, GemmasMergeCharactersOfLines) {
+TEST(Tokenizer, GemmasMergeCharactersOfLinesBehindABos) {
   testing::GgufBuilder file;
   std::vector<std::string> tokens{"<pad>",   "<eos>",    "<bos>", "a",    "b",      "\u2581",
                                   "\u2581a", "\u2581ab", "\n",    "\n\n", "\u00e9", "b\u00e9"};
@@ -214,6 +223,8 @@ TEST(Tokenizer, GemmasMergeCharactersOfLines) {
   file.strings("tokenizer.ggml.merges",
                {"b \u00e9", "\u2581 a", "\u2581a b", "\n \n", "\u2581 \u2581"});
   file.u32("tokenizer.ggml.bos_token_id", 2).u32("tokenizer.ggml.eos_token_id", 1);
+  // Some converters have written this, but the model writes nonsense without a BOS.
+  file.boolean("tokenizer.ggml.add_bos_token", false);
   const std::string bytes = file.bytes();
   const auto gguf = open_bytes(bytes);
   ASSERT_TRUE(gguf.ok());
@@ -273,6 +284,7 @@ TEST(Tokenizer, GemmasHtmlTagEndsNoAnswer) {
     EXPECT_EQ(tokenizer->ends_generation(256), !tags);
     EXPECT_EQ(tokenizer->is_control(256), !tags);
     EXPECT_TRUE(tokenizer->ends_generation(257));
+    EXPECT_EQ(tokenizer->ends_generation(258), tags) << "the client answers a call";
   }
 }
 
