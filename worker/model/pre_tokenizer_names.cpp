@@ -1,5 +1,5 @@
 // The names that files give their pre-tokenizers (tokenizer.ggml.pre), and the rule of each. The expressions come
-// from the tokenizer.json, or the program, that a vocabulary's maker publishes.
+// from the tokenizer.json, or the program, that a vocabulary's maker publishes, or from llama.cpp's table of them.
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -30,11 +30,28 @@ const NamedRule kQwen35Row{
     .expressions = {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|)"
                     R"( ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
 // A word ends before a capital letter that follows small letters; numbers are cut into threes.
-const NamedRule kO200kRow{
-    .expressions = {
-        R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-        R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-        R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
+const std::string kO200kWords =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+const NamedRule kO200kRow{.expressions = {kO200kWords}};
+// Returns expressions that cut a number into threes from its right end: the first one cuts out whole numbers. The
+// makers' expression looks ahead to a number's end at every third digit, which takes quadratic time. Here the second
+// expression cuts off the one or two digits that are left over, and the third one cuts what is all digits into threes.
+std::vector<std::string> threes_from_the_right(const std::string& numbers,
+                                               const std::string& digit) {
+  const std::string three = digit + "{3}";
+  return {numbers, "^(?:" + three + R"()++\z|^)" + digit + "{1,2}(?=(?:" + three + R"()++\z))",
+          "^" + three + "(?=(?:" + three + R"()*+\z)|(?!^)\G)" + three};
+}
+std::vector<std::string> with_more(std::vector<std::string> first,
+                                   const std::vector<std::string>& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+// A number that a letter follows is cut from its left end.
+const NamedRule kTinyAyaRow{
+    .expressions = with_more(threes_from_the_right(R"((?<!\d)\d++\b)", R"(\d)"), {kO200kWords})};
 // The same without contractions, and each digit is a word.
 const NamedRule kTekkenRow{
     PreTokenizer::kExpressions,
@@ -43,11 +60,20 @@ const NamedRule kTekkenRow{
     {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
      R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
+const std::string kDeepseek3Words =
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)"
+    R"( ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 const NamedRule kDeepseek3Row{
-    .expressions = {
-        R"(\p{N}{1,3})", R"([\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+)",
-        R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)"
-        R"( ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
+    .expressions = {R"(\p{N}{1,3})", R"([\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+)",
+                    kDeepseek3Words}};
+// Trinity's, as llama.cpp has it: runs of East Asian letters, and of some of South East Asia, are words of their own.
+const NamedRule kAfmoeRow{
+    .expressions = with_more(
+        threes_from_the_right(R"(\p{N}+)", R"(\p{N})"),
+        {R"([\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}\x{3040}-\x{309F}\x{30A0}-\x{30FF})"
+         R"(\x{FF65}-\x{FF9F}\x{2F00}-\x{2FDF}\x{E40}-\x{E7F}\x{E80}-\x{EFF}\x{1780}-\x{17FF})"
+         R"(\x{1000}-\x{109F}\x{AA60}-\x{AA7F}\x{A9E0}-\x{A9FF}\x{AC00}-\x{D7AF}\x{1100}-\x{11FF}]+)",
+         kDeepseek3Words})};
 const NamedRule kDeepseekCoderRow{
     .expressions = {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)",
                     R"([\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+)", R"(\p{N})"}};
@@ -112,6 +138,14 @@ const NamedRule kSeedCoderRow{
     .expressions = {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
                     R"( ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
 
+// As kLlama3, but numbers are cut out first, so blanks before them stay together.
+const NamedRule kMiniCpm5Row{
+    PreTokenizer::kExpressions,
+    true,
+    false,
+    {R"(\p{N}{1,3})", R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+|)"
+                      R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
+
 struct Named {
   const char* name;
   const NamedRule& rule;
@@ -134,6 +168,7 @@ const Named kNamed[] = {
     {"glm4", kPlainLlama3Row},
     {"chatglm-bpe", kPlainLlama3Row},
     {"deepseek-r1-qwen", kQwen2Row},
+    {"f2llmv2", kQwen2Row},
     {"megrez", kQwen2Row},
     {"stablelm2", kQwen2Row},
     {"hunyuan", kQwen2Row},
@@ -150,6 +185,7 @@ const Named kNamed[] = {
     {"a.x-4.0", kGpt2Row},
     {"mellum", kGpt2Row},
     {"granite-docling", kGpt2Row},
+    {"roberta-bpe", kGpt2Row},
     {"smollm", kDigitsRow},
     {"starcoder", kDigitsRow},
     {"refact", kDigitsRow},
@@ -179,6 +215,9 @@ const Named kNamed[] = {
     {"bailingmoe2", kQwen2Row},
     {"llada-moe", kQwen2Row},
     {"seed-coder", kSeedCoderRow},
+    {"tiny_aya", kTinyAyaRow},
+    {"afmoe", kAfmoeRow},
+    {"minicpm5", kMiniCpm5Row},
 };
 
 }  // namespace

@@ -96,11 +96,35 @@ TEST(PreTokenizer, CutsAsEachMakerDoes) {
   EXPECT_TRUE(find_pre_tokenizer("falcon-h1")->adds_bos);
 }
 
+TEST(PreTokenizer, CutsNumbersFromTheRight) {
+  EXPECT_THAT(words("tiny_aya", "1234567 it's 12"),
+              ElementsAre("1", "234", "567", " it's", " ", "12"));
+  EXPECT_THAT(words("tiny_aya", "123456,camelCase"), ElementsAre("123", "456", ",camel", "Case"));
+  EXPECT_THAT(words("tiny_aya", "  1234abc"), ElementsAre(" ", " ", "123", "4", "abc"))
+      << "a letter follows the number";
+  EXPECT_THAT(
+      words("afmoe", "x=1234abc 12345 \u4e2d\u0e40.b"),
+      ElementsAre("x", "=", "1", "234", "abc", " ", "12", "345", " ", "\u4e2d\u0e40", ".b"));
+  EXPECT_THAT(words("afmoe", "123456\n"), ElementsAre("123", "456", "\n"));
+}
+
+TEST(PreTokenizer, CutsNumbersFirst) {
+  EXPECT_THAT(words("minicpm5", "I'LL  1234 x"), ElementsAre("I", "'LL", "  ", "123", "4", " x"));
+  EXPECT_THAT(words("llama-bpe", "a  1"), ElementsAre("a", " ", " ", "1"));
+  EXPECT_TRUE(find_pre_tokenizer("minicpm5")->whole_words_first);
+}
+
+TEST(PreTokenizer, KnowsOtherNamesOfRules) {
+  EXPECT_THAT(words("f2llmv2", "I'LL 12"), ElementsAre("I", "'LL", " ", "1", "2"));
+  EXPECT_THAT(words("roberta-bpe", "it's 123"), ElementsAre("it", "'s", " 123"));
+}
+
 // For a text of one kind of character an expression looks far ahead, but must not do so again and again.
 TEST(PreTokenizer, CutsLongRuns) {
-  for (const char* rule : {"qwen35", "gpt-4o", "tekken", "deepseek-v3", "deepseek-llm", "falcon",
-                           "bloom", "viking", "kimi-k2", "youtu", "seed-coder"}) {
-    for (const char* piece : {"A", "a", " ", "\n", "\u4e2d", "!", "\xff"}) {
+  for (const char* rule :
+       {"qwen35", "gpt-4o", "tekken", "deepseek-v3", "deepseek-llm", "falcon", "bloom", "viking",
+        "kimi-k2", "youtu", "seed-coder", "tiny_aya", "afmoe", "minicpm5"}) {
+    for (const char* piece : {"A", "a", " ", "\n", "\u4e2d", "!", "\xff", "1"}) {
       std::string text;
       for (int i = 0; i < 100'000; ++i)
         text += piece;
@@ -134,9 +158,10 @@ TEST(PreTokenizer, TakesNoBrokenOrEndlessExpression) {
 
 TEST(PreTokenizer, KeepsEveryByte) {
   std::mt19937 random(3);
-  for (const char* rule : {"gpt-2", "llama-bpe", "qwen2", "default", "smollm", "qwen35", "gpt-4o",
-                           "tekken", "deepseek-v3", "deepseek-coder", "deepseek-llm", "falcon",
-                           "bloom", "viking", "kimi-k2", "youtu", "seed-coder"}) {
+  for (const char* rule :
+       {"gpt-2",   "llama-bpe",   "qwen2",          "default",      "smollm", "qwen35",  "gpt-4o",
+        "tekken",  "deepseek-v3", "deepseek-coder", "deepseek-llm", "falcon", "bloom",   "viking",
+        "kimi-k2", "youtu",       "seed-coder",     "tiny_aya",     "afmoe",  "minicpm5"}) {
     for (int round = 0; round < 200; ++round) {
       std::string text;
       for (int i = 0; i < 30; ++i)
