@@ -371,8 +371,8 @@ class Planner {
         own_activation({"routes", k::route_words(router_shape(router)), Form::kFloats});
     const ActivationIndex hidden =
         own_activation({"experts' hidden", experts.width, Form::kInput, router.used});
-    const ActivationIndex results =
-        own_activation({"experts' results", graph_.embedding, Form::kFloats, router.used});
+    const ActivationIndex results = own_activation(
+        {"experts' results", graph_.activations[experts.out].width, Form::kFloats, router.used});
     BULKHEAD_TRY(ProductStep down,
                  expert_product(experts, {&experts.down}, hidden, results, experts.down_bias));
     const bool sums = experts.out == model::kStream && experts.shared == kAbsent;

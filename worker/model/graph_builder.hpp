@@ -346,7 +346,8 @@ class LayerBuilder {
   // the gain of the norm whose result is `in`.
   Experts experts(Router router, const std::string& norm, float epsilon, ActivationIndex in,
                   std::uint32_t width);
-  // The same without gates: the function is applied to the ups. ffn_{up,down}_exps.
+  // The same without gates: the function is applied to the ups. ffn_{up,down}_exps. Results are as wide as `in`, which
+  // may also be made of the norm's result.
   Experts ungated_experts(Router router, const std::string& norm, float epsilon, ActivationIndex in,
                           std::uint32_t width, Gate function);
   // Sets the tensors of the experts' gates and ups: ffn_gate_up_exps, which holds both, or one tensor each.

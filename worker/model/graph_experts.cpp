@@ -141,8 +141,8 @@ Experts LayerBuilder::ungated_experts(Router router, const std::string& norm, fl
                                       ActivationIndex in, std::uint32_t width, Gate function) {
   Experts made = experts_without_products(router, norm, epsilon, in, width);
   made.function = function;
-  made.up = expert_rows("ffn_up", model_.embedding(), width, router.experts);
-  made.down = expert_rows("ffn_down", width, model_.embedding(), router.experts);
+  made.up = expert_rows("ffn_up", this->width(in), width, router.experts);
+  made.down = expert_rows("ffn_down", width, this->width(in), router.experts);
   add_choice_bias(made.router);
   return made;
 }

@@ -74,11 +74,13 @@ class Architectures : public TransformerTest {
     return loaded;
   }
 
-  void expect_computes(const Facts& facts, std::size_t prompt) {
+  // `lanes`: with the kernels of GPUs on a CPU, too.
+  void expect_computes(const Facts& facts, std::size_t prompt, bool lanes = false) {
     SCOPED_TRACE(facts.architecture);
     const Case wanted = find_case(facts, prompt);
     Options options;
     options.chunk = 16;
+    options.lanes = lanes;
     const Loaded model = load_made(wanted.model, facts.architecture, options);
     ASSERT_NE(model.executor, nullptr);
     Executor& executor = *model.executor;

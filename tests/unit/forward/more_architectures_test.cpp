@@ -188,7 +188,7 @@ TEST_F(Architectures, NemotronH) {
   expect_computes(facts, 40);
 }
 
-// Experts have no gates, either.
+// Experts have no gates, either. In the larger models they read and write latent vectors.
 TEST_F(Architectures, NemotronHMoe) {
   Facts facts{.architecture = "nemotron_h_moe", .layers = 4};
   facts.mamba = {.heads = 4, .size = 16, .groups = 2, .state = 16};
@@ -213,6 +213,13 @@ TEST_F(Architectures, NemotronHMoe) {
     file.boolean(prefix + "expert_weights_norm", true).f32(prefix + "expert_weights_scale", 2.5F);
   };
   expect_computes(facts, 20);
+  facts.experts.latent = 32;
+  facts.add_keys = [keys = facts.add_keys](GgufBuilder& file, const std::string& prefix) {
+    keys(file, prefix);
+    file.u32(prefix + "moe_latent_size", 32);
+  };
+  expect_computes(facts, 20);
+  expect_computes(facts, 20, true);
 }
 
 // The numbers of xIELU are keys without a prefix: one for all layers, or one for each.

@@ -115,13 +115,18 @@ void Model::add_feed_forward(std::uint32_t layer) {
   }
   add(block + "ffn_gate_inp.weight", {f.width, e.count}, 0, 4 / std::sqrt(f.width));
   if (e.biased) add(block + "exp_probs_b.bias", {e.count}, 0, 0.3);
-  if (e.fused) {
-    add_matrix(block + "ffn_gate_up_exps", f.width, 2 * e.width, e.count);
-  } else {
-    if (f.gated) add_matrix(block + "ffn_gate_exps", f.width, e.width, e.count);
-    add_matrix(block + "ffn_up_exps", f.width, e.width, e.count);
+  const std::uint64_t outer = e.latent != 0 ? e.latent : f.width;
+  if (e.latent != 0) {
+    add_matrix(block + "ffn_latent_down", f.width, e.latent);
+    add_matrix(block + "ffn_latent_up", e.latent, f.width);
   }
-  add_matrix(block + "ffn_down_exps", e.width, f.width, e.count);
+  if (e.fused) {
+    add_matrix(block + "ffn_gate_up_exps", outer, 2 * e.width, e.count);
+  } else {
+    if (f.gated) add_matrix(block + "ffn_gate_exps", outer, e.width, e.count);
+    add_matrix(block + "ffn_up_exps", outer, e.width, e.count);
+  }
+  add_matrix(block + "ffn_down_exps", e.width, outer, e.count);
   if (e.shared_width == 0) return;
   if (f.gated) add_matrix(block + "ffn_gate_shexp", f.width, e.shared_width);
   add_matrix(block + "ffn_up_shexp", f.width, e.shared_width);

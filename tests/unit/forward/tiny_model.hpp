@@ -30,6 +30,15 @@ struct ExpertFacts {
   double scale = 1;
   bool fused = false;  // gate and up are one tensor
   std::uint32_t dense_layers = 0;
+  // Entries of a latent vector that the experts read and write in place of the stream's norm and a branch; 0: none.
+  std::uint32_t latent = 0;
+};
+
+// Attention over latent vectors, as in DeepSeek-V2; latent 0: none. Of each head's query so many entries are plain, and
+// Facts::size entries turn.
+struct LatentFacts {
+  std::uint32_t latent = 0, plain = 0, value = 0;
+  std::uint32_t q_rank = 0;  // of the queries' own latent vector; 0: they have none
 };
 
 // YaRN; factor 0: none.

@@ -195,11 +195,13 @@ Vector Model::experts(const std::string& block, const Vector& in) {
   double sum = 0;
   for (std::size_t i = 0; i < e.used; ++i)
     sum += scores[order[i]];
-  Vector out(in.size());
+  const Vector read = e.latent != 0 ? product(block + "ffn_latent_down", in) : in;
+  Vector out(read.size());
   for (std::size_t i = 0; i < e.used; ++i) {
     const double weight = scores[order[i]] / (e.renormalise ? sum : 1) * e.scale;
-    add_to(out, gated(block, "_exps", in, order[i], e.fused), weight);
+    add_to(out, gated(block, "_exps", read, order[i], e.fused), weight);
   }
+  if (e.latent != 0) out = product(block + "ffn_latent_up", out);
   if (e.shared_width == 0) return out;
   const double share = e.gated_share ? sigmoid(product(block + "ffn_gate_inp_shexp", in)[0]) : 1;
   add_to(out, gated(block, "_shexp", in, 0, false), share);

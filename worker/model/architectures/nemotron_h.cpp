@@ -1,7 +1,8 @@
 // Nemotron-H and Nemotron Nano 2 (NVIDIA 2025, arXiv 2504.03624 and 2508.14444): a layer is Mamba-2 (Dao and Gu 2024,
 // arXiv 2405.21060), attention without rotary positions, or a feed-forward without a gate, whose function is the
 // squared ReLU. Nemotron 3 Nano (nemotron_h_moe.cpp) has experts in place of the dense feed-forward, and one more
-// expert that every token takes. A router chooses by sigmoids plus biases.
+// expert that every token takes. A router chooses by sigmoids plus biases. In Nemotron 3 Super the experts work on a
+// latent vector, which is shorter than the residual stream.
 #include "worker/model/architectures/shared.hpp"
 
 namespace bulkhead::model {
@@ -26,6 +27,8 @@ struct UngatedFeedForwards {
   std::uint32_t expert_width = 0;
   ActivationIndex up = kAbsent, hidden = kAbsent;  // of a dense one, or of the shared expert
   ActivationIndex shared = kAbsent;                // the shared expert's result
+  std::uint32_t latent = 0;                        // entries of the latent vector; 0: there is none
+  ActivationIndex latents = kAbsent, mixed = kAbsent, gathered = kAbsent;
 };
 
 UngatedFeedForwards ungated_feed_forwards(GraphBuilder& model, std::uint32_t inner) {
@@ -36,31 +39,51 @@ UngatedFeedForwards ungated_feed_forwards(GraphBuilder& model, std::uint32_t inn
     made.expert_width = model.count("expert_feed_forward_length", kMaxWidth, inner);
     made.inner = model.count("expert_shared_feed_forward_length", kMaxWidth, made.expert_width);
     made.shared = model.floats("shared expert's result", model.embedding());
-    if (model.has_key("moe_latent_size"))
-      model.refuse("has experts that read a latent vector (nemotron_h_moe.moe_latent_size)");
+    made.latent = model.count("moe_latent_size", kMaxWidth, 0);
+    if (made.latent != 0) {
+      made.latents = model.input("latent vector", made.latent);
+      made.mixed = model.floats("experts' latent vector", made.latent);
+      made.gathered = model.input("experts' latent vector as input", made.latent);
+    }
   }
   made.up = model.floats("up", made.inner);
   made.hidden = model.input("hidden", made.inner);
   return made;
 }
 
+void feed_dense(LayerBuilder& layer, const UngatedFeedForwards& shape, std::uint32_t width,
+                ActivationIndex normed) {
+  layer.product({layer.rows("ffn_up", width, shape.inner)}, normed, shape.up,
+                layer.optional_bias("ffn_up", shape.inner));
+  layer.append(SquaredRelu{shape.up, shape.hidden});
+  layer.product_added(layer.rows("ffn_down", shape.inner, width), shape.hidden, kStream,
+                      layer.optional_bias("ffn_down", width));
+}
+
 void feed(LayerBuilder& layer, const UngatedFeedForwards& shape, std::uint32_t width, float epsilon,
           ActivationIndex normed) {
-  if (!shape.router) {
-    layer.product({layer.rows("ffn_up", width, shape.inner)}, normed, shape.up,
-                  layer.optional_bias("ffn_up", shape.inner));
-    layer.append(SquaredRelu{shape.up, shape.hidden});
-    layer.product_added(layer.rows("ffn_down", shape.inner, width), shape.hidden, kStream,
-                        layer.optional_bias("ffn_down", width));
-    return;
-  }
+  if (!shape.router) return feed_dense(layer, shape, width, normed);
+  const bool has_latents = shape.latent != 0;
   layer.product({layer.rows("ffn_up_shexp", width, shape.inner)}, normed, shape.up);
   layer.append(SquaredRelu{shape.up, shape.hidden});
-  layer.product({layer.rows("ffn_down_shexp", shape.inner, width)}, shape.hidden, shape.shared);
-  Experts experts = layer.ungated_experts(*shape.router, "attn_norm", epsilon, normed,
-                                          shape.expert_width, Gate::kSquaredRelu);
-  experts.shared = shape.shared;
+  const MatrixPart shared_down = layer.rows("ffn_down_shexp", shape.inner, width);
+  if (!has_latents)
+    layer.product({shared_down}, shape.hidden, shape.shared);
+  else
+    layer.product({layer.rows("ffn_latent_down", width, shape.latent)}, normed, shape.latents);
+  Experts experts = layer.ungated_experts(*shape.router, "attn_norm", epsilon,
+                                          has_latents ? shape.latents : normed, shape.expert_width,
+                                          Gate::kSquaredRelu);
+  if (!has_latents) {
+    experts.shared = shape.shared;
+    return layer.append(experts);
+  }
+  // The router reads the stream, so everything is added to it behind the experts.
+  experts.out = shape.mixed;
   layer.append(experts);
+  layer.copy(shape.mixed, shape.gathered);
+  layer.product_added(layer.rows("ffn_latent_up", shape.latent, width), shape.gathered, kStream);
+  layer.product_added(shared_down, shape.hidden, kStream);
 }
 
 }  // namespace
