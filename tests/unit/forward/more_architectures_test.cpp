@@ -297,6 +297,25 @@ TEST_F(Architectures, ConvolutionsKeepTheirBits) {
   }
 }
 
+// Attention over latents whose scores grow with YaRN's factor, and experts whose gates and ups are one tensor.
+TEST_F(Architectures, Mistral4) {
+  for (const char* const name : {"deepseek2", "mistral4"}) {
+    Facts facts{.architecture = name, .kv_heads = 1, .halves = false};
+    facts.latents = {.latent = 64, .plain = 32, .value = 32, .q_rank = 32};
+    const double grown = 1 + 0.1 * std::log(4);
+    facts.yarn = {.factor = 4, .original = 32, .attention = 1 / grown};
+    facts.score_scale = grown * grown / std::sqrt(64);
+    facts.experts = {
+        .count = 8, .used = 3, .width = 32, .shared_width = 32, .renormalise = true, .fused = true};
+    facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+      file.f32(prefix + "rope.scaling.yarn_log_multiplier", 0.1F);
+      file.u32(prefix + "expert_feed_forward_length", 32).u32(prefix + "expert_shared_count", 1);
+      file.boolean(prefix + "expert_weights_norm", true);
+    };
+    expect_computes(facts, 20);
+  }
+}
+
 // Only layers with a window turn, unless there is no window at all.
 TEST_F(Architectures, Exaone4) {
   Facts facts{.architecture = "exaone4", .norms_before = false};

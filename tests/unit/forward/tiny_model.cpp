@@ -79,6 +79,7 @@ void Model::add_layer(std::uint32_t layer) {
   if (mixer(layer) == 'm') add_mamba(block);
   if (mixer(layer) == 'c') add_convolution(block);
   if (mixer(layer) != 'a') return;
+  if (f.latents.latent != 0) return add_latents(block);
   if (f.fused_qkv) {
     add_matrix(block + "attn_qkv", f.width, q + 2 * kv);
     if (f.qkv_biases) add(block + "attn_qkv.bias", {q + 2 * kv}, 0, 0.5);
@@ -156,6 +157,7 @@ std::string Model::file() const {
     made.u32(prefix + "rope.scaling.original_context_length", f.yarn.original);
   }
   if (!f.mixers.empty()) add_keys_of_mixers(made, prefix);
+  if (f.latents.latent != 0) add_keys_of_latents(made, prefix);
   if (f.experts.count != 0)
     made.u32(prefix + "expert_count", f.experts.count)
         .u32(prefix + "expert_used_count", f.experts.used);
@@ -294,7 +296,8 @@ Vector Model::attended(const Vector& q, const std::vector<Vector>& keys,
 
 // What a layer's first branch adds to each position.
 std::vector<Vector> Model::mixed(std::uint32_t layer, const std::vector<Vector>& in) {
-  if (mixer(layer) == 'a') return attention(layer, in);
+  if (mixer(layer) == 'a')
+    return facts_.latents.latent != 0 ? latent_attention(layer, in) : attention(layer, in);
   if (mixer(layer) == 'm') return mamba(layer, in);
   if (mixer(layer) == 'c') return convolved(layer, in);
   std::vector<Vector> out;

@@ -95,6 +95,8 @@ struct Facts {
   bool norms_turned = false;       // heads are normed behind their rotation
   bool plain_layer_norms = false;  // without biases
   bool parallel = false;           // the feed-forward reads the norm that attention reads
+  bool gates_attention = false;    // sigmoids multiply attention's result
+  LatentFacts latents = {};
   MambaFacts mamba = {};
   std::uint32_t taps = 3;  // positions that a short convolution sees
   // Each layer's mixer: 'a' attention, 'm' Mamba-2, 'c' a short convolution, 'f' none, but a feed-forward. Empty: all
@@ -170,6 +172,9 @@ class Model {
   std::vector<Vector> convolved(std::uint32_t layer, const std::vector<Vector>& in) const;
   std::vector<Vector> mixed(std::uint32_t layer, const std::vector<Vector>& in);
   std::vector<Vector> attention(std::uint32_t layer, const std::vector<Vector>& in) const;
+  void add_latents(const std::string& block);
+  void add_keys_of_latents(model::testing::GgufBuilder& made, const std::string& prefix) const;
+  std::vector<Vector> latent_attention(std::uint32_t layer, const std::vector<Vector>& in) const;
   Vector attended(const Vector& q, const std::vector<Vector>& keys,
                   const std::vector<Vector>& values, std::uint32_t layer,
                   std::size_t position) const;

@@ -6,7 +6,7 @@
 // its key matrix is a query of the latents, and the head's value matrix multiplies the latents' weighted sum.
 #include <cmath>
 
-#include "worker/model/graph_builder.hpp"
+#include "worker/model/architectures/shared.hpp"
 
 namespace bulkhead::model {
 namespace {
@@ -30,7 +30,7 @@ Latents read_latents(GraphBuilder& model) {
   if (model.status().ok() && !model.has_key("attention.key_length_mla"))
     model.refuse(
         "is an older conversion without attn_k_b and attn_v_b (metadata key "
-        "deepseek2.attention.key_length_mla is missing); take a file made after April 2025, or "
+        "attention.key_length_mla is missing); take a file made after April 2025, or "
         "convert the weights again");
   const std::uint32_t key = model.count("attention.key_length_mla", kMaxHeadSize);
   made.value = model.count("attention.value_length_mla", kMaxHeadSize);
@@ -85,6 +85,8 @@ std::uint32_t project(LayerBuilder& layer, const Latents& sizes, const Buffers& 
   return sizes.q_rank;
 }
 
+}  // namespace
+
 void describe_deepseek2(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const Latents sizes = read_latents(model);
@@ -138,8 +140,6 @@ void describe_deepseek2(GraphBuilder& model) {
   }
   model.output(epsilon);
 }
-
-}  // namespace
 
 BULKHEAD_ARCHITECTURE(deepseek2, "deepseek2", describe_deepseek2);
 

@@ -8,6 +8,7 @@ namespace bulkhead::model {
 // Describes a model from the embedding to the last layer, and returns the epsilon of its norms. `both_ways`: attention
 // sees the positions behind a column's own, too.
 float describe_gemma3_layers(GraphBuilder& model, bool both_ways);
+void describe_deepseek2(GraphBuilder& model);
 void describe_lfm2(GraphBuilder& model);
 void describe_llama(GraphBuilder& model);
 void describe_nemotron_h(GraphBuilder& model);
