@@ -355,9 +355,10 @@ class LayerBuilder {
   // Adds experts as experts() does, with the shared expert of `shape` before them.
   Experts experts_beside_shared(const FeedForwards& shape, const std::string& norm, float epsilon,
                                 ActivationIndex in);
-  // Adds the layer's feed-forward to the stream. `norm` is the gain of the norm whose result is `in`.
+  // Adds the layer's feed-forward to the stream, or writes it to another `out`. `norm` is the gain of the norm whose
+  // result is `in`.
   void feed_forward(const FeedForwards& shape, const std::string& norm, float epsilon,
-                    ActivationIndex in);
+                    ActivationIndex in, ActivationIndex out = kStream);
   // Adds biases of the router and of all experts' products.
   void add_biases(Experts& experts);
   void append(Operation operation) { operations().push_back(std::move(operation)); }

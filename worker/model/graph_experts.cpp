@@ -180,15 +180,19 @@ void GraphBuilder::add_shared_expert(FeedForwards& made, std::uint32_t width, st
 }
 
 void LayerBuilder::feed_forward(const FeedForwards& shape, const std::string& norm, float epsilon,
-                                ActivationIndex in) {
+                                ActivationIndex in, ActivationIndex out) {
   const std::uint32_t embedding = model_.embedding();
   if (index_ < shape.dense_layers) {
     gated_product("ffn_gate", "ffn_up", in, shape.dense_hidden, Gate::kSilu);
-    product_added(rows("ffn_down", width(shape.dense_hidden), embedding), shape.dense_hidden,
-                  kStream);
+    const MatrixPart down = rows("ffn_down", width(shape.dense_hidden), embedding);
+    if (out == kStream)
+      product_added(down, shape.dense_hidden, out);
+    else
+      product({down}, shape.dense_hidden, out);
     return;
   }
   Experts made = experts_beside_shared(shape, norm, epsilon, in);
+  made.out = out;
   add_choice_bias(made.router);
   append(made);
 }

@@ -316,6 +316,23 @@ TEST_F(Architectures, Mistral4) {
   }
 }
 
+// Gates multiply attention's result, and only layers with a window turn.
+TEST_F(Architectures, Afmoe) {
+  Facts facts = dots("afmoe");
+  facts.layers = 4;
+  facts.norms_after = facts.gates_attention = facts.turns_windowed_only = true;
+  facts.embedding_scale = 8;
+  facts.window = 16;
+  facts.windowed = [](std::uint32_t layer) { return layer % 4 != 3; };
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "expert_feed_forward_length", 32).u32(prefix + "expert_shared_count", 2);
+    file.u32(prefix + "leading_dense_block_count", 1).boolean(prefix + "expert_weights_norm", true);
+    file.f32(prefix + "expert_weights_scale", 2.5F).u32(prefix + "expert_gating_func", 2);
+  };
+  expect_computes(facts, 40);
+  expect_computes(facts, 20, true);
+}
+
 // Only layers with a window turn, unless there is no window at all.
 TEST_F(Architectures, Exaone4) {
   Facts facts{.architecture = "exaone4", .norms_before = false};

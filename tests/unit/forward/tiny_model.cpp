@@ -89,6 +89,7 @@ void Model::add_layer(std::uint32_t layer) {
     add_matrix(block + "attn_v", f.width, kv);
   }
   add_matrix(block + "attn_output", q, f.width);
+  if (f.gates_attention) add_matrix(block + "attn_gate", f.width, q);
   if (f.qkv_biases && !f.fused_qkv) {
     add(block + "attn_q.bias", {q}, 0, 0.5);
     add(block + "attn_k.bias", {kv}, 0, 0.5);
@@ -337,9 +338,15 @@ std::vector<Vector> Model::attention(std::uint32_t layer, const std::vector<Vect
     keys.push_back(std::move(k));
     values.push_back(part("attn_v", q_width + kv, kv, in[position]));
   }
-  for (std::size_t position = 0; position < in.size(); ++position)
-    out.push_back(
-        product(block + "attn_output", attended(queries[position], keys, values, layer, position)));
+  for (std::size_t position = 0; position < in.size(); ++position) {
+    Vector made = attended(queries[position], keys, values, layer, position);
+    if (f.gates_attention) {
+      const Vector gates = product(block + "attn_gate", in[position]);
+      for (std::size_t i = 0; i < made.size(); ++i)
+        made[i] *= sigmoid(gates[i]);
+    }
+    out.push_back(product(block + "attn_output", made));
+  }
   return out;
 }
 

@@ -91,7 +91,7 @@ struct Facts {
   bool qkv_biases = false;
   bool norms_before = true, norms_after = false;
   bool norms_rows = false,
-       norms_heads = false;  // of q and k: over all heads together, or each head
+       norms_heads = false;        // of q and k: over all heads together, or each head
   bool norms_turned = false;       // heads are normed behind their rotation
   bool plain_layer_norms = false;  // without biases
   bool parallel = false;           // the feed-forward reads the norm that attention reads

@@ -136,7 +136,7 @@ inline const Broken kBroken[] = {
        f.drop("general.architecture");
        f.text("general.architecture", "mamba");
      }),
-     "apertus, arcee, bailingmoe2, bert, cohere2, command-r, deepseek2, dots1, ernie4_5, "
+     "afmoe, apertus, arcee, bailingmoe2, bert, cohere2, command-r, deepseek2, dots1, ernie4_5, "
      "ernie4_5-moe, exaone4, gemma, gemma2, gemma3, gemma4, gemma-embedding, "
      "glm4, glm4moe, gpt-oss, granite, granitehybrid, granitemoe, hunyuan-dense, hunyuan-moe, "
      "lfm2, lfm2moe, llama, minimax-m2, mistral3, mistral4, nemotron, nemotron_h, "
