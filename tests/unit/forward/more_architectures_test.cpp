@@ -333,6 +333,23 @@ TEST_F(Architectures, Afmoe) {
   expect_computes(facts, 20, true);
 }
 
+// A file without scales has those of the first model.
+TEST_F(Architectures, MiniCpm) {
+  Facts facts{.architecture = "minicpm", .halves = false, .tied = true};
+  facts.embedding_scale = 12;
+  facts.residual_scale = 1.4 / std::sqrt(2);
+  facts.logit_divisor = 64 / 256.0;
+  expect_computes(facts, 20);
+  facts.embedding_scale = 3;
+  facts.residual_scale = 0.4;
+  facts.logit_divisor = 2;
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.f32(prefix + "embedding_scale", 3).f32(prefix + "residual_scale", 0.4F);
+    file.f32(prefix + "logit_scale", 2);
+  };
+  expect_computes(facts, 20);
+}
+
 // Only layers with a window turn, unless there is no window at all.
 TEST_F(Architectures, Exaone4) {
   Facts facts{.architecture = "exaone4", .norms_before = false};

@@ -139,7 +139,7 @@ inline const Broken kBroken[] = {
      "afmoe, apertus, arcee, bailingmoe2, bert, cohere2, command-r, deepseek2, dots1, ernie4_5, "
      "ernie4_5-moe, exaone4, gemma, gemma2, gemma3, gemma4, gemma-embedding, "
      "glm4, glm4moe, gpt-oss, granite, granitehybrid, granitemoe, hunyuan-dense, hunyuan-moe, "
-     "lfm2, lfm2moe, llama, minimax-m2, mistral3, mistral4, nemotron, nemotron_h, "
+     "lfm2, lfm2moe, llama, minicpm, minimax-m2, mistral3, mistral4, nemotron, nemotron_h, "
      "nemotron_h_moe, "
      "nomic-bert, olmo2, olmoe, phi3, qwen2, qwen2moe, qwen2vl, qwen3, qwen35, qwen35moe, "
      "qwen3moe, qwen3next, qwen3vl, qwen3vlmoe, seed_oss, smollm3, starcoder2"},
