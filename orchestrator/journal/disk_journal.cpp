@@ -272,7 +272,7 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
     for (auto& durable : due) {
       try {
         durable();
-      } catch (const std::exception& error) {  // it ends one stream's turn, and the others get theirs
+      } catch (const std::exception& error) {  // the other streams get their turns
         loop.caught("what follows a journal's write", error);
       }
     }

@@ -58,7 +58,12 @@ void Worker::process_stopped(WorkerProcess& process) {
 void Worker::process_stuck(WorkerProcess& process, const Death& death) {
   if (&process == leaving_.get()) {
     if (state_ == WorkerState::kStopped) return events_.worker_changed(*this);
-    // A spare serves with what it has taken over so far, and needs nothing more.
+    // A spare that serves has taken over what it could, and needs nothing more. One that does not serve yet waits for
+    // this exit (worker/vault/README.md).
+    if (process_ != nullptr && !serves(state_)) {
+      leave_in_kernel(std::move(leaving_));
+      return process_->kill("took over from a process that does not end");
+    }
     if (starts_when_it_is_gone_ && process_ == nullptr) start_process();
     return;
   }

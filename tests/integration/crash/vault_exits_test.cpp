@@ -152,6 +152,22 @@ TEST_F(Vault, SparesOfAProcessThatNeverEndsAreReplaced) {
   EXPECT_NE(spare_with("imported")["pid"], spare["pid"]);
 }
 
+// States that layers carry may still be written to until the exit, so a spare waits for it.
+TEST_F(Vault, ASpareThatWaitsForAProcessThatNeverEndsIsReplaced) {
+  const std::string model = copy_of("tiny-qwen35moe-Q8_0.gguf");
+  if (model.empty()) GTEST_SKIP() << "no fixtures at " << fixtures();
+  start(model, {"isolation.exit_timeout_ms=1000", "isolation.standby=1"});
+  spare_with("imported");
+  const pid_t victim = serving_worker(serving_);
+  HeldProcess held(victim);
+  if (!held.held()) GTEST_SKIP() << kNoTracing;
+  const Timed killed =
+      stream(serving_.port, request_, kTokens / 2, [&] { send_signal(victim, SIGKILL); });
+  EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
+  EXPECT_EQ(way(), "loaded") << vault();
+  EXPECT_EQ(vault()["last_drop"], "a process that has it does not end");
+}
+
 // After a spare has taken over early, a second death does not wait for ever for the first exit.
 TEST_F(Vault, ASecondDeathWaitsOnlySoLongForAProcessThatNeverEnds) {
   start("", {"isolation.exit_timeout_ms=1000", "isolation.standby=1"});
