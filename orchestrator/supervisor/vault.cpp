@@ -123,7 +123,7 @@ void Vault::ended(DeathCause cause) {
   }
 }
 
-void Vault::ended_as_asked() {
+void Vault::next_is_asked_for() {
   replaced_ = true;
 }
 

@@ -50,8 +50,8 @@ class Vault {
   ipc::Vault give(ipc::Channel& channel);
   // Decides by a process's death whether it may have left wrong KV pages, or wrong weights as well.
   void ended(DeathCause cause);
-  // It ended as requested; a successor may look for another model file.
-  void ended_as_asked();
+  // A person asked for the next process, which may therefore look for another model file.
+  void next_is_asked_for();
   // Makes the vault unusable from now on.
   void drop(const std::string& reason);
 

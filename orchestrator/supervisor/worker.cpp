@@ -81,7 +81,7 @@ void Worker::choose_owner_of_cache() {
 void Worker::become_next() {
   options_ = *std::exchange(next_options_, std::nullopt);
   choose_owner_of_cache();
-  ever_ready_ = without_units_ = false;
+  ever_ready_ = without_units_ = left_requests_ = false;
   ready_ = {};
   vault_.drop("the worker becomes another one");
 }
@@ -105,7 +105,7 @@ void Worker::start_process() {
   if (leaving_ != nullptr) leave_in_kernel(std::move(leaving_));
   if (next_options_.has_value()) become_next();
   if (!options_.vault) vault_.drop("isolation.vault is off");
-  if (std::exchange(next_is_cold_, false)) {
+  if (!restarts_again_ && std::exchange(next_is_cold_, false)) {
     vault_.drop("a cold start was asked for");
     cache_.drop("a cold start was asked for");
   }
@@ -229,6 +229,7 @@ void Worker::process_changed(WorkerProcess& process) {
   ready_ = process.ready();
   file_mark_ = process.file_mark();
   ready_since_ = steady_clock::now();
+  left_requests_ = false;
   kills_at_import_ = 0;
   failed_tries_ = 0;
   if (process.imported()) {
@@ -308,6 +309,7 @@ bool Worker::drain() {
   if (state_ == WorkerState::kDraining || state_ == WorkerState::kDrained) return true;
   if (state_ != WorkerState::kReady) return false;
   drains_again_ = false;
+  restart_after_drain_ |= std::exchange(restarts_again_, false);
   set_state(WorkerState::kDraining);
   process_->send(ipc::Drain{});
   end_after_drain();
@@ -318,7 +320,7 @@ void Worker::unload() {
   if (state_ == WorkerState::kStopped || state_ == WorkerState::kUnloaded) return;
   restart_timer_.cancel();
   retry_timer_.cancel();
-  starts_when_it_is_gone_ = restart_after_drain_ = drains_again_ = false;
+  starts_when_it_is_gone_ = restart_after_drain_ = drains_again_ = restarts_again_ = false;
   unload_after_drain_ = process_ != nullptr;
   pool_.keep(0);
   if (process_ == nullptr) return unloaded();
@@ -359,7 +361,7 @@ void Worker::restart() {
     if (next_options_.has_value()) become_next();
     return;  // the worker's next process begins anew anyway
   }
-  unload_after_drain_ = drains_again_ = false;
+  unload_after_drain_ = drains_again_ = restarts_again_ = false;
   if (process_ != nullptr && process_->asked_to_end()) {
     restart_after_drain_ = true;  // unload() may have asked the process to end
     return;
@@ -367,6 +369,7 @@ void Worker::restart() {
   policy_.reset();
   pool_.discard("their worker is restarted");  // the spares may have loaded what is not wanted any more
   if (state_ == WorkerState::kRestarting || state_ == WorkerState::kFailed || process_ == nullptr) {
+    owe_restart();
     schedule_restart(true);
     events_.worker_changed(*this);
     return;

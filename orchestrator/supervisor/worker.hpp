@@ -139,7 +139,8 @@ class Worker : private ProcessEvents {
   // The worker is drained, and a successor that will serve is about to replace it.
   bool returning() const { return restart_after_drain_; }
   // Its process died while the worker was draining, and another one has come for the requests that were left: the
-  // receiver calls drain() again as soon as the worker has them.
+  // receiver calls drain() again as soon as the worker has them. If the worker was draining for a restart, that drain
+  // ends in one, too.
   bool drains_again() const { return drains_again_ && state_ == WorkerState::kReady; }
   // unload() was called, and the process is still there.
   bool unloading() const { return unload_after_drain_; }
@@ -190,6 +191,7 @@ class Worker : private ProcessEvents {
   void leave_in_kernel(std::unique_ptr<WorkerProcess> process);
   bool may_start() const;
   void tell_vault_of_end(const Death& death);
+  void owe_restart();
   void spare_ended(const Spare& spare, const Death& death);
   void vault_dropped();
   void discard_readers_of_cache(const Death& death);
@@ -246,7 +248,9 @@ class Worker : private ProcessEvents {
   bool restart_after_drain_ = false;
   bool unload_after_drain_ = false;
   bool drains_again_ = false;
-  bool next_is_cold_ = false;  // start_cold_next()
+  bool restarts_again_ = false;  // owe_restart()
+  bool left_requests_ = false;   // a process died with requests, and none was ready since
+  bool next_is_cold_ = false;    // start_cold_next()
   bool ended_as_asked_ = false;
   Restarts restarts_;
   std::uint64_t takeovers_ = 0;

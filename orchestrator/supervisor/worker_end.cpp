@@ -100,7 +100,7 @@ void Worker::predecessor_gone(const Death& death) {
 }
 
 void Worker::tell_vault_of_end(const Death& death) {
-  if (death.as_asked && death.cause != DeathCause::kDeviceLost) return vault_.ended_as_asked();
+  if (death.as_asked && death.cause != DeathCause::kDeviceLost) return vault_.next_is_asked_for();
   const bool held = vault_.held();
   // A spare may have been given an earlier vault, which is gone by now.
   const bool importing = death.importing && death.vault == vault_.epoch();
@@ -131,6 +131,17 @@ void Worker::spare_ended(const Spare& spare, const Death& death) {
   }
   // The pool also replaces other spares that ended at the same time.
   if (serves(state_) && !unload_after_drain_) pool_.keep(options_.standby, kSpareAfterTakeover);
+}
+
+// Called if a person asked for a restart, and the process does not end as asked. The next process may look for another
+// model file. But if requests have begun with the memory of the old one, the next process goes on with it, and the
+// worker restarts once more behind them.
+void Worker::owe_restart() {
+  if (left_requests_ && vault_.held()) {
+    drains_again_ = restarts_again_ = true;
+  } else {
+    vault_.next_is_asked_for();
+  }
 }
 
 // Ends spares after a process has broken a rule. The daemon has wiped the cache folder by then, but
@@ -174,6 +185,8 @@ void Worker::died(WorkerProcess& process, const Death& death) {
   }
 
   tell_vault_of_end(death);
+  left_requests_ |= unfinished > 0;
+  if (restart_after_drain_ && !death.as_asked) owe_restart();
   discard_readers_of_cache(death);
   // If the process had requests, the worker starts again for them; the router unloads it when they
   // are over.

@@ -92,6 +92,12 @@ class Vault : public testing::Test {
     return to.string();
   }
 
+  // Replaces a file as a person would do it: by a new file under the old name.
+  void replace_by(const std::string& fixture, const std::string& model) const {
+    fs::copy_file(fixtures() / "models" / fixture, folder_ / "new");
+    fs::rename(folder_ / "new", model);
+  }
+
   void start(const std::string& model, std::vector<std::string> settings = {},
              std::map<std::string, std::string> environment = {}) {
     settings.push_back(std::string("ipc.transport=") + transport());
@@ -214,6 +220,14 @@ class Vault : public testing::Test {
     return told;
   }
   json vault_now() const { return serving_.worker()["vault"]; }
+  // Waits until the worker has loaded another model file than the one of the vault that was held.
+  bool serves_a_changed_file() const {
+    return Serving::eventually([&] {
+      const json worker = serving_.worker(), vault = worker["vault"];
+      return worker["state"] == "ready" && vault["state"] == "kept" &&
+             vault.value("last_drop", "").find("the model file has changed") != std::string::npos;
+    });
+  }
   std::string way() const { return serving_.worker()["last_recovery"]["way"]; }
 
   fs::path folder_;

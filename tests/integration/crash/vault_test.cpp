@@ -133,15 +133,41 @@ TEST_F(Vault, ChangedModelFileIsLoadedAtARestartAndNotAtADeath) {
   const std::string model = copy_of("tiny-llama-Q4_0.gguf");
   if (model.empty()) GTEST_SKIP() << "no fixtures at " << fixtures();
   start(model);
-  // The file is replaced as a person would do it: by a new file under the old name.
-  fs::copy_file(fixtures() / "models" / "tiny-llama-Q8_0.gguf", folder_ / "new");
-  fs::rename(folder_ / "new", model);
+  replace_by("tiny-llama-Q8_0.gguf", model);
   kill_in_stream();
   EXPECT_EQ(vault()["state"], "imported");
   restart();
   EXPECT_EQ(vault()["state"], "kept") << vault();
   EXPECT_THAT(vault()["last_drop"].get<std::string>(), HasSubstr("the model file has changed"));
   EXPECT_NE(stream(serving_.port, request_).heard, undisturbed_.heard);
+}
+
+// The streams that the restart waits for end with the file with which they began.
+TEST_F(Vault, AChangedModelFileIsLoadedThoughTheProcessDiesInTheRestart) {
+  const std::string model = copy_of("tiny-llama-Q4_0.gguf");
+  if (model.empty()) GTEST_SKIP() << "no fixtures at " << fixtures();
+  start(model);
+  replace_by("tiny-llama-Q8_0.gguf", model);
+  const std::string name = serving_.worker()["name"];
+  kill_in_stream(
+      [&] { EXPECT_EQ(serving_.post("/v1/workers/" + name + "/restart", "{}").status, 202); });
+  ASSERT_TRUE(serves_a_changed_file()) << serving_.worker() << serving_.daemon->log();
+  EXPECT_NE(stream(serving_.port, request_).heard, undisturbed_.heard);
+}
+
+TEST_F(Vault, AChangedModelFileIsLoadedAtTheRestartOfADrainedWorkerThatDied) {
+  const std::string model = copy_of("tiny-llama-Q4_0.gguf");
+  if (model.empty()) GTEST_SKIP() << "no fixtures at " << fixtures();
+  start(model);
+  const json worker = serving_.worker();
+  const std::string path = "/v1/workers/" + worker["name"].get<std::string>();
+  EXPECT_EQ(serving_.post(path + "/drain", "{}").status, 202);
+  ASSERT_TRUE(Serving::eventually([&] { return serving_.worker()["state"] == "drained"; }));
+  send_signal(worker["pid"].get<pid_t>(), SIGKILL);
+  ASSERT_TRUE(Serving::eventually([&] { return serving_.worker()["last_death"].is_string(); }));
+  replace_by("tiny-llama-Q8_0.gguf", model);
+  EXPECT_EQ(serving_.post(path + "/restart", "{}").status, 202);
+  ASSERT_TRUE(serves_a_changed_file()) << serving_.worker() << serving_.daemon->log();
 }
 
 // The same file with other content, but with the same size and the same time of content.
