@@ -127,6 +127,8 @@ class Channel {
   // Returns how many descriptors had arrived at the last look at the socket (finish_sleep() is such a look) and have
   // not been taken.
   virtual std::size_t waiting_descriptors() const = 0;
+  // Returns whether the peer sent descriptors for which this process had no room. From then on none arrive.
+  virtual bool lost_descriptors() const = 0;
 
   virtual std::size_t max_record_bytes() const = 0;
   virtual ChannelStats stats() const = 0;

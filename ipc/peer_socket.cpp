@@ -94,7 +94,7 @@ void PeerSocket::drain(std::uint64_t allowed_doorbells) {
     if (size == 0) {
       dead_ = true;
     } else if ((message.msg_flags & MSG_CTRUNC) != 0) {
-      violation_ = "descriptors were lost on the socket: this process has no room for more";
+      lose_descriptors();
     } else if (received.fds.size() > kMaxPacketFds) {
       violation_ = "a packet on the socket carries " + std::to_string(received.fds.size()) +
                    " descriptors; " + std::to_string(kMaxPacketFds) + " are allowed";
@@ -106,6 +106,14 @@ void PeerSocket::drain(std::uint64_t allowed_doorbells) {
   }
 }
 
+void PeerSocket::lose_descriptors() {
+  lost_descriptors_ = true;
+  queue_.clear();
+  queued_fds_ = 0;
+  if (++dropped_packets_ > kMaxDroppedPackets)
+    violation_ = "descriptors without end, for which this process has no room";
+}
+
 // A doorbell, or descriptors with their tag.
 void PeerSocket::take_packet(std::size_t bytes, Channel::Descriptors received,
                              std::uint64_t allowed_doorbells) {
@@ -115,7 +123,9 @@ void PeerSocket::take_packet(std::size_t bytes, Channel::Descriptors received,
                    std::to_string(allowed_doorbells) + " sleeps";
     }
   } else if (bytes == sizeof(std::uint64_t) && !received.fds.empty()) {
-    if (queued_fds_ + received.fds.size() > kMaxQueuedFds) {
+    if (lost_descriptors_) {
+      lose_descriptors();
+    } else if (queued_fds_ + received.fds.size() > kMaxQueuedFds) {
       violation_ = "more than " + std::to_string(kMaxQueuedFds) + " descriptors wait to be taken";
     } else {
       queued_fds_ += received.fds.size();

@@ -10,6 +10,10 @@
 // doorbells to read and will wake up. One call reads a bounded number of packets; the remaining ones keep the
 // descriptor readable.
 //
+// If this process may open no more files, the kernel drops a packet's descriptors. The peer is not to blame for that, so
+// it only loses its descriptors: this end drops those that wait to be taken, which may belong to the others, and all
+// that come later (lost_descriptors()).
+//
 // These violations end the peer: a packet of any other size; descriptors with a doorbell, or a tag without
 // descriptors; more than kMaxPacketFds descriptors in a packet, or more than kMaxQueuedFds that are not taken yet;
 // more doorbells than this end has slept (the ring allows one per sleep, so more can only be meant to keep this end
@@ -35,6 +39,7 @@ namespace bulkhead::ipc {
 inline constexpr std::size_t kMaxPacketFds = 64;
 inline constexpr std::size_t kMaxQueuedFds = 256;
 inline constexpr int kMaxPacketsPerCall = 64;
+inline constexpr std::size_t kMaxDroppedPackets = 65536;  // with descriptors, after some were lost
 
 class PeerSocket {
  public:
@@ -50,6 +55,8 @@ class PeerSocket {
   bool dead() const { return dead_; }
   // The reason to end the peer; empty while the peer follows the rules.
   const std::string& violation() const { return violation_; }
+  // Returns whether this process had no room for descriptors that the peer sent.
+  bool lost_descriptors() const { return lost_descriptors_; }
   std::uint64_t doorbells_sent() const { return doorbells_sent_; }
 
   void ring();
@@ -63,6 +70,7 @@ class PeerSocket {
 
  private:
   void lost(int error_number);
+  void lose_descriptors();
   void take_packet(std::size_t bytes, Channel::Descriptors received,
                    std::uint64_t allowed_doorbells);
 
@@ -75,6 +83,8 @@ class PeerSocket {
   std::uint64_t doorbells_received_ = 0;
   std::deque<Channel::Descriptors> queue_;
   std::size_t queued_fds_ = 0;
+  bool lost_descriptors_ = false;
+  std::size_t dropped_packets_ = 0;
 };
 
 // Both ends of a new pair, close-on-exec. `type`: SOCK_SEQPACKET or SOCK_STREAM.

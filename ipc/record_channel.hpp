@@ -238,6 +238,7 @@ class RecordChannel final : public Channel {
   }
 
   std::size_t waiting_descriptors() const override { return link_.socket().waiting(); }
+  bool lost_descriptors() const override { return link_.socket().lost_descriptors(); }
 
   std::size_t max_record_bytes() const override { return max_outgoing_; }
   ChannelStats stats() const override {

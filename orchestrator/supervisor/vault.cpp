@@ -16,6 +16,9 @@ Error violation(std::string what) {
   return Error(ErrorCode::kCorrupt, "its vault: " + std::move(what));
 }
 
+constexpr const char* kNoRoom =
+    "this daemon may open no more files (`ulimit -n`), so its descriptors were lost";
+
 }  // namespace
 
 Status Vault::take(ipc::Channel& channel, const ipc::VaultOffer& offer, std::string file_mark) {
@@ -28,6 +31,12 @@ Status Vault::take(ipc::Channel& channel, const ipc::VaultOffer& offer, std::str
   ipc::Channel::Descriptors all(closer_);  // closes the descriptors that are not taken, without waiting
   while (all.fds.size() < wanted) {
     auto packet = channel.take_descriptors();
+    if (!packet && channel.lost_descriptors()) {
+      close();  // the process that offers has not used it
+      ++drops_;
+      last_drop_ = kNoRoom;
+      return Error(ErrorCode::kResourceExhausted, kNoRoom);
+    }
     if (!packet)
       return violation(fmt::format("{} descriptors came, not {}", all.fds.size(), wanted));
     if (packet->tag != offer.epoch) return violation("descriptors with another number");
@@ -53,10 +62,13 @@ Status Vault::change_slab(ipc::Channel& channel, const ipc::VaultSlab& change) {
   UniqueFd memory;
   if (change.held) {
     auto packet = channel.take_descriptors();
-    if (!packet || packet->tag != change.epoch || packet->fds.size() != 1)
+    const bool lost = !packet && channel.lost_descriptors();
+    if (!lost && (!packet || packet->tag != change.epoch || packet->fds.size() != 1))
       return violation("a slab without its one descriptor");
-    memory = std::move(packet->fds.front());
-    packet->fds.clear();
+    if (!lost) {
+      memory = std::move(packet->fds.front());
+      packet->fds.clear();
+    }
   }
   Status status;
   if (!held() || change.epoch != epoch()) {
@@ -66,10 +78,10 @@ Status Vault::change_slab(ipc::Channel& channel, const ipc::VaultSlab& change) {
       closing.push_back(std::move(known->second.memory));
       slabs_.erase(known);
     }
-    if (change.held && descriptors_.size() + slabs_.size() >= ipc::kMostVaultDescriptors) {
+    if (memory.valid() && descriptors_.size() + slabs_.size() >= ipc::kMostVaultDescriptors) {
       status = violation("too many slabs");
       closing.push_back(std::move(memory));
-    } else if (change.held) {
+    } else if (memory.valid()) {
       slabs_[slab] = {std::move(memory), change.place.offset};
     }
   }

@@ -35,11 +35,13 @@ class Vault {
   bool held() const { return !descriptors_.empty(); }
   std::uint64_t epoch() const { return contents_.epoch; }  // 0: nothing is held
 
-  // Takes the descriptors that came before the offer, and drops what was held until now. An error means that a rule
-  // was broken. `file_mark` is the mark of the model file of its weights.
+  // Takes the descriptors that came before the offer, and drops what was held until now. kResourceExhausted: this
+  // process had no room for them, and nothing is held. Another error means that a rule was broken. `file_mark` is the
+  // mark of the model file of its weights.
   Status take(ipc::Channel& channel, const ipc::VaultOffer& offer, std::string file_mark);
   // Takes the descriptor of a slab by which a worker's cache has grown since, or closes that of one that it gave back.
-  // Ignores slabs of another vault than the one that is held. An error means that a rule was broken.
+  // Ignores slabs of another vault than the one that is held, and slabs whose descriptor was lost. An error means that a
+  // rule was broken.
   Status change_slab(ipc::Channel& channel, const ipc::VaultSlab& change);
   std::size_t slabs() const { return slabs_.size(); }
   // Closes all slabs' descriptors: the process that is to serve has none of them.

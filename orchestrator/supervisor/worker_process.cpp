@@ -251,7 +251,13 @@ bool WorkerProcess::may_offer() const {
 Status WorkerProcess::handle_offer(const ipc::VaultOffer& offer) {
   if (!may_offer()) return violation("a vault that nobody asked for");
   offered_vault_ = true;
-  BULKHEAD_RETURN_IF_ERROR(vault_.take(*channel_, offer, file_mark_));
+  const Status taken = vault_.take(*channel_, offer, file_mark_);
+  if (!taken.ok() && taken.error().code() == ErrorCode::kResourceExhausted) {
+    spdlog::warn("worker {}: no vault: {}; a successor will have to load the model", name_,
+                 taken.error().message());
+    return {};
+  }
+  BULKHEAD_RETURN_IF_ERROR(taken);
   if (stage_ == Stage::kServing) {
     ready_.vault.state = ipc::VaultState::kKept;
     ready_.vault.reason.clear();

@@ -1,5 +1,6 @@
 // Records both ways, back-pressure, sleeping and descriptors: one suite for every transport and region.
 #include <fcntl.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <random>
@@ -256,6 +257,31 @@ TEST_P(ChannelTest, DescriptorsTravelWithTheirTag) {
   EXPECT_EQ(byte, 'x');
   ::close(ends[0]);
   EXPECT_FALSE(daemon().take_descriptors().has_value());
+}
+
+// The receiver's process may open no more files, and the sender is not blamed for that.
+TEST_P(ChannelTest, DescriptorsWithoutRoomAreLostAndNothingElseIs) {
+  open();
+  const int fd = 0;
+  const int three[] = {0, 0, 0};
+  ASSERT_TRUE(worker().send_descriptors(std::span<const int>(&fd, 1), 1).ok());
+  ASSERT_TRUE(worker().send_descriptors(three, 2).ok());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  const int next = ::dup(0);
+  ::close(next);
+  low.rlim_cur = static_cast<rlim_t>(next) + 2;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  const bool came = daemon().take_descriptors().has_value();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_FALSE(came) << "what came before may belong to what was lost";
+  EXPECT_TRUE(daemon().lost_descriptors());
+  ASSERT_TRUE(worker().send_descriptors(std::span<const int>(&fd, 1), 3).ok());
+  EXPECT_FALSE(daemon().take_descriptors().has_value());
+  EXPECT_EQ(daemon().waiting_descriptors(), 0U);
+  EXPECT_TRUE(daemon().try_receive().ok());
+  EXPECT_FALSE(worker().lost_descriptors());
 }
 
 TEST_P(ChannelTest, DescriptorsWakeASleeper) {

@@ -30,6 +30,11 @@ class DescriptorChannel final : public ipc::Channel {
     failure_ = code;
   }
   int sent() const { return sent_; }
+  // From now on this process has no room for descriptors.
+  void lose() {
+    lost_ = true;
+    offered_.clear();
+  }
 
   Status send_descriptors(std::span<const int> descriptors, std::uint64_t) override {
     if (left_-- == 0) return Error(failure_, "as it was told");
@@ -52,6 +57,7 @@ class DescriptorChannel final : public ipc::Channel {
   Result<bool> prepare_sleep() override { return unused(); }
   void finish_sleep() override {}
   std::size_t waiting_descriptors() const override { return offered_.size(); }
+  bool lost_descriptors() const override { return lost_; }
   std::size_t max_record_bytes() const override { return 0; }
   ipc::ChannelStats stats() const override { return {}; }
   void beat(std::uint64_t) override {}
@@ -62,6 +68,7 @@ class DescriptorChannel final : public ipc::Channel {
   static Error unused() { return Error(ErrorCode::kInternal, "not for records"); }
 
   std::deque<Descriptors> offered_;
+  bool lost_ = false;
   int left_ = -1, sent_ = 0;
   ErrorCode failure_ = ErrorCode::kInternal;
 };
@@ -120,6 +127,33 @@ int sent_by(Vault& vault, ipc::Vault* message = nullptr) {
   const ipc::Vault told = vault.give(successor);
   if (message != nullptr) *message = told;
   return successor.sent();
+}
+
+// The daemon's own lack of room is no broken rule. The worker serves without a vault.
+TEST(VaultDescriptors, ThatWereLostLeaveNothingHeld) {
+  Vault vault;
+  fill(vault);
+  DescriptorChannel channel;
+  channel.lose();
+  const Status status = vault.take(channel, {kEpoch + 1, 1, 58}, "mark");
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code(), ErrorCode::kResourceExhausted);
+  EXPECT_NE(vault.last_drop().find("ulimit -n"), std::string::npos) << vault.last_drop();
+  EXPECT_FALSE(vault.held());
+}
+
+TEST(VaultSlabs, WhoseDescriptorWasLostAreNotHeld) {
+  Vault vault;
+  fill(vault);
+  DescriptorChannel channel;
+  channel.offer(kEpoch, 1);
+  ASSERT_TRUE(vault.change_slab(channel, {kEpoch, {3, 0}, true}).ok());
+  ASSERT_EQ(vault.slabs(), 1U);
+  channel.lose();
+  // The number now stands for other memory than the memory that is held.
+  EXPECT_TRUE(vault.change_slab(channel, {kEpoch, {3, 0}, true}).ok());
+  EXPECT_EQ(vault.slabs(), 0U);
+  EXPECT_TRUE(vault.held());
 }
 
 TEST(VaultSlabs, ComeAndGoWhileAWorkerServes) {
