@@ -9,6 +9,7 @@ set(BULKHEAD_SLOW_TESTS
   "forward_model_test QUICK Architectures.Mistral3:RefusedRotations.*:Builtin/Fixture.*:Sizes.*:TransformerTest.RefusesWhatWouldReadElsewhere"
   "forward_kernels_test QUICK SmallKernels.*"
   "forward_units_test QUICK UnitPacking.*:UnitSegments.*:UnitTilings.*"
+  "forward_random_test QUICK WildNumbers.*"
   "forward_failures_test QUICK FailingDevice.AnEndBesideAHangIsBounded:FailingDevice.ASlowFirstStepGivesSignsOfLife"
   "forward_growth_test QUICK GrowingCacheSize.*"
   "forward_steady_test"
