@@ -127,8 +127,9 @@ void add_chat(CLI::App& app, ChatOptions& options, int& code) {
       "  printf 'Tell me a story.\\nTell me another.\\n' | bulkhead chat     one message a line\n"
       "At the prompt: /reset, /system TEXT, /quit, /help. Ctrl-C stops an answer. You edit lines "
       "as in a shell. Text that is pasted at once is one message. The arrow keys bring earlier "
-      "messages back, which are kept in ~/.local/state/bulkhead/chat_history. NO_COLOR=1 leaves "
-      "colours out. Exit code: 0, 1 for an error, 130 when Ctrl-C ended it.");
+      "messages back, which are kept in ~/.local/state/bulkhead/chat_history. At a terminal a "
+      "model's reasoning stands before its answer, dimmed; NO_COLOR=1 leaves colours out. "
+      "Exit code: 0, 1 for an error, 130 when Ctrl-C ended it.");
   command->callback([&options, &code] { code = run_chat(options); });
 }
 

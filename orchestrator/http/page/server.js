@@ -23,8 +23,9 @@ export const knownWorkers = () => workers;
 
 // ---- looking ----
 
-// Workers as they are now, or as they were last when the server can't be asked.
+// Workers as they are now, or as they were last when the server can't be asked. A client's key may not look at them.
 export async function lookAtWorkers() {
+  if (hasClientKey()) return workers;
   try {
     workers = await getJson("v1/workers", { quiet: true });
     showWorkers();
@@ -99,11 +100,14 @@ function healthOf(error) {
   const ready = workers.filter((worker) => worker.state === "ready" || worker.state === "standby").length;
   const wanted = workers.filter((worker) => worker.state !== "unloaded").length;
   const words = wanted > 0 ? `${ready} of ${wanted} workers ready` : "No model is loaded";
-  return [ready === wanted ? "good" : ready > 0 ? "warn" : "bad", words];
+  return [ready === wanted ? "good" : ready > 0 ? "warn" : "bad", words, wanted > 0 ? `${ready}/${wanted}` : ""];
 }
 
-function showWords(grade, words) {
+// `brief` stands in place of the words where there is no room for them.
+function showWords(grade, words, brief = "") {
   byId("health").dataset.grade = grade;
+  if (brief) byId("health").dataset.brief = brief;
+  else delete byId("health").dataset.brief;
   setText(byId("health").querySelector(".words"), words);
 }
 

@@ -393,6 +393,8 @@ async function takePictures(page) {
         await page.run(`location.hash = "${view}"`);
         await sleep(250);
         assert.ok(await page.run("document.documentElement.scrollWidth <= innerWidth"), `${name} ${view} fits its width`);
+        const brief = await page.run(`getComputedStyle(document.getElementById("health"), "::after").content`);
+        assert.match(brief, mobile ? /^"\d+\/\d+"$/ : /^none$/, "the head tells the workers in few words where there is little room");
         await page.screenshot(join(work, `${view}-${name}-${theme}.png`));
       }
     }
