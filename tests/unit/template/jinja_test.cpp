@@ -29,6 +29,19 @@ TEST(Jinja, ComputesAsPythonDoes) {
   }
 }
 
+// A template that goes through a schema recursively goes deep where the schema does.
+TEST(Jinja, SaysWhatToDoWhereItGoesTooDeep) {
+  std::string nested = "1";
+  for (int i = 0; i < 149; ++i)
+    nested = "{\"a\": " + nested + "}";
+  const std::string text = testing::rendered(
+      "{% macro m(v) %}{% if v is mapping %}{% for k, w in v.items() %}{% if k %}"
+      "{{ '-' ~ m(w) }}{% endif %}{% endfor %}{% endif %}{% endmacro %}{{ m(v) }}",
+      "{\"v\": " + nested + "}");
+  EXPECT_NE(text.find("nest the request's values less"), std::string::npos) << text;
+  EXPECT_NE(text.find("or mend the template"), std::string::npos) << text;
+}
+
 // As in transformers, which makes it a {% call %} block.
 TEST(Jinja, GenerationHasNamesOfItsOwn) {
   EXPECT_EQ(testing::rendered("{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}"
@@ -42,6 +55,22 @@ TEST(Jinja, SaysWhatHasNoItems) {
             std::string::npos);
   EXPECT_NE(testing::rendered("{{ n[1:] }}", R"({"n": 1})").find("takes a slice of an int; only"),
             std::string::npos);
+}
+
+TEST(Jinja, NamesTypesWithTheirArticles) {
+  const auto error = [](const char* source) {
+    return testing::rendered(source, R"({"n": 1, "z": null, "s": "s"})");
+  };
+  EXPECT_EQ(error("{{ n|dictsort }}"),
+            "ERROR: the chat template, line 1: 'dictsort' needs a dict, and gets an int");
+  EXPECT_EQ(error("{{ n() }}"),
+            "ERROR: the chat template, line 1: calls an int, which is no function");
+  EXPECT_EQ(error("{{ n + s }}"),
+            "ERROR: the chat template, line 1: can't do '+' with an int and a string");
+  EXPECT_EQ(error("{{ z|length }}"),
+            "ERROR: the chat template, line 1: asks for the length of null, which has none");
+  EXPECT_EQ(error("{{ s|abs }}"),
+            "ERROR: the chat template, line 1: 'abs' needs a number, and gets a string");
 }
 
 TEST(Jinja, ChangesListsOnlyWhereAllowed) {

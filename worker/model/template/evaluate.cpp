@@ -193,7 +193,7 @@ void Interpreter::collect(const CallArguments& from, Arguments& to) {
   if (from.mapping == nullptr) return;
   const Value mapping = evaluate(*from.mapping);
   if (mapping.as_dict() == nullptr)
-    fail("gives a " + type_name(mapping) + " after '**' in a call; it has to be a dict");
+    fail("gives " + a_type(mapping) + " after '**' in a call; it has to be a dict");
   for (const Dict::Entry& entry : mapping.as_dict()->entries) {
     if (entry.key.as_text() == nullptr) fail("gives a dict after '**' whose keys are no strings");
     to.keyword.emplace_back(entry.key.as_text()->view(), entry.value);
@@ -232,7 +232,7 @@ Value Interpreter::call(const Value& callee, Arguments& arguments) {
     const Bound bound("loop", arguments, {"iterable"}, 1);
     return loop->recurse(*bound[0]);
   }
-  fail("calls a " + type_name(callee) + ", which is no function");
+  fail("calls " + a_type(callee) + ", which is no function");
 }
 
 Value Interpreter::filter_value(const Expr& expr, const Value* block_text) {
@@ -282,7 +282,7 @@ Value Interpreter::unary_value(const Expr& expr) {
   if (expr.operation == Operation::kNot) return !truthy(value);
   if (expr.operation == Operation::kNegate) return negate(*this, value);
   require_defined(value);
-  if (!is_number(value)) fail("puts a '+' before a " + type_name(value));
+  if (!is_number(value)) fail("puts a '+' before " + a_type(value));
   return value.as_bool() != nullptr ? Value(static_cast<std::int64_t>(*value.as_bool())) : value;
 }
 

@@ -185,7 +185,7 @@ Text percent_value(Run& run, const Value& value, Spec spec) {
     }
   }
   require_defined(value);
-  if (!is_number(value)) fail(std::string("writes a ") + type_name(value) + " by %" + spec.type);
+  if (!is_number(value)) fail(std::string("writes ") + a_type(value) + " by %" + spec.type);
   if (is_float_type(spec.type)) return float_text_of(run, to_double(value), spec);
   if (spec.type == 'i' || spec.type == 'u') spec.type = 'd';
   if (!is_integer_type(spec.type) || spec.type == 'b' || spec.type == 'n')
@@ -392,7 +392,7 @@ class Braces {
       return integer_text(run_, to_integer(value), spec);
     }
     require_defined(value);
-    if (value.as_text() == nullptr) fail("formats a " + type_name(value) + " with more than {}");
+    if (value.as_text() == nullptr) fail("formats " + a_type(value) + " with more than {}");
     if (spec.type != 0 && spec.type != 's')
       fail(std::string("formats a string as '") + spec.type + "'");
     if (spec.zero && spec.fill.empty()) spec.fill = Text("0", Origin::kTemplate);

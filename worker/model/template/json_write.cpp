@@ -52,7 +52,7 @@ class Writer {
       case Kind::kLoop:
         break;
     }
-    fail("writes a " + type_name(value) + " as JSON, which has nothing like it");
+    fail("writes " + a_type(value) + " as JSON, which has nothing like it");
   }
 
  private:
@@ -134,7 +134,7 @@ class Writer {
   void key(const Value& key) {
     if (key.as_text() != nullptr) return string(*key.as_text());
     if (key.as_list() != nullptr || key.as_namespace() != nullptr || key.undefined())
-      fail("writes a dict as JSON whose key is a " + type_name(key));
+      fail("writes a dict as JSON whose key is " + a_type(key));
     plain("\"");
     value(key);
     plain("\"");

@@ -104,7 +104,7 @@ Text Bound::text(std::size_t i, std::string_view otherwise) const {
   require_defined(*values_[i]);
   if (values_[i]->as_text() == nullptr)
     fail("'" + std::string(function_) + "' needs a string as " + std::string(names_[i]) +
-         ", and gets a " + type_name(*values_[i]));
+         ", and gets " + a_type(*values_[i]));
   return *values_[i]->as_text();
 }
 

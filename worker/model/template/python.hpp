@@ -12,9 +12,7 @@
 
 namespace bulkhead::jinja {
 
-// Returns "str", "int", "dict" ...
-std::string type_name(const Value& value);
-// The same with its article; "null" for none.
+// Returns "a string", "an int", "null" ...
 std::string a_type(const Value& value);
 // Throws if `value` is undefined; the message says what was missing: "'x' is undefined".
 void require_defined(const Value& value);

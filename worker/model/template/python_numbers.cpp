@@ -96,7 +96,7 @@ Integer to_integer(const Value& integer) {
 std::int64_t to_int64(const Value& integer, std::string_view what) {
   require_defined(integer);
   if (!is_integer(integer))
-    fail(std::string(what) + " has to be an integer, and is a " + type_name(integer));
+    fail(std::string(what) + " has to be an integer, and is " + a_type(integer));
   if (const BigInteger* big = integer.as_big())
     return big->value < 0 ? std::numeric_limits<std::int64_t>::min()
                           : std::numeric_limits<std::int64_t>::max();
@@ -353,7 +353,7 @@ Value arithmetic(Run& run, Operation operation, const Value& a, const Value& b) 
 
 Value negate(Run& run, const Value& value) {
   require_defined(value);
-  if (!is_number(value)) fail("puts a '-' before a " + type_name(value));
+  if (!is_number(value)) fail("puts a '-' before " + a_type(value));
   if (const double* number = value.as_float()) return -*number;
   const Integer negated = -to_integer(value);
   if (fits(negated)) return negated.convert_to<std::int64_t>();

@@ -163,7 +163,7 @@ Ordering compare(Run& run, const Value& a, const Value& b) {
   if (left != nullptr && right != nullptr && left->flavour == right->flavour &&
       (left->flavour == Flavour::kList || left->flavour == Flavour::kTuple))
     return compare_lists(run, *left, *right);
-  fail("compares a " + type_name(a) + " with a " + type_name(b) + " by '<' or '>'");
+  fail("compares " + a_type(a) + " with " + a_type(b) + " by '<' or '>'");
 }
 
 Value operate(Run& run, Operation operation, const Value& a, const Value& b) {
@@ -184,8 +184,7 @@ Value operate(Run& run, Operation operation, const Value& a, const Value& b) {
     if (repeatable(a) && is_integer(b)) return repeated(run, a, b);
     if (is_integer(a) && repeatable(b)) return repeated(run, b, a);
   }
-  fail(std::string("can't do '") + sign(operation) + "' with a " + type_name(a) + " and a " +
-       type_name(b));
+  fail(std::string("can't do '") + sign(operation) + "' with " + a_type(a) + " and " + a_type(b));
 }
 
 bool contains(Run& run, const Value& item, const Value& container) {
@@ -197,8 +196,7 @@ bool contains(Run& run, const Value& item, const Value& container) {
     case Kind::kText: {
       const Text* part = item.as_text();
       if (part == nullptr)
-        fail("looks for a " + type_name(item) +
-             " in a string with 'in'; only a string can be in one");
+        fail("looks for " + a_type(item) + " in a string with 'in'; only a string can be in one");
       return find_text(run, container.as_text()->view(), part->view()) != std::string_view::npos;
     }
     case Kind::kList: {
@@ -222,7 +220,7 @@ bool contains(Run& run, const Value& item, const Value& container) {
     case Kind::kCallable:
       break;
   }
-  fail("looks with 'in' into a " + type_name(container) + ", which has no items");
+  fail("looks with 'in' into " + a_type(container) + ", which has no items");
 }
 
 bool has_length(const Value& value) {
@@ -247,7 +245,7 @@ bool has_length(const Value& value) {
 }
 
 std::int64_t length(const Value& value) {
-  if (!has_length(value)) fail("asks for the length of a " + type_name(value) + ", which has none");
+  if (!has_length(value)) fail("asks for the length of " + a_type(value) + ", which has none");
   if (const Text* text = value.as_text()) return static_cast<std::int64_t>(char_count(*text));
   if (const List* list = value.as_list()) return static_cast<std::int64_t>(list->items.size());
   if (const Dict* dict = value.as_dict()) return static_cast<std::int64_t>(dict->entries.size());

@@ -106,8 +106,6 @@ void append_dict(Run& run, const Dict& dict, TextBuilder& out) {
   append(out, "}");
 }
 
-}  // namespace
-
 std::string type_name(const Value& value) {
   switch (value.kind()) {
     case Kind::kUndefined:
@@ -136,6 +134,8 @@ std::string type_name(const Value& value) {
   }
   return "value";
 }
+
+}  // namespace
 
 std::string a_type(const Value& value) {
   if (value.none()) return "null";

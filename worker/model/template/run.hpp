@@ -87,9 +87,11 @@ class Deeper {
  public:
   explicit Deeper(Run& run) : run_(run) {
     if (run_.depth_ >= run_.limits_.depth)
-      throw TemplateError(TemplateError::Kind::kLimit,
-                          "goes too deep: a macro that calls itself without end, or values nested "
-                          "too deeply; mend the template");
+      throw TemplateError(
+          TemplateError::Kind::kLimit,
+          "goes too deep: it follows values that are nested too deeply, or it calls "
+          "itself without end; nest the request's values less (a schema, a call's "
+          "arguments), or mend the template");
     ++run_.depth_;
   }
   ~Deeper() { --run_.depth_; }

@@ -124,7 +124,7 @@ Value dictsort(Interpreter& run, const Value& self, Arguments& arguments) {
   const Text by = bound.text(1, "key");
   if (by.view() != "key" && by.view() != "value") fail("'dictsort' sorts by \"key\" or \"value\"");
   require_defined(self);
-  if (self.as_dict() == nullptr) fail("'dictsort' needs a dict, and gets a " + type_name(self));
+  if (self.as_dict() == nullptr) fail("'dictsort' needs a dict, and gets " + a_type(self));
   CountedVector<Keyed> keyed;
   for (const Dict::Entry& entry : self.as_dict()->entries)
     keyed.push_back({key_of(by.view() == "key" ? entry.key : entry.value, case_sensitive),
@@ -255,7 +255,7 @@ Value items_of(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("items", arguments, {});
   List* out = generator(run);
   if (self.undefined()) return out;
-  if (self.as_dict() == nullptr) fail("'items' needs a dict, and gets a " + type_name(self));
+  if (self.as_dict() == nullptr) fail("'items' needs a dict, and gets " + a_type(self));
   for (const Dict::Entry& entry : self.as_dict()->entries)
     out->items.emplace_back(pair_of(run, entry.key, entry.value));
   run.tick(out->items.size());

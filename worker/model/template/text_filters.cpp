@@ -273,7 +273,7 @@ Value urlencode(Interpreter& run, const Value& self, Arguments& arguments) {
 
 Value xmlattr(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("xmlattr", arguments, {"autospace"});
-  if (self.as_dict() == nullptr) fail("'xmlattr' needs a dict, and gets a " + type_name(self));
+  if (self.as_dict() == nullptr) fail("'xmlattr' needs a dict, and gets " + a_type(self));
   TextBuilder out;
   for (const Dict::Entry& entry : self.as_dict()->entries) {
     if (entry.value.none() || entry.value.undefined()) continue;

@@ -249,7 +249,7 @@ Value join(Interpreter& run, const Value& self, Arguments& arguments) {
   const List* items = iterate(run, *bound[0]);
   for (const Value& item : items->items)
     if (item.as_text() == nullptr)
-      fail("joins a " + type_name(item) + " to strings; use the filter 'join', or '| string'");
+      fail("joins " + a_type(item) + " to strings; use the filter 'join', or '| string'");
   return joined(run, *self.as_text(), *items);
 }
 

@@ -16,7 +16,8 @@ constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
 void check_nesting(int depth) {
   if (depth > kMaxNesting)
     throw TemplateError(TemplateError::Kind::kLimit,
-                        "nests lists or dicts more than " + std::to_string(kMaxNesting) + " deep");
+                        "nests lists or dicts more than " + std::to_string(kMaxNesting) +
+                            " deep; mend the template, which makes them");
 }
 
 bool equal_texts(std::string_view a, std::string_view b) {
@@ -116,7 +117,7 @@ std::size_t hash_of(const Value& key, int depth) {
     case Kind::kDict:
       break;
   }
-  fail("uses a " + type_name(key) + " as the key of a dict, and it can't be one");
+  fail("uses " + a_type(key) + " as the key of a dict, and it can't be one");
 }
 
 std::size_t Dict::position(const Value& key, std::size_t hash) const {

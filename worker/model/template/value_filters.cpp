@@ -12,7 +12,7 @@ namespace {
 Value absolute(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("abs", arguments, {});
   require_defined(self);
-  if (!is_number(self)) fail("'abs' needs a number, and gets a " + type_name(self));
+  if (!is_number(self)) fail("'abs' needs a number, and gets " + a_type(self));
   if (const double* number = self.as_float()) return std::fabs(*number);
   return make_integer(run.heap(), abs(to_integer(self)));
 }
@@ -67,7 +67,7 @@ Value round_number(Interpreter& run, const Value& self, Arguments& arguments) {
   const std::int64_t precision = bound.integer(0, 0);
   const Text method = bound.text(1, "common");
   require_defined(self);
-  if (!is_number(self)) fail("'round' needs a number, and gets a " + type_name(self));
+  if (!is_number(self)) fail("'round' needs a number, and gets " + a_type(self));
   if (method.view() == "common") {
     if (is_integer(self) && precision >= 0) return make_integer(run.heap(), to_integer(self));
     if (is_integer(self)) return integer_of(run, rounded(to_double(self), precision), self);
@@ -129,7 +129,7 @@ Value to_json(Interpreter& run, const Value& self, Arguments& arguments) {
 Value from_json(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("from_json", arguments, {});
   require_defined(self);
-  if (self.as_text() == nullptr) fail("'from_json' needs a string, and gets a " + type_name(self));
+  if (self.as_text() == nullptr) fail("'from_json' needs a string, and gets " + a_type(self));
   const Text& text = *self.as_text();
   return read_json(run, text.view(), text.has_user_bytes() ? Origin::kUser : Origin::kTemplate);
 }
