@@ -139,7 +139,7 @@ TEST(HostileTemplate, LongTextsAgainAndAgain) {
     repeatedly(mixed, std::string("s|") + filter);
   repeatedly(mixed, "[s, s]|sort");
   repeatedly(twins, "s|safe");
-  repeatedly(twins, "s|striptags");
+  repeatedly("{% set s = 'a' * 1000000 %}", "s|striptags");
   repeatedly(twins, "s|attr(t)");
   repeatedly("{% set s = 'a' * 1000000 %}", "s|pprint");
   repeatedly(wide, "s|tojson(ensure_ascii=true)");

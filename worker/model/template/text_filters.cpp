@@ -1,10 +1,10 @@
 // Filters that turn text into text.
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 
 #include "worker/model/template/characters.hpp"
+#include "worker/model/template/html_text.hpp"
 #include "worker/model/template/interpreter.hpp"
 #include "worker/model/template/text_tools.hpp"
 
@@ -155,76 +155,9 @@ Value escape(Interpreter& run, const Value& self, Arguments& arguments) {
   return text.markup() ? text : escaped_html(run, text).as_markup();
 }
 
-struct Entity {
-  char32_t code = 0;
-  std::size_t bytes = 0;  // 0: there is none
-};
-
-// Returns the entity that `text` begins with.
-Entity entity_at(std::string_view text) {
-  struct Row {
-    std::string_view name;
-    char32_t code;
-  };
-  constexpr Row kNamed[] = {{"&amp;", '&'},  {"&lt;", '<'},    {"&gt;", '>'},
-                            {"&quot;", '"'}, {"&apos;", '\''}, {"&nbsp;", 0xA0}};
-  for (const Row& row : kNamed)
-    if (text.starts_with(row.name)) return {row.code, row.name.size()};
-  const bool hexadecimal = text.starts_with("&#x") || text.starts_with("&#X");
-  if (!hexadecimal && !text.starts_with("&#")) return {};
-  const char* const begin = text.data() + (hexadecimal ? 3 : 2);
-  std::uint32_t code = 0;
-  const auto read = std::from_chars(begin, text.data() + std::min<std::size_t>(text.size(), 12),
-                                    code, hexadecimal ? 16 : 10);
-  const bool closed = read.ptr != text.data() + text.size() && *read.ptr == ';';
-  const bool character = code > 0 && code < 0x110000 && (code < 0xD800 || code > 0xDFFF);
-  if (read.ec != std::errc() || read.ptr == begin || !closed || !character) return {};
-  return {code, static_cast<std::size_t>(read.ptr + 1 - text.data())};
-}
-
-Text without_entities(const Text& text) {
-  if (text.view().find('&') == std::string_view::npos) return text;
-  TextBuilder out;
-  for (std::size_t at = 0; at < text.size();) {
-    if (const Entity entity = entity_at(text.view().substr(at)); entity.bytes > 0) {
-      out.append(entity.code, text.user_at(at) ? Origin::kUser : Origin::kTemplate);
-      at += entity.bytes;
-      continue;
-    }
-    const std::size_t next = std::min(text.view().find('&', at + 1), text.size());
-    out.append(text.sub(at, next - at));
-    at = next;
-  }
-  return out.take();
-}
-
 Value striptags(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("striptags", arguments, {});
-  const Text text = str(run, self);
-  const std::string_view view = text.view();
-  run.tick(view.size());
-  TextBuilder out;
-  bool blank = false;
-  std::size_t last_tag = view.rfind('>');
-  std::size_t last_comment = view.rfind("-->");
-  last_tag = last_tag == view.npos ? 0 : last_tag;  // nothing that begins with < ends at 0
-  last_comment = last_comment == view.npos ? 0 : last_comment;
-  for (std::size_t at = 0; at < view.size();) {
-    const bool comment = view.substr(at).starts_with("<!--");
-    if (view[at] == '<' && at < (comment ? last_comment : last_tag)) {
-      at = comment ? view.find("-->", at) + 3 : view.find('>', at) + 1;
-      continue;
-    }
-    const model::DecodedChar c = model::decode_char(view.substr(at));
-    if (is_space(c.code)) {
-      blank = out.size() > 0;
-    } else {
-      if (std::exchange(blank, false)) out.append(" ", Origin::kTemplate);
-      out.append(text.sub(at, c.bytes));
-    }
-    at += c.bytes;
-  }
-  return without_entities(out.take());
+  return without_tags(run, str(run, self));
 }
 
 void append_url(Run& run, const Text& text, std::string_view kept, TextBuilder& out) {
