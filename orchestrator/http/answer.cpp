@@ -232,7 +232,13 @@ void ConnectedAnswer::begin(std::chrono::seconds timeout) {
   start_deadline(timeout);
 }
 
-void ConnectedAnswer::start_each(std::size_t count, StartOne start_one) {
+void ConnectedAnswer::ended() {
+  services_.router.expect_no_more(*this);
+  release();
+}
+
+void ConnectedAnswer::start_each(std::size_t model, std::size_t count, StartOne start_one) {
+  services_.router.expect(*this, model, count);
   start_from(0, count, start_one);
 }
 

@@ -172,17 +172,18 @@ class ConnectedAnswer : public Answer {
   void begin(std::chrono::seconds timeout);
   // Ends an answer that succeeded: sends the whole answer, or ends the stream with `last_events`.
   void finish(std::string_view how, std::string_view last_events = "");
-  // Starts the answers' requests: calls `start_one` with each index below `count`, until the answer ends. `start_one`
-  // copies a prompt and returns its bytes. Large prompts take several turns of the loop, so that others are not held
-  // up.
+  // Starts the answers' requests, which were admitted to `model`: calls `start_one` with each index
+  // below `count`, until the answer ends. `start_one` copies a prompt, starts one request and
+  // returns the prompt's bytes. Large prompts take several turns of the loop, so that others are
+  // not held up. The requests have their places in the queue meanwhile.
   using StartOne = std::function<std::size_t(std::size_t index)>;
-  void start_each(std::size_t count, StartOne start_one);
+  void start_each(std::size_t model, std::size_t count, StartOne start_one);
   // Counts the memory for further copies of the prompts, one for each answer. If there is no room, the answer fails,
   // and this returns false.
   bool hold_prompts(const GenerationRequest& request);
   void tell(const ApiError& error) override;
   void tell_exception() override;
-  void ended() override { release(); }
+  void ended() override;
 
   std::shared_ptr<Exchange> exchange_;
   bool streaming_ = false;  // the stream's head has been sent

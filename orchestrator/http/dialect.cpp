@@ -28,7 +28,7 @@ void DialectAnswer::start(std::size_t model, std::chrono::seconds timeout) {
   for (std::uint32_t i = 1; i < count; ++i)
     answers_.push_back({.dialect = answers_[0].dialect->another(i)});
   if (!hold_prompts(request_)) return;
-  start_each(count, [this, model](std::size_t index) {
+  start_each(model, count, [this, model](std::size_t index) {
     Prompt& prompt = request_.prompts[index / request_.n];
     const std::size_t bytes = bytes_of(prompt);
     ipc::Submit submit = request_.parameters;

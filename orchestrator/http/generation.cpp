@@ -42,7 +42,7 @@ void Generation::start(std::size_t model, std::chrono::seconds timeout) {
   for (std::uint32_t i = 0; i < count; ++i)
     choices_.push_back({Choice(head_, options, i, i % request_.n == 0, echoed(i / request_.n))});
   if (!hold_prompts(request_)) return;
-  start_each(count, [this, model](std::size_t index) {
+  start_each(model, count, [this, model](std::size_t index) {
     Prompt& prompt = request_.prompts[index / request_.n];
     const std::size_t bytes = bytes_of(prompt);
     ipc::Submit submit = request_.parameters;

@@ -94,13 +94,25 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
         ipc::FailureCode::kResourceExhausted,
         fmt::format("The request asks for {} answers; {} requests are unfinished, and "
                     "server.max_queue allows {}{}.",
-                    count, active_.size(), settings_.server.max_queue,
+                    count, outstanding(), settings_.server.max_queue,
                     settings_.server.keys.empty() ? "" : ", of which each key has a share"));
   }
   return static_cast<std::size_t>(model - models_.data());
 }
 
+void Router::expect(RequestObserver& observer, std::size_t model, std::size_t requests) {
+  if (requests > 0) coming_[&observer] = Coming{model, std::string(observer.turn_of()), requests};
+}
+
+void Router::expect_no_more(RequestObserver& observer) {
+  if (coming_.erase(&observer) > 0) look_whether_idle();
+}
+
 RequestId Router::start(std::size_t model, Work work, RequestObserver& observer) {
+  if (const auto coming = coming_.find(&observer); coming != coming_.end()) {
+    model = coming->second.model;
+    if (--coming->second.requests == 0) coming_.erase(coming);
+  }
   model = observer.computed_by_.value_or(model);  // what the observer has begun may have moved
   // The request keeps its budget even if the settings change later.
   const std::uint32_t budget = models_[model].settings.reasoning_budget;
@@ -398,7 +410,11 @@ void Router::forget(RequestId request, bool tell_worker) {
   models_[active.model].last_used = ModelInfo::Clock::now();
   go_on_reloading_later();
   go_on_loading_later();
-  if (draining_ && active_.empty() && idle_) loop_.post(std::exchange(idle_, nullptr));
+  look_whether_idle();
+}
+
+void Router::look_whether_idle() {
+  if (draining_ && outstanding() == 0 && idle_) loop_.post(std::exchange(idle_, nullptr));
 }
 
 void Router::cancel(RequestId request) {
@@ -424,7 +440,7 @@ void Router::fail(RequestId request, Failure failure) {
 }
 
 std::size_t Router::waiting() const {
-  std::size_t count = 0;
+  std::size_t count = yet_to_start();
   for (const Waiting& waiting : waiting_)
     count += waiting.fresh.size() + waiting.suspects.size();
   return count;
@@ -432,11 +448,8 @@ std::size_t Router::waiting() const {
 
 void Router::begin_drain(std::function<void()> idle) {
   draining_ = true;
-  if (active_.empty()) {
-    loop_.post(std::move(idle));
-  } else {
-    idle_ = std::move(idle);
-  }
+  idle_ = std::move(idle);
+  look_whether_idle();
 }
 
 void Router::stop(std::function<void()> stopped) {

@@ -164,6 +164,11 @@ class Router : private WorkerEvents {
   // further requests long after admission; they fail with kUnavailable if the model was replaced, removed or drained
   // meanwhile.
   RequestId start(std::size_t model, Work work, RequestObserver& observer);
+  // Tells the router that the observer will start `requests` requests at a later time, which were admitted to `model`
+  // together. Each counts as an unfinished request until it starts.
+  void expect(RequestObserver& observer, std::size_t model, std::size_t requests);
+  // The observer starts no further requests. Does nothing if the observer had none to start.
+  void expect_no_more(RequestObserver& observer);
   // Continues an accepted request of an earlier daemon, before new ones. A worker whose identity differs from
   // `entry.made_by` does not get the request: it fails then.
   RequestId resume(std::size_t model, JournalEntry entry, RequestObserver& observer);
@@ -219,7 +224,8 @@ class Router : private WorkerEvents {
   bool was_ready() const { return was_ready_; }
   // Returns whether every model that is not loaded on demand has a worker that serves.
   bool ready() const;
-  std::size_t outstanding() const { return active_.size(); }
+  // Returns the number of unfinished requests. Those that were admitted and have yet to start are among them.
+  std::size_t outstanding() const { return active_.size() + yet_to_start(); }
   std::size_t waiting() const;  // unfinished requests that no worker has now
   const CrashLog& crashes() const { return crashes_; }
   const config::Settings& settings() const {
@@ -253,6 +259,12 @@ class Router : private WorkerEvents {
     bool progressed = false;   // a token or its end has come since it went to this worker
     bool recovering = false;   // resubmitted, and nothing has come for it yet
     Blame blame = {};
+  };
+  // The requests that an observer has yet to start: see expect().
+  struct Coming {
+    std::size_t model = 0;
+    std::string key = {};  // RequestObserver::turn_of()
+    std::size_t requests = 0;
   };
   struct Waiting {
     TurnQueue fresh;                 // new requests, and those that had made progress
@@ -357,6 +369,7 @@ class Router : private WorkerEvents {
   Worker* worker_for(RequestId request, std::size_t model);
   Worker& with_prefix(RequestId request, std::size_t model, Worker& least);
   bool takes_turns(RequestId request);
+  std::size_t yet_to_start(std::optional<std::string_view> key = {}) const;
   bool has_room_for(std::size_t count, std::string_view key) const;
   enum class Waiters { kAll, kNew };  // kNew: leaves out streams that a worker has handed back
   void refuse_waiting(std::size_t model, Waiters which, const Failure& why);
@@ -374,6 +387,7 @@ class Router : private WorkerEvents {
   std::string identity(const Worker& worker) const;
   // Removes the request from everything; the caller tells the observer.
   void forget(RequestId request, bool tell_worker);
+  void look_whether_idle();
   void fail(RequestId request, Failure failure);
 
   EventLoop& loop_;
@@ -385,6 +399,7 @@ class Router : private WorkerEvents {
   std::vector<Waiting> waiting_;                        // by model
   std::unordered_map<const Worker*, RequestId> alone_;  // workers that have only one suspect and nothing else
   std::map<RequestId, Active> active_;
+  std::map<RequestObserver*, Coming> coming_;
   std::unordered_map<RequestId, RequestObserver*> failing_;  // to be told in the next turn
   std::set<Worker*> leaving_;                                // their model continues with fewer workers
   std::set<Worker*> ending_;  // removed when their processes are gone

@@ -105,14 +105,23 @@ Worker& Router::with_prefix(RequestId request, std::size_t model, Worker& least)
   return *chosen;
 }
 
+// Returns how many requests were admitted and have yet to start; with `key`, how many of that key.
+std::size_t Router::yet_to_start(std::optional<std::string_view> key) const {
+  std::size_t requests = 0;
+  for (const auto& [observer, coming] : coming_) {
+    if (!key || coming.key == *key) requests += coming.requests;
+  }
+  return requests;
+}
+
 bool Router::has_room_for(std::size_t count, std::string_view key) const {
   const std::size_t places = settings_.server.max_queue;
-  if (active_.size() + count <= places) return true;
+  if (outstanding() + count <= places) return true;
   if (settings_.server.keys.empty()) return false;
   const std::size_t share = places / (settings_.server.keys.size() + 1);  // operators have one
   const auto has = static_cast<std::size_t>(
       std::ranges::count_if(active_, [key](const auto& item) { return item.second.key == key; }));
-  return has + count <= share;
+  return has + yet_to_start(key) + count <= share;
 }
 
 // Fails the model's waiting requests with `why`; no worker computes a request that waits for its

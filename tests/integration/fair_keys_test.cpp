@@ -100,6 +100,78 @@ TEST_F(FairKeys, AKeyThatFillsTheQueueLeavesOthersTheirPlaces) {
   }
 }
 
+// The choices of a large prompt start in several turns of the daemon's loop. Those that have yet to start have their
+// places already.
+class ChoicesToStart : public FairKeys {
+ protected:
+  // A request that the daemon has read except for its last byte.
+  struct Half {
+    HttpClient client;
+    std::string last;
+  };
+  static std::unique_ptr<Half> half_of(const Serving& serving, const std::string& key,
+                                       std::size_t prompt_bytes, int n) {
+    std::string prompt = "hold@0 ";
+    prompt.resize(prompt_bytes, 'x');
+    const std::string body = json{{"prompt", prompt}, {"n", n}, {"max_tokens", 2}}.dump();
+    auto half =
+        std::make_unique<Half>(Half{HttpClient(serving.port), body.substr(body.size() - 1)});
+    half->client.send_raw(
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + key +
+        "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+        body.substr(0, body.size() - 1));
+    // The daemon reads these bytes before it answers one that asks after them.
+    for (int i = 0; i < 2; ++i)
+      EXPECT_EQ(serving.get("/livez").status, 200);
+    return half;
+  }
+  // Lets the last bytes of all requests come in the same turn of the daemon's loop, in this order.
+  static void end_together(const Serving& serving, const std::vector<Half*>& halves) {
+    serving.daemon->signal(SIGSTOP);
+    for (Half* const half : halves)
+      half->client.send_raw(half->last);
+    serving.daemon->signal(SIGCONT);
+  }
+  static constexpr std::size_t kLarge = 90'000;  // the daemon copies some 1 MiB in a turn
+};
+
+TEST_F(ChoicesToStart, HavePlacesInTheQueue) {
+  const Serving serving = serve_closed({"server.max_queue=140"}, "0");
+  const auto large = half_of(serving, "operator", kLarge, 128);
+  const auto too_many = half_of(serving, "operator", 10, 13);
+  const auto few = half_of(serving, "operator", 10, 12);
+  end_together(serving, {large.get(), too_many.get(), few.get()});
+  const HttpReply refused = too_many->client.receive();
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_NE(refused.body.find("128 requests are unfinished"), std::string::npos) << refused.body;
+  open();
+  EXPECT_EQ(json::parse(large->client.receive().body)["choices"].size(), 128U);
+  EXPECT_EQ(json::parse(few->client.receive().body)["choices"].size(), 12U);
+  // Places of choices that never start are free again.
+  const auto lost = half_of(serving, "operator", kLarge, 128);
+  end_together(serving, {lost.get()});
+  lost->client.hang_up();
+  EXPECT_TRUE(Serving::eventually([&] { return unfinished(serving) == 0; }));
+  const auto again = half_of(serving, "operator", kLarge, 128);
+  end_together(serving, {again.get()});
+  EXPECT_EQ(json::parse(again->client.receive().body)["choices"].size(), 128U);
+}
+
+TEST_F(ChoicesToStart, CountTowardsTheShareOfTheirKeyAlone) {
+  const Serving serving =
+      serve_closed({"server.keys=alice alice-secret,bob bob-secret", "server.max_queue=150"}, "0");
+  const auto large = half_of(serving, "alice-secret", kLarge, 128);
+  const auto alices = half_of(serving, "alice-secret", 10, 23);
+  const auto bobs = half_of(serving, "bob-secret", 10, 50);  // all of his share
+  const auto bobs_next = half_of(serving, "bob-secret", 10, 1);
+  end_together(serving, {large.get(), alices.get(), bobs.get(), bobs_next.get()});
+  EXPECT_EQ(alices->client.receive().status, 429);
+  EXPECT_EQ(bobs_next->client.receive().status, 429);
+  open();
+  EXPECT_EQ(bobs->client.receive().status, 200);
+  EXPECT_EQ(large->client.receive().status, 200);
+}
+
 // By default the worker decides how many requests it computes at a time.
 TEST_F(FairKeys, ByDefaultAWorkerGetsAllThatItComputesAtATime) {
   const Serving serving = serve_closed({"server.keys=alice alice-secret"}, "0");
