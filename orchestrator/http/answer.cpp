@@ -238,7 +238,7 @@ void ConnectedAnswer::ended() {
 }
 
 void ConnectedAnswer::start_each(std::size_t model, std::size_t count, StartOne start_one) {
-  services_.router.expect(*this, model, count);
+  services_.router.expect(*this, model, count, count);
   start_from(0, count, start_one);
 }
 

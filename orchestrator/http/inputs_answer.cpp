@@ -12,6 +12,7 @@ void InputsAnswer::start(std::size_t model, std::chrono::seconds timeout) {
   begin(timeout);
   model_ = model;
   model_name_ = services_.router.models()[model].id;
+  services_.router.expect(*this, model, inputs_, 0);
   while (next_ < inputs_ && asked_.size() < kAskedAtOnce)
     ask_next();
 }

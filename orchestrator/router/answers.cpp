@@ -23,7 +23,6 @@ Error violation(RequestId request, const char* what) {
 void Router::progressed(RequestId request, Active& active, Worker& worker) {
   bool first_sign = !std::exchange(active.progressed, true);
   active.blame.progressed();
-  active.observer->computed_by_ = active.model;
   if (active.recovering) {
     active.recovering = false;
     ++worker.recovered_requests;

@@ -204,8 +204,27 @@ void Router::resize(std::size_t model) {
 }
 
 bool Router::needed(std::size_t model) const {
-  return std::ranges::any_of(active_,
-                             [model](const auto& item) { return item.second.model == model; });
+  const auto of_model = [model](const auto& item) { return item.second.model == model; };
+  return std::ranges::any_of(active_, of_model) || std::ranges::any_of(coming_, of_model);
+}
+
+// Says whether the model has begun answers whose other requests wait, or have yet to start. No other model may compute
+// them.
+bool Router::owes_answers(std::size_t model) const {
+  const auto begun_here = [model](const RequestObserver* observer) {
+    return observer->begun_with_ == model;
+  };
+  const auto waits = [&](RequestId each) { return begun_here(active_.at(each).observer); };
+  const auto comes = [&](const auto& item) { return begun_here(item.first); };
+  return std::ranges::any_of(waiting_[model].all(), waits) || std::ranges::any_of(coming_, comes);
+}
+
+// Says whether the worker takes requests, now or when its next process is ready: nobody has ended or drained it.
+bool Router::goes_on(const Worker& worker) {
+  const WorkerState state = worker.state();
+  return state == WorkerState::kReady || state == WorkerState::kStarting ||
+         state == WorkerState::kLoading || state == WorkerState::kRestarting ||
+         state == WorkerState::kUnloaded || worker.returning();
 }
 
 void Router::end(Worker& worker) {
@@ -262,12 +281,16 @@ Worker* Router::next_to_move(const std::vector<Worker*>& workers, std::size_t su
 void Router::go_on_with(std::size_t retired) {
   const std::optional<std::size_t> successor = models_[retired].successor;
   while (!models_[retired].workers.empty()) {
-    // A stream that lost its worker needs a worker of the same kind. Requests that no worker has seen move
+    // A stream that lost its worker needs a worker of the same kind. Requests of answers that no worker has begun move
     // to the successor with the last worker; without a successor the last worker serves them before it goes.
     const auto must_stay = [&](RequestId each) { return !successor || begun(each); };
     if (std::ranges::any_of(waiting_[retired].all(), must_stay)) return;
     auto& workers = models_[retired].workers;
     if (!successor) {
+      const bool more_come = std::ranges::any_of(
+          coming_, [retired](const auto& item) { return item.second.model == retired; });
+      if (more_come && std::ranges::any_of(workers, [](const Worker* w) { return goes_on(*w); }))
+        return;
       for (Worker* worker : workers)
         worker->drain();
       if (needed(retired)) return;
@@ -284,6 +307,11 @@ void Router::go_on_with(std::size_t retired) {
         return;
     }
     Worker* worker = next_to_move(workers, *successor);
+    // The last worker first computes what is left of the answers that its model has begun.
+    const bool last = std::ranges::none_of(
+        workers, [worker](const Worker* each) { return each != worker && goes_on(*each); });
+    models_[retired].finishing = last;
+    if (last && goes_on(*worker) && owes_answers(retired)) return;
     worker->drain();
     if (worker->outstanding() > 0) return;
     std::erase(workers, worker);

@@ -100,20 +100,25 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
   return static_cast<std::size_t>(model - models_.data());
 }
 
-void Router::expect(RequestObserver& observer, std::size_t model, std::size_t requests) {
-  if (requests > 0) coming_[&observer] = Coming{model, std::string(observer.turn_of()), requests};
+void Router::expect(RequestObserver& observer, std::size_t model, std::size_t requests,
+                    std::size_t places) {
+  if (requests == 0) return;
+  coming_[&observer] = Coming{model, std::string(observer.turn_of()), requests, places};
 }
 
 void Router::expect_no_more(RequestObserver& observer) {
-  if (coming_.erase(&observer) > 0) look_whether_idle();
+  if (coming_.erase(&observer) == 0) return;
+  look_whether_idle();
+  go_on_reloading_later();
 }
 
 RequestId Router::start(std::size_t model, Work work, RequestObserver& observer) {
   if (const auto coming = coming_.find(&observer); coming != coming_.end()) {
-    model = coming->second.model;
+    model = coming->second.model;  // a reload may have changed it
+    if (coming->second.places > 0) --coming->second.places;
     if (--coming->second.requests == 0) coming_.erase(coming);
   }
-  model = observer.computed_by_.value_or(model);  // what the observer has begun may have moved
+  model = observer.begun_with_.value_or(model);
   // The request keeps its budget even if the settings change later.
   const std::uint32_t budget = models_[model].settings.reasoning_budget;
   if (auto* submit = std::get_if<ipc::Submit>(&work);
@@ -145,9 +150,8 @@ RequestId Router::start(std::size_t model, Work work, RequestObserver& observer)
 std::string Router::why_no_more(std::size_t model) const {
   const ModelInfo& entry = models_[model];
   if (!entry.retired) return drained(entry) ? kDrainedText : "";
-  const bool serves = std::ranges::any_of(
-      entry.workers, [](const Worker* worker) { return worker->state() == WorkerState::kReady; });
-  return serves ? "" : text_of_change(entry);
+  const auto goes_on_here = [](const Worker* worker) { return goes_on(*worker); };
+  return std::ranges::any_of(entry.workers, goes_on_here) ? "" : text_of_change(entry);
 }
 
 RequestId Router::resume(std::size_t model, JournalEntry entry, RequestObserver& observer) {
@@ -229,6 +233,7 @@ void Router::send(RequestId request, Worker& worker) {
   }
   active->second.worker = &worker;
   active->second.progressed = false;
+  active->second.observer->begun_with_ = active->second.model;
   entry->tokens_when_sent = entry->tokens.size();
   worker.held_bytes += Journal::answer_bytes(*entry);
   Status sent;
@@ -440,7 +445,7 @@ void Router::fail(RequestId request, Failure failure) {
 }
 
 std::size_t Router::waiting() const {
-  std::size_t count = yet_to_start();
+  std::size_t count = places_to_come();
   for (const Waiting& waiting : waiting_)
     count += waiting.fresh.size() + waiting.suspects.size();
   return count;

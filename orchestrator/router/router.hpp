@@ -69,9 +69,9 @@ class RequestObserver {
 
  private:
   friend class Router;
-  // The entry of models_ whose worker gave the first result. All of one observer's results come from one entry, so no
-  // answer mixes two models.
-  std::optional<std::size_t> computed_by_;
+  // The entry of models_ whose worker was the first to get one of the observer's requests. Workers
+  // of that entry compute all of them, so no answer mixes two models.
+  std::optional<std::size_t> begun_with_;
 };
 
 struct RouterOptions {
@@ -114,6 +114,8 @@ struct ModelInfo {
   // new requests, and its workers end as soon as no request needs them.
   bool retired = false;
   std::optional<std::size_t> successor;
+  // The entry's last worker goes as soon as the answers are complete that its model has begun. It begins no other ones.
+  bool finishing = false;
 };
 
 // What a reload of the configuration did to the models, by name.
@@ -161,12 +163,14 @@ class Router : private WorkerEvents {
   Result<std::size_t> admit(std::string_view model, std::size_t count, Failure& failure,
                             std::string_view key = {});
   // Starts a request that was admitted. The observer must live until its last call or cancel(). An observer may start
-  // further requests long after admission; they fail with kUnavailable if the model was replaced, removed or drained
-  // meanwhile.
+  // further requests long after admission; they fail with kUnavailable if the workers that have begun the answer take
+  // none any more.
   RequestId start(std::size_t model, Work work, RequestObserver& observer);
-  // Tells the router that the observer will start `requests` requests at a later time, which were admitted to `model`
-  // together. Each counts as an unfinished request until it starts.
-  void expect(RequestObserver& observer, std::size_t model, std::size_t requests);
+  // Tells the router that the observer will start `requests` requests, which belong to an answer that was admitted to
+  // `model`. A worker that has begun the answer is not replaced before. `places` of the requests were admitted, and
+  // count as unfinished until they start.
+  void expect(RequestObserver& observer, std::size_t model, std::size_t requests,
+              std::size_t places);
   // The observer starts no further requests. Does nothing if the observer had none to start.
   void expect_no_more(RequestObserver& observer);
   // Continues an accepted request of an earlier daemon, before new ones. A worker whose identity differs from
@@ -225,7 +229,7 @@ class Router : private WorkerEvents {
   // Returns whether every model that is not loaded on demand has a worker that serves.
   bool ready() const;
   // Returns the number of unfinished requests. Those that were admitted and have yet to start are among them.
-  std::size_t outstanding() const { return active_.size() + yet_to_start(); }
+  std::size_t outstanding() const { return active_.size() + places_to_come(); }
   std::size_t waiting() const;  // unfinished requests that no worker has now
   const CrashLog& crashes() const { return crashes_; }
   const config::Settings& settings() const {
@@ -265,6 +269,7 @@ class Router : private WorkerEvents {
     std::size_t model = 0;
     std::string key = {};  // RequestObserver::turn_of()
     std::size_t requests = 0;
+    std::size_t places = 0;
   };
   struct Waiting {
     TurnQueue fresh;                 // new requests, and those that had made progress
@@ -359,6 +364,7 @@ class Router : private WorkerEvents {
   void go_on_reloading_later();
   void go_on_with(std::size_t retired);
   bool needed(std::size_t model) const;
+  bool owes_answers(std::size_t model) const;
   void end(Worker& worker);
 
   // turns.cpp
@@ -369,7 +375,7 @@ class Router : private WorkerEvents {
   Worker* worker_for(RequestId request, std::size_t model);
   Worker& with_prefix(RequestId request, std::size_t model, Worker& least);
   bool takes_turns(RequestId request);
-  std::size_t yet_to_start(std::optional<std::string_view> key = {}) const;
+  std::size_t places_to_come(std::optional<std::string_view> key = {}) const;
   bool has_room_for(std::size_t count, std::string_view key) const;
   enum class Waiters { kAll, kNew };  // kNew: leaves out streams that a worker has handed back
   void refuse_waiting(std::size_t model, Waiters which, const Failure& why);
@@ -378,8 +384,10 @@ class Router : private WorkerEvents {
   void send_waiting(std::size_t model);
   void drain_again(std::size_t model);
   void dispatch_later(std::size_t model);
+  bool may_be_sent(RequestId request, std::size_t model, bool has_room);
   Worker* least_loaded(std::size_t model, const JournalEntry* entry = nullptr);
 
+  static bool goes_on(const Worker& worker);
   static std::string text_of_change(const ModelInfo& retired);
   std::string why_no_more(std::size_t model) const;
   void send(RequestId request, Worker& worker);

@@ -106,12 +106,12 @@ Worker& Router::with_prefix(RequestId request, std::size_t model, Worker& least)
 }
 
 // Returns how many requests were admitted and have yet to start; with `key`, how many of that key.
-std::size_t Router::yet_to_start(std::optional<std::string_view> key) const {
-  std::size_t requests = 0;
+std::size_t Router::places_to_come(std::optional<std::string_view> key) const {
+  std::size_t places = 0;
   for (const auto& [observer, coming] : coming_) {
-    if (!key || coming.key == *key) requests += coming.requests;
+    if (!key || coming.key == *key) places += coming.places;
   }
-  return requests;
+  return places;
 }
 
 bool Router::has_room_for(std::size_t count, std::string_view key) const {
@@ -121,7 +121,7 @@ bool Router::has_room_for(std::size_t count, std::string_view key) const {
   const std::size_t share = places / (settings_.server.keys.size() + 1);  // operators have one
   const auto has = static_cast<std::size_t>(
       std::ranges::count_if(active_, [key](const auto& item) { return item.second.key == key; }));
-  return has + yet_to_start(key) + count <= share;
+  return has + places_to_come(key) + count <= share;
 }
 
 // Fails the model's waiting requests with `why`; no worker computes a request that waits for its
@@ -132,9 +132,12 @@ void Router::refuse_waiting(std::size_t model, Waiters which, const Failure& why
   }
 }
 
-// Moves the requests of a model that has no workers any more to its successor; no worker has seen them. Without a
-// successor they fail, and so do those whose answer has results of this model already.
+// Moves the requests of a model that has no workers any more to its successor. Without a successor they fail, and so
+// do those whose answer this model has begun: its workers were ended before they could compute them.
 void Router::move_waiting(std::size_t model, std::optional<std::size_t> successor) {
+  for (auto& [observer, coming] : coming_) {
+    if (successor && coming.model == model && !observer->begun_with_) coming.model = *successor;
+  }
   if (waiting_[model].empty()) return;
   std::vector<RequestId> stranded = std::exchange(waiting_[model], {}).all();
   std::ranges::sort(stranded, {}, &RequestId::value);
@@ -144,7 +147,7 @@ void Router::move_waiting(std::size_t model, std::optional<std::size_t> successo
       fail(request, {ipc::FailureCode::kUnavailable, "The model has been removed.", ""});
       continue;
     }
-    if (active.observer->computed_by_.has_value()) {
+    if (active.observer->begun_with_.has_value()) {
       fail(request, {ipc::FailureCode::kUnavailable, text_of_change(models_[model]), ""});
       continue;
     }
@@ -188,6 +191,15 @@ void Router::drain_again(std::size_t model) {
     worker->drain();
 }
 
+// Says whether the model's workers may get the waiting request now. `has_room`: one of them has not got enough.
+bool Router::may_be_sent(RequestId request, std::size_t model, bool has_room) {
+  if (begun(request)) return !awaits_its_kind(request, model);
+  if (holds_back(model)) return false;
+  if (!takes_turns(request)) return true;
+  if (models_[model].finishing && !active_.at(request).observer->begun_with_) return false;
+  return has_room;
+}
+
 void Router::send_waiting(std::size_t model) {
   Waiting& waiting = waiting_[model];
   // Suspects come first. A suspect is sent only when its worker has no other request without a token: a request that
@@ -209,12 +221,9 @@ void Router::send_waiting(std::size_t model) {
   while (!waiting.fresh.empty()) {
     Worker* worker = least_loaded(model);
     if (worker == nullptr) return;
-    const bool only_begun = holds_back(model);
-    const bool enough = has_enough(*worker);
-    const auto next = waiting.fresh.take([&](RequestId each) {
-      if (begun(each)) return !awaits_its_kind(each, model);
-      return !only_begun && (!enough || !takes_turns(each));
-    });
+    const bool has_room = !has_enough(*worker);
+    const auto next =
+        waiting.fresh.take([&](RequestId each) { return may_be_sent(each, model, has_room); });
     if (!next) break;
     send(*next, with_prefix(*next, model, *worker_for(*next, model)));
   }

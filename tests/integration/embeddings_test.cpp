@@ -1,9 +1,5 @@
 // Embeddings: what clients send, and the forms in which they get them.
-#include <signal.h>
-#include <unistd.h>
-
 #include <cmath>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -100,55 +96,6 @@ TEST(Embeddings, InOllamasForms) {
   EXPECT_EQ(several.status, 400) << several.body;
   EXPECT_NE(several.body.find("/api/embed takes several"), std::string::npos) << several.body;
   EXPECT_EQ(serving.post("/api/embeddings", R"({"model":"m","prompt":["four"]})").status, 200);
-}
-
-// Workers have a few of a request's inputs at a time. What remains must not wait for a model that has gone, nor go to
-// another one: an answer would have vectors of two models.
-TEST(Embeddings, FailAtOnceWhenTheirModelChangesUnderThem) {
-  const std::string base = testing::TempDir() + "embeddings-" + std::to_string(::getpid());
-  const std::string file = base + ".yaml", hold = base + ".hold";
-  const auto write = [&](const std::string& models) {
-    std::ofstream(file) << "models:\n  - {name: a, path: builtin}\n" << models;
-  };
-  const std::string had = "  - {name: b, path: builtin, context: 4096}\n";
-  const std::string changed = "  - {name: b, path: builtin, context: 2048}\n";
-  for (const std::string& then : {changed, std::string()}) {
-    write(had);
-    std::ofstream(hold) << "x";
-    Daemon::Options options;
-    options.arguments = {"--config", file};
-    const Serving serving = serve({"server.request_timeout_s=20"}, {{"FAKE_HOLD", hold}}, options);
-    const auto state_of_b = [&] {
-      for (const json& worker : json::parse(serving.get("/v1/workers").body)) {
-        if (worker["name"] == "b-0") return worker["state"].get<std::string>();
-      }
-      return "gone"s;
-    };
-    ASSERT_TRUE(Serving::eventually([&] { return state_of_b() == "ready"; }));
-    HttpClient client(serving.port);
-    client.send("POST", "/v1/embeddings",
-                json{{"model", "b"}, {"input", std::vector<std::string>(40, "hold")}}.dump());
-    const auto begun = [&] {
-      return serving.get("/v1/workers").body.find("\"outstanding_requests\":16");
-    };
-    ASSERT_TRUE(Serving::eventually([&] { return begun() != std::string::npos; }));
-    write(then);
-    serving.daemon->signal(SIGHUP);
-    ASSERT_TRUE(Serving::eventually([&] { return state_of_b() == "draining"; }));
-    ::unlink(hold.c_str());
-    const HttpReply reply = client.receive();
-    EXPECT_EQ(reply.status, 503) << reply.body;
-    EXPECT_NE(reply.body.find(then.empty() ? "was removed before this answer was complete"
-                                           : "was replaced before this answer was complete"),
-              std::string::npos)
-        << reply.body;
-    EXPECT_TRUE(
-        Serving::eventually([&] { return state_of_b() == (then.empty() ? "gone" : "ready"); }));
-    if (!then.empty()) {
-      embed(serving, {{"model", "b"}, {"input", std::vector<std::string>(40, "x")}});
-    }
-  }
-  ::unlink(file.c_str());
 }
 
 }  // namespace
