@@ -40,6 +40,7 @@ struct JournalEntry {
   std::string made_by;  // identity of the earlier daemon's worker that began it; empty: our worker did
 
   std::uint32_t resubmissions = 0;
+  bool handed_back = false;  // a worker that died had it, though the process may not have seen it
   std::size_t tokens_when_sent = 0;  // tokens.size() when it was last sent to a worker
 };
 

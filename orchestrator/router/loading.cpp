@@ -195,7 +195,7 @@ bool Router::has_unused_room(std::size_t model) {
 
 // Says whether a worker has seen the request. Such a request goes on with the model that it began
 // with.
-bool Router::begun(RequestId request) {
+bool Router::begun(RequestId request) const {
   const JournalEntry* entry = journal_.find(request);
   return entry != nullptr && (entry->accepted || entry->resubmissions > 0);
 }

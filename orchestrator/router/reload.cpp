@@ -221,6 +221,7 @@ bool Router::owes_answers(std::size_t model) const {
 
 // Says whether the worker takes requests, now or when its next process is ready: nobody has ended or drained it.
 bool Router::goes_on(const Worker& worker) {
+  if (worker.drains_again() && !worker.returning()) return false;
   const WorkerState state = worker.state();
   return state == WorkerState::kReady || state == WorkerState::kStarting ||
          state == WorkerState::kLoading || state == WorkerState::kRestarting ||

@@ -279,6 +279,7 @@ void Router::take_back(Worker& worker, const Death& death, const std::vector<Orp
     auto active = active_.find(orphan->request);
     if (entry == nullptr || active == active_.end()) continue;
     active->second.worker = nullptr;
+    entry->handed_back = true;
     Blame& blame = active->second.blame;
     if (orphan->sent) {
       ++entry->resubmissions;

@@ -339,7 +339,7 @@ class Router : private WorkerEvents {
   bool fits(const Worker& worker) const;
   std::uint64_t memory_taken(const std::string& device, std::optional<std::size_t> of = {}) const;
   std::uint64_t memory_missing(std::size_t model, const std::string& device) const;
-  bool begun(RequestId request);
+  bool begun(RequestId request) const;
   bool in_progress(std::size_t model);
   bool holds_back(std::size_t model) const;
   bool has_waiting(std::size_t model) const;
@@ -369,7 +369,9 @@ class Router : private WorkerEvents {
 
   // turns.cpp
   bool has_enough(const Worker& worker) const;
-  bool takes_more(const Worker& worker) const;
+  enum class Waiters { kAll, kNew };  // kNew: leaves out requests that a worker has handed back
+  bool takes_more(const Worker& worker, Waiters which) const;
+  bool is_new(RequestId request) const;
   bool goes_on_alike(const JournalEntry& entry, const Worker& worker) const;
   bool awaits_its_kind(RequestId request, std::size_t model);
   Worker* worker_for(RequestId request, std::size_t model);
@@ -377,15 +379,14 @@ class Router : private WorkerEvents {
   bool takes_turns(RequestId request);
   std::size_t places_to_come(std::optional<std::string_view> key = {}) const;
   bool has_room_for(std::size_t count, std::string_view key) const;
-  enum class Waiters { kAll, kNew };  // kNew: leaves out streams that a worker has handed back
   void refuse_waiting(std::size_t model, Waiters which, const Failure& why);
   void move_waiting(std::size_t model, std::optional<std::size_t> successor);
   void dispatch(std::size_t model);
   void send_waiting(std::size_t model);
   void drain_again(std::size_t model);
   void dispatch_later(std::size_t model);
-  bool may_be_sent(RequestId request, std::size_t model, bool has_room);
-  Worker* least_loaded(std::size_t model, const JournalEntry* entry = nullptr);
+  bool may_be_sent(RequestId request, std::size_t model, const Worker* for_new);
+  Worker* least_loaded(std::size_t model, Waiters which, const JournalEntry* entry = nullptr) const;
 
   static bool goes_on(const Worker& worker);
   static std::string text_of_change(const ModelInfo& retired);

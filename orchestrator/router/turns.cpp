@@ -48,9 +48,16 @@ bool Router::takes_turns(RequestId request) {
          std::holds_alternative<ipc::Rank>(entry->work);
 }
 
-// Says whether the worker can be given requests now.
-bool Router::takes_more(const Worker& worker) const {
+// Says whether the worker can be given requests now; with kNew, requests that no worker has had. A worker that drains
+// again has come back for those that it had.
+bool Router::takes_more(const Worker& worker, Waiters which) const {
+  if (which == Waiters::kNew && worker.drains_again()) return false;
   return worker.state() == WorkerState::kReady && !alone_.contains(&worker);
+}
+
+bool Router::is_new(RequestId request) const {
+  const JournalEntry* entry = journal_.find(request);
+  return !begun(request) && (entry == nullptr || !entry->handed_back);
 }
 
 // Says whether the worker computes the request's next tokens in the way in which its first ones were computed. A
@@ -69,7 +76,7 @@ bool Router::awaits_its_kind(RequestId request, std::size_t model) {
   for (const Worker* worker : models_[model].workers) {
     // The router does not know how a worker computes before the worker has served.
     if (worker->ever_ready() && !goes_on_alike(*entry, *worker)) continue;
-    if (takes_more(*worker)) return false;
+    if (takes_more(*worker, Waiters::kAll)) return false;
     const WorkerState state = worker->state();
     one_comes |= state == WorkerState::kStarting || state == WorkerState::kLoading ||
                  state == WorkerState::kRestarting || state == WorkerState::kReady ||
@@ -81,8 +88,9 @@ bool Router::awaits_its_kind(RequestId request, std::size_t model) {
 // Returns the worker with the least to do among those that can go on with the request. Without such a worker it
 // returns one that can't: send() tells the client why. Null: no worker is ready.
 Worker* Router::worker_for(RequestId request, std::size_t model) {
-  Worker* alike = least_loaded(model, journal_.find(request));
-  return alike != nullptr ? alike : least_loaded(model);
+  const Waiters which = is_new(request) ? Waiters::kNew : Waiters::kAll;
+  Worker* alike = least_loaded(model, which, journal_.find(request));
+  return alike != nullptr ? alike : least_loaded(model, which);
 }
 
 // Returns the worker that was last given a prompt with the same beginning, if that worker could begin with the
@@ -96,7 +104,7 @@ Worker& Router::with_prefix(RequestId request, std::size_t model, Worker& least)
   Worker* chosen = &least;
   for (Worker* worker : models_[model].workers) {
     const bool serves =
-        takes_more(*worker) && !worker->in_doubt() && goes_on_alike(*entry, *worker);
+        takes_more(*worker, Waiters::kNew) && !worker->in_doubt() && goes_on_alike(*entry, *worker);
     const bool has_time = worker->outstanding() < batch_of(*worker, settings_.engine.max_batch) &&
                           worker->outstanding() <= least.outstanding() + kMostAhead;
     if (worker->name() == holder && serves && has_time) chosen = worker;
@@ -128,7 +136,7 @@ bool Router::has_room_for(std::size_t count, std::string_view key) const {
 // turn.
 void Router::refuse_waiting(std::size_t model, Waiters which, const Failure& why) {
   for (const RequestId request : waiting_[model].all()) {
-    if (which == Waiters::kAll || !begun(request)) fail(request, why);
+    if (which == Waiters::kAll || is_new(request)) fail(request, why);
   }
 }
 
@@ -159,10 +167,12 @@ void Router::move_waiting(std::size_t model, std::optional<std::size_t> successo
   go_on_loading_later();
 }
 
-Worker* Router::least_loaded(std::size_t model, const JournalEntry* entry) {
+// Returns the worker with the least to do among those that can be given such requests, and can go on with `entry`.
+Worker* Router::least_loaded(std::size_t model, Waiters which, const JournalEntry* entry) const {
   Worker* best = nullptr;
   for (Worker* worker : models_[model].workers) {
-    if (!takes_more(*worker) || (entry != nullptr && !goes_on_alike(*entry, *worker))) continue;
+    if (!takes_more(*worker, which)) continue;
+    if (entry != nullptr && !goes_on_alike(*entry, *worker)) continue;
     const auto rank = [](const Worker& each) {
       return std::pair(each.in_doubt(), each.outstanding());
     };
@@ -182,22 +192,20 @@ void Router::drain_again(std::size_t model) {
   std::vector<Worker*> workers = models_[model].workers;
   std::erase_if(workers, [](const Worker* worker) { return !worker->drains_again(); });
   if (workers.empty()) return;
-  const bool needed = std::ranges::any_of(waiting_[model].all(), [this](RequestId each) {
-    const JournalEntry* entry = journal_.find(each);
-    return entry != nullptr && entry->resubmissions > 0;
-  });
+  const bool needed =
+      std::ranges::any_of(waiting_[model].all(), [this](RequestId each) { return !is_new(each); });
   if (needed) return;
   for (Worker* worker : workers)
     worker->drain();
 }
 
-// Says whether the model's workers may get the waiting request now. `has_room`: one of them has not got enough.
-bool Router::may_be_sent(RequestId request, std::size_t model, bool has_room) {
-  if (begun(request)) return !awaits_its_kind(request, model);
-  if (holds_back(model)) return false;
+// Says whether the model's workers may get the waiting request now. `for_new` is the one that new requests would go to.
+bool Router::may_be_sent(RequestId request, std::size_t model, const Worker* for_new) {
+  if (!is_new(request)) return !awaits_its_kind(request, model);
+  if (for_new == nullptr || holds_back(model)) return false;
   if (!takes_turns(request)) return true;
   if (models_[model].finishing && !active_.at(request).observer->begun_with_) return false;
-  return has_room;
+  return !has_enough(*for_new);
 }
 
 void Router::send_waiting(std::size_t model) {
@@ -219,11 +227,10 @@ void Router::send_waiting(std::size_t model) {
     if (sent != active_.end() && sent->second.worker == worker) alone_[worker] = request;
   }
   while (!waiting.fresh.empty()) {
-    Worker* worker = least_loaded(model);
-    if (worker == nullptr) return;
-    const bool has_room = !has_enough(*worker);
+    if (least_loaded(model, Waiters::kAll) == nullptr) return;
+    const Worker* for_new = least_loaded(model, Waiters::kNew);
     const auto next =
-        waiting.fresh.take([&](RequestId each) { return may_be_sent(each, model, has_room); });
+        waiting.fresh.take([&](RequestId each) { return may_be_sent(each, model, for_new); });
     if (!next) break;
     send(*next, with_prefix(*next, model, *worker_for(*next, model)));
   }

@@ -136,12 +136,12 @@ class Worker : private ProcessEvents {
   StandbyPool& pool() { return pool_; }
   const StandbyPool& pool() const { return pool_; }
   const Vault& vault() const { return vault_; }
-  // The worker is drained, and a successor that will serve is about to replace it.
-  bool returning() const { return restart_after_drain_; }
-  // Its process died while the worker was draining, and another one has come for the requests that were left: the
-  // receiver calls drain() again as soon as the worker has them. If the worker was draining for a restart, that drain
-  // ends in one, too.
-  bool drains_again() const { return drains_again_ && state_ == WorkerState::kReady; }
+  // The worker drains, and a successor that will serve is about to replace it.
+  bool returning() const { return restart_after_drain_ || restarts_again_; }
+  // Its process died while the worker was draining, and another one comes for the requests that were left: the receiver
+  // gives it no others, and calls drain() again as soon as it has them. If the worker was draining for a restart, that
+  // drain ends in one, too.
+  bool drains_again() const { return drains_again_; }
   // unload() was called, and the process is still there.
   bool unloading() const { return unload_after_drain_; }
   // Returns whether the last process ended because it was told to, which is no death.

@@ -288,6 +288,30 @@ TEST(WorkerActions, AWorkerThatDiesWhileItDrainsFinishesItsStreamsAndStaysDraine
   EXPECT_EQ(serving.complete({{"prompt", "x"}}).status, 503);
 }
 
+// It comes back for the stream that it had, and for nothing else.
+TEST(WorkerActions, AWorkerThatDiesWhileItDrainsTakesNoOtherRequests) {
+  const std::string gate = testing::TempDir() + "drains-" + std::to_string(::getpid());
+  std::ofstream(gate) << "closed";
+  Serving serving = serve({}, {{"FAKE_LOAD_MS", "300"}, {"FAKE_HOLD", gate}});
+  HttpClient stream(serving.port);
+  stream.send("POST", "/v1/completions", stream_with_ids("hold@5", 20).dump());
+  ASSERT_EQ(stream.receive_head().status, 200);
+  EXPECT_EQ(serving.post("/v1/workers/builtin-0/drain", "").status, 202);
+  send_signal(serving.worker()["pid"].get<int>(), SIGKILL);
+  ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == 1; }));
+  const HttpReply refused = serving.complete({{"prompt", "x"}, {"max_tokens", 1}});
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_NE(refused.body.find("are drained; restart one"), std::string::npos) << refused.body;
+  ::unlink(gate.c_str());
+  std::string body;
+  while (auto chunk = stream.receive_chunk()) {
+    if (chunk->empty()) break;
+    body += *chunk;
+  }
+  expect_whole_with_ids(body, 20);
+  EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["state"] == "drained"; }));
+}
+
 TEST(WorkerActions, OnlyAReadyWorkerIsDrained) {
   Serving serving = serve({}, {{"FAKE_LOAD_MS", "1500"}});
   send_signal(serving.worker()["pid"].get<int>(), SIGKILL);
