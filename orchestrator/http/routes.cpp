@@ -39,6 +39,11 @@ struct Conversation {
   std::unique_ptr<Dialect> dialect;
 };
 
+// A request to count the tokens of the prompt that a generation would have.
+struct CountedPrompt {
+  GenerationRequest wanted;
+};
+
 namespace {
 
 // ---- answers without a worker ----
@@ -196,11 +201,18 @@ void converse(Call call, Conversation conversation) {
   answer_in(std::move(conversation.dialect), std::move(conversation.wanted), std::move(call));
 }
 
+template <auto parse>
+Parsed<CountedPrompt> read_counted(std::string_view body) {
+  auto parsed = parse(body);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
+  return CountedPrompt{std::get<GenerationRequest>(std::move(parsed))};
+}
+
 template <TokenCount::Render render>
-void count_tokens(Call call, GenerationRequest wanted) {
-  const auto model = admit(call, wanted.model, 1);
+void count_tokens(Call call, CountedPrompt prompt) {
+  const auto model = admit(call, prompt.wanted.model, 1);
   if (!model) return;
-  make_answer<TokenCount>(call, render)->start(*model, std::move(wanted), timeout_of(call));
+  make_answer<TokenCount>(call, render)->start(*model, std::move(prompt.wanted), timeout_of(call));
 }
 
 template <typename Answer, typename Wanted>
@@ -310,13 +322,13 @@ constexpr Route kRoutes[] = {
     {kPost, "/v1/responses", "/v1/responses", kClients, kResponses,
      read_conversation<parse_responses, responses_dialect>, converse},
     {kPost, "/v1/responses/input_tokens", "/v1/responses/input_tokens", kClients, kResponses,
-     parse_responses, count_tokens<input_tokens_body>},
+     read_counted<parse_responses>, count_tokens<input_tokens_body>},
     {kPost, "/v1/chat/completions/input_tokens", "/v1/chat/completions/input_tokens", kClients, kOpenAi,
-     parse_chat, count_tokens<input_tokens_body>},
+     read_counted<parse_chat>, count_tokens<input_tokens_body>},
     {kPost, "/v1/messages", "/v1/messages", kClients, kMessages,
      read_conversation<parse_messages, messages_dialect>, converse},
     {kPost, "/v1/messages/count_tokens", "/v1/messages/count_tokens", kClients, kMessages,
-     parse_messages, count_tokens<counted_tokens_body>},
+     read_counted<parse_messages>, count_tokens<counted_tokens_body>},
     {kPost, "/v1/embeddings", "/v1/embeddings", kClients, kOpenAi, parse_openai_embeddings, embed},
     {kPost, "/completion", "/completion", kClients, kOpenAi,
      read_conversation<parse_llama_completion, llama_completion_dialect>, converse},

@@ -32,6 +32,7 @@ struct ApiContext {
 
 struct Route;
 struct Conversation;
+struct CountedPrompt;
 struct EmbeddingRequest;
 struct OllamaRequest;
 struct RerankRequest;
@@ -62,10 +63,11 @@ struct Takes {
   Parsed<Wanted> (*parse)(std::string_view body);
   void (*handle)(Call call, Wanted wanted);
   // The event loop parses bodies up to this size, and a thread those that are larger.
+  static constexpr bool kTranslates = std::is_same_v<Wanted, Conversation> ||
+                                      std::is_same_v<Wanted, CountedPrompt> ||
+                                      std::is_same_v<Wanted, OllamaRequest>;
   static constexpr std::size_t kMostAtOnce =
-      std::is_same_v<Wanted, Conversation> || std::is_same_v<Wanted, OllamaRequest>
-          ? BodyReader::kLargeToTranslate
-          : BodyReader::kLarge;
+      kTranslates ? BodyReader::kLargeToTranslate : BodyReader::kLarge;
 };
 
 // Takes<> of each question that a worker answers, plus `Others`.
@@ -82,10 +84,9 @@ struct Route {
   using AtOnce = HttpResponse (*)(const ApiContext& context, const std::string& parameter);
   // Handles a request that has been received completely, for as long as that takes; does not read its body.
   using Handle = void (*)(Call call);
-  using Way =
-      WaysOf<ipc::Question, AtOnce, Handle, Takes<GenerationRequest>, Takes<Conversation>,
-             Takes<EmbeddingRequest>, Takes<OllamaRequest>, Takes<RerankRequest>, Takes<std::string>,
-             Takes<Worker::Start>>::Type;
+  using Way = WaysOf<ipc::Question, AtOnce, Handle, Takes<GenerationRequest>, Takes<Conversation>,
+                     Takes<CountedPrompt>, Takes<EmbeddingRequest>, Takes<OllamaRequest>,
+                     Takes<RerankRequest>, Takes<std::string>, Takes<Worker::Start>>::Type;
 
   constexpr Route(Method row_method, std::string_view row_path, const char* row_label, Who may_call,
                   RefusalForm form, Way row_way)

@@ -171,15 +171,18 @@ TEST(Messages, AHistoryBecomesAChat) {
 
 TEST(Messages, CountingGeneratesNothing) {
   Serving serving = serve();
-  const json body = {{"messages", {{{"role", "user"}, {"content", "hello"}}}}};
-  const json count = json::parse(serving.post("/v1/messages/count_tokens", body.dump()).body);
-  EXPECT_EQ(count, (json{{"input_tokens", "user: hello\n"s.size()}}));
-  for (const char* path : {"/v1/chat/completions/input_tokens", "/v1/responses/input_tokens"}) {
-    json other = body;
-    if (path == "/v1/responses/input_tokens"s) other = {{"input", "hello"}};
-    EXPECT_EQ(json::parse(serving.post(path, other.dump()).body)["input_tokens"],
-              count["input_tokens"])
-        << path;
+  // A thread parses the second one.
+  for (const std::string& text : {"hello"s, std::string(60'000, 'x')}) {
+    const json body = {{"messages", {{{"role", "user"}, {"content", text}}}}};
+    const json count = json::parse(serving.post("/v1/messages/count_tokens", body.dump()).body);
+    EXPECT_EQ(count, (json{{"input_tokens", ("user: " + text + "\n").size()}}));
+    for (const char* path : {"/v1/chat/completions/input_tokens", "/v1/responses/input_tokens"}) {
+      json other = body;
+      if (path == "/v1/responses/input_tokens"s) other = {{"input", text}};
+      EXPECT_EQ(json::parse(serving.post(path, other.dump()).body)["input_tokens"],
+                count["input_tokens"])
+          << path;
+    }
   }
   // This answer's token comes behind any that the worker had generated before.
   EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
