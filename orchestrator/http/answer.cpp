@@ -267,6 +267,17 @@ bool ConnectedAnswer::hold_prompts(const GenerationRequest& request) {
   // two copies of the prompt: one in the journal, and one in the message to a worker.
   const std::size_t copies = 2 * (std::size_t{request.n} - 1);
   if (copies == 0 || exchange_->hold_more(copies * bytes)) return true;
+  if (const std::size_t most = exchange_->most_to_hold(); copies * bytes > most) {
+    fail(to_api_error(
+        {ipc::FailureCode::kInvalidRequest,
+         fmt::format(
+             "{} answers to {} KiB of prompts need copies of {} MiB, and server.max_memory_mb "
+             "leaves at most {} MiB for this request; ask for fewer answers (n) at a time, or "
+             "shorten the prompts.",
+             request.n, bytes >> 10, copies * bytes >> 20, most >> 20),
+         "n"}));
+    return false;
+  }
   fail(api_error(
       kOutOfMemory,
       fmt::format(

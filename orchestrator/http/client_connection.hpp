@@ -2,6 +2,7 @@
 // those that write answers and end the connection. Other sources use connection.hpp.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <exception>
@@ -65,6 +66,10 @@ class ClientConnection final : public Connection,
     if (!hold(held_ + bytes)) return false;
     kept_body_ += bytes;
     return true;
+  }
+  std::size_t most_to_hold() const override {
+    const std::size_t most = server_->memory.most_for(for_operators_);
+    return most - std::min(most, kept_body_);
   }
 
  private:

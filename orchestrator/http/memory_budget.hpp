@@ -17,8 +17,7 @@ class MemoryBudget {
 
   // Changes one holder's share from `held` to `wanted`, or returns false and leaves it. Shrinking always works.
   bool change(std::size_t& held, std::size_t wanted, bool for_operator) {
-    const std::size_t reserved = for_operator ? 0 : std::min(total_ / 8, kMostReserved);
-    if (wanted > held && used_ - held + wanted > total_ - reserved) return false;
+    if (wanted > held && used_ - held + wanted > most_for(for_operator)) return false;
     used_ = used_ - held + wanted;
     held = wanted;
     most_ = std::max(most_, used_);
@@ -27,6 +26,10 @@ class MemoryBudget {
   std::size_t used() const { return used_; }
   std::size_t most() const { return most_; }  // the most so far
   std::size_t total() const { return total_; }
+  // Returns what one holder can have if nobody else holds anything.
+  std::size_t most_for(bool for_operator) const {
+    return total_ - (for_operator ? 0 : std::min(total_ / 8, kMostReserved));
+  }
 
  private:
   static constexpr std::size_t kMostReserved = std::size_t{16} << 20;

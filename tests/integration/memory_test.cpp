@@ -91,28 +91,57 @@ TEST(Memory, AFailedAllocationEndsItsConnectionAndNotTheDaemon) {
   EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
 }
 
+json choices_of(std::size_t prompt_bytes, std::size_t n, const std::string& order = "") {
+  std::string prompt = order;
+  prompt.resize(prompt_bytes, 'x');
+  return {{"prompt", prompt}, {"n", n}, {"max_tokens", 1}};
+}
+
+// Expects an error about `n` that has these words.
+void expect_refused(const HttpReply& reply, int status, const std::string& words) {
+  EXPECT_EQ(reply.status, status) << reply.body.substr(0, 300);
+  const json error = json::parse(reply.body)["error"];
+  EXPECT_EQ(error["param"], "n");
+  EXPECT_NE(error["message"].get<std::string>().find(words), std::string::npos) << error;
+}
+
 // Each choice has its own copy of the prompt, in the journal and on its way to a worker.
 TEST(Memory, ChoicesCountAsManyPrompts) {
   const Serving serving = serve({"server.max_memory_mb=64"});
-  const auto ask = [&](std::size_t bytes, std::size_t n) {
-    const json body = {{"prompt", std::string(bytes, 'x')}, {"n", n}, {"max_tokens", 1}};
-    return serving.complete(body);
-  };
-  const HttpReply refused = ask(std::size_t{1} << 20, 64);
-  EXPECT_EQ(refused.status, 503) << refused.body.substr(0, 300);
-  const json error = json::parse(refused.body)["error"];
-  EXPECT_EQ(error["code"], "out_of_memory");
-  EXPECT_EQ(error["param"], "n");
-  EXPECT_NE(error["message"].get<std::string>().find("for 64 copies of 1024 KiB"),
-            std::string::npos)
-      << error;
-  EXPECT_EQ(small(serving).status, 200);
-  // The daemon hands these over in several turns of its loop, and has their memory back each time.
+  // The daemon hands these over in several turns of its loop. It has their memory back at the end of each answer,
+  // though the connection stays.
+  HttpClient kept(serving.port);
   for (int round = 0; round < 10; ++round) {
-    const HttpReply answered = ask(90'000, 40);
+    const HttpReply answered =
+        kept.request("POST", "/v1/completions", choices_of(90'000, 40).dump());
     ASSERT_EQ(answered.status, 200) << answered.body.substr(0, 300);
     EXPECT_EQ(json::parse(answered.body)["choices"].size(), 40U);
   }
+  EXPECT_LT(serving.metric("bulkhead_http_memory_bytes"), 1 << 20);
+
+  HttpClient other(serving.port);
+  other.send("POST", "/v1/completions", choices_of(90'000, 128, "never").dump());  // 22 MiB
+  ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 128; }));
+  const json half = choices_of(std::size_t{1} << 20, 15);  // 28 MiB of copies, 18 MiB for its body
+  const HttpReply refused = serving.complete(half);
+  expect_refused(refused, 503, "no room for 15 copies of 1024 KiB of prompts now");
+  EXPECT_EQ(json::parse(refused.body)["error"]["code"], "out_of_memory");
+  EXPECT_EQ(small(serving).status, 200);
+  other.hang_up();
+  // The worker refuses what it gets now: the prompt does not fit its context.
+  EXPECT_TRUE(Serving::eventually([&] {
+    return serving.complete(half).body.find("context_length_exceeded") != std::string::npos;
+  }));
+}
+
+TEST(Memory, ChoicesThatNeverFindRoomAreRefusedForGood) {
+  const Serving serving = serve({"server.max_memory_mb=64"});
+  const HttpReply refused = serving.complete(choices_of(std::size_t{1} << 20, 64));
+  expect_refused(refused, 400, "64 answers to 1024 KiB of prompts need copies of 126 MiB");
+  expect_refused(refused, 400, "server.max_memory_mb leaves at most");
+  expect_refused(refused, 400, "ask for fewer answers (n) at a time, or shorten the prompts");
+  EXPECT_TRUE(refused.headers.find("retry-after") == refused.headers.end());
+  EXPECT_EQ(small(serving).status, 200);
 }
 
 // Resumable streams keep all of their events, whether somebody reads them or not.
