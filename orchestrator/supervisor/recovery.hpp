@@ -17,10 +17,10 @@ class Recovery {
   // How the successor got the weights.
   enum class Way { kLoaded, kImported, kStandby };
 
-  // The end of the socket or of the process, or the decision to end it, whichever comes first. For a process that has
-  // been asked to end it means nothing: ended_as_asked() forgets it.
+  // The end of the socket or of the process, or the decision to end it, whichever comes first. forget_end() takes it
+  // back if nothing has to recover from this end: the process was asked to end, or it gets no successor that serves.
   void noticed() { set(pending_); }
-  void ended_as_asked() { pending_.reset(); }
+  void forget_end() { pending_.reset(); }
   // The process is reaped, or is known to have stopped, so its successor may begin. `carried` is the number of
   // requests that it leaves unfinished.
   void ended(std::size_t carried) {

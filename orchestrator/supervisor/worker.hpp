@@ -187,6 +187,7 @@ class Worker : private ProcessEvents {
   void process_ended(WorkerProcess& process, const Death& death) override;
 
   void died(WorkerProcess& process, const Death& death);
+  void note_end(const Death& death, std::size_t unfinished, bool to_blame);
   void predecessor_gone(const Death& death);
   void leave_in_kernel(std::unique_ptr<WorkerProcess> process);
   bool may_start() const;

@@ -172,6 +172,18 @@ void Worker::process_ended(WorkerProcess& process, const Death& death) {
   recovery.gone();
 }
 
+void Worker::note_end(const Death& death, std::size_t unfinished, bool to_blame) {
+  ended_as_asked_ = death.as_asked;
+  if (death.as_asked) return spdlog::info("worker {}: ended as asked", name());
+  last_death_ = death.words;
+  last_death_cause_ = death.cause;
+  spdlog::error("worker {}: died: {}; {} unfinished request(s)", name(), death.words, unfinished);
+  if (death.cause == DeathCause::kAsked) return;
+  const bool was_ready = serves(state_);
+  policy_.died(death, to_blame,
+               was_ready ? steady_clock::now() - ready_since_ : steady_clock::duration::zero());
+}
+
 void Worker::died(WorkerProcess& process, const Death& death) {
   std::vector<WorkerEvents::Orphan> orphans = process.unfinished();
   const std::size_t unfinished = orphans.size() + std::exchange(given_back_, 0);
@@ -196,10 +208,12 @@ void Worker::died(WorkerProcess& process, const Death& death) {
       last_death_ = death.words;
       last_death_cause_ = death.cause;
     }
+    recovery.forget_end();
     events_.worker_died(*this, death, std::move(orphans));
     return unloaded();
   }
   if (death.vault_unusable) {  // a cold start, and no death
+    recovery.forget_end();
     set_state(WorkerState::kRestarting, Tell::kByCaller);
     if (take_over()) return;
     schedule_restart(true);
@@ -207,25 +221,17 @@ void Worker::died(WorkerProcess& process, const Death& death) {
     return;
   }
   const bool at_first_start = !ever_ready_;
-  ended_as_asked_ = death.as_asked;
-  if (death.as_asked) {
-    recovery.ended_as_asked();
-    spdlog::info("worker {}: ended as asked", name());
-  } else {
-    recovery.ended(unfinished);
-    last_death_ = death.words;
-    last_death_cause_ = death.cause;
-    spdlog::error("worker {}: died: {}; {} unfinished request(s)", name(), death.words, unfinished);
-    if (death.cause != DeathCause::kAsked) {
-      const bool was_ready = serves(state_);
-      policy_.died(death, to_blame,
-                   was_ready ? steady_clock::now() - ready_since_ : steady_clock::duration::zero());
-    }
-  }
   // A drained worker serves only the requests that it had. Without any, it has no process until restart().
   const bool drains = (state_ == WorkerState::kDraining || state_ == WorkerState::kDrained) &&
                       !restart_after_drain_;
-  if (drains && unfinished == 0) {
+  const bool rests = drains && unfinished == 0;
+  note_end(death, unfinished, to_blame);
+  if (death.as_asked || rests) {
+    recovery.forget_end();
+  } else {
+    recovery.ended(unfinished);
+  }
+  if (rests) {
     set_state(WorkerState::kDrained, Tell::kByCaller);
     events_.worker_died(*this, death, std::move(orphans));
     events_.worker_changed(*this);

@@ -250,10 +250,17 @@ TEST(WorkerActions, ADrainedWorkerStaysDrainedWhenItsProcessDies) {
   send_signal(serving.worker()["pid"].get<int>(), SIGKILL);
   ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["last_death"].is_string(); }));
   EXPECT_EQ(state(), "drained");
+  EXPECT_TRUE(serving.worker()["last_recovery"].is_null()) << serving.worker()["last_recovery"];
   EXPECT_EQ(serving.complete({{"prompt", "x"}}).status, 503);
   EXPECT_EQ(serving.post("/v1/workers/builtin-0/restart", "").status, 202);
   EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
   EXPECT_EQ(state(), "ready");
+  EXPECT_TRUE(serving.worker()["last_recovery"].is_null()) << serving.worker()["last_recovery"];
+  // Its next death is recovered from, and the times are those of this death.
+  send_signal(serving.worker()["pid"].get<int>(), SIGKILL);
+  ASSERT_TRUE(Serving::eventually(
+      [&] { return serving.worker()["last_recovery"].is_object() && state() == "ready"; }));
+  EXPECT_EQ(serving.worker()["last_recovery"]["way"], "loaded");
 }
 
 TEST(WorkerActions, ARestartWhileAModelIsUnloadedIsNotLost) {
