@@ -75,7 +75,7 @@ ApiError why_not_read(const std::exception_ptr& exception) {
 
 std::size_t bytes_of_parser(std::size_t body) {
   if (body <= BodyReader::kLarge) return 0;
-  constexpr std::size_t kBytesOfValue = 32;
+  constexpr std::size_t kBytesOfValue = 32;  // 16, in a vector that doubles its size
   // The shortest value is a digit and a comma.
   return body + kBytesOfValue * std::min(body / 2, kMaxJsonValues);
 }

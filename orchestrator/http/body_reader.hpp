@@ -50,8 +50,9 @@ class BodyReader {
 // memory.
 ApiError why_not_read(const std::exception_ptr& exception);
 
-// Returns the most bytes of memory that parsing a body takes: values of 16 bytes each, in vectors that double their
-// size, plus the texts.
+// Returns how many bytes of memory to count for the parser of a body: for its texts, and for as many values of arrays
+// as the body can have. Members of objects take up to three times as much as these; what they take beyond it is not
+// counted. That is some 64 MiB at most, because one body is parsed at a time. Nor is what bodies of up to kLarge take.
 std::size_t bytes_of_parser(std::size_t body);
 
 }  // namespace bulkhead::orchestrator

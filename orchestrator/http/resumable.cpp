@@ -31,9 +31,7 @@ ResumableStreams::ResumableStreams(EventLoop& loop, Router& router, Metrics& met
   configure(options);
 }
 
-ResumableStreams::~ResumableStreams() {
-  streams_.clear();  // they give their memory back
-}
+ResumableStreams::~ResumableStreams() = default;
 
 // Streams have a budget of their own, half as large as that of requests, so that kept streams refuse no request.
 ResumableStreams::Options ResumableStreams::options_of(const config::Settings& settings) {

@@ -89,7 +89,7 @@ class ResumableStreams {
   AnswerServices services_;
   DiskJournal* disk_;
   Options options_;
-  MemoryBudget memory_;
+  MemoryBudget memory_;  // outlives the streams, which give back what they hold
   std::unordered_map<std::string, std::shared_ptr<ResumableStream>> streams_;
   std::deque<std::string> finished_;  // in the order in which they finished; some may already be gone
   std::size_t finished_bytes_ = 0;
