@@ -61,6 +61,7 @@ void ClientConnection::write(std::string_view events) {
   if (chunked_) {
     std::array<char, 20> size{};
     const char* const end = fmt::format_to(size.data(), "{:x}\r\n", events.size());
+    unsent_.reserve_for(size.size() + events.size() + 2);  // no memory: the whole chunk is missing
     unsent_.append({size.data(), end});
     unsent_.append(events);
     unsent_.append("\r\n");

@@ -15,6 +15,8 @@ namespace {
 constexpr std::size_t kMaxAheadBytes = 256 * 1024;
 constexpr std::size_t kSliceBytes = 64 * 1024;
 constexpr std::size_t kHeldAheadBytes = 16 * 1024;  // counted before there are so many events
+// Memory that each event leaves for an error event. So a stream that finds no memory for its next event can say so.
+constexpr std::size_t kRoomForError = 4 * 1024;
 constexpr std::chrono::milliseconds kFullReaderPause{20};
 constexpr const char* kOtherReader = "Another client reads this stream now.";
 
@@ -30,7 +32,7 @@ ResumableStream::ResumableStream(ResumableStreams& owner, BegunRequest begun)
       begun_(std::move(begun)),
       head_{begun_.chat, begun_.id, begun_.created, begun_.model},
       choice_(head_, options_of(begun_), 0, true),
-      emit_([this](std::string_view event) { add_event(event); }),
+      emit_([this](std::string_view event) { add_event(event, kRoomForError); }),
       expiry_(owner.services_.loop),
       full_reader_(owner.services_.loop) {}
 
@@ -215,16 +217,14 @@ void ResumableStream::on_failed(RequestId request, const Failure& failure) {
 
 // ---- events ----
 
-void ResumableStream::add_event(std::string_view event) {
-  const std::size_t end = events_.size();
-  try {
-    fmt::format_to(std::back_inserter(events_), "id: {}\n", ends_.size());
-    events_ += event;
-    ends_.push_back(events_.size());
-  } catch (const std::exception&) {  // no reader gets a part of an event
-    events_.resize(end);
-    throw;
-  }
+void ResumableStream::add_event(std::string_view event, std::size_t room) {
+  const std::string id = fmt::format("id: {}\n", ends_.size());
+  // If one of these throws, nothing has been added.
+  events_.reserve(events_.size() + id.size() + event.size() + room);
+  if (ends_.capacity() < ends_.size() + 2) ends_.reserve(2 * ends_.size() + 2);
+  events_ += id;
+  events_ += event;
+  ends_.push_back(events_.size());
 }
 
 bool ResumableStream::hold_events() {
@@ -238,13 +238,13 @@ bool ResumableStream::hold_events() {
 
 void ResumableStream::render_finished(const ipc::Finished& finished) {
   choice_.finished(finished, emit_);
-  if (begun_.include_usage) add_event(sse_usage(head_, usage()));
-  add_event(kSseDone);
+  if (begun_.include_usage) add_event(sse_usage(head_, usage()), kRoomForError);
+  add_event(kSseDone, kRoomForError);
 }
 
 void ResumableStream::render_failed(std::string_view event) {
+  add_event(event, 0);
   failed_ = true;
-  add_event(event);
 }
 
 Usage ResumableStream::usage() const {
@@ -328,6 +328,18 @@ void ResumableStream::tell(const ApiError& error) {
   reader_->on_lost = nullptr;
   reader_->respond(to_response(error));
   reader_ = nullptr;
+}
+
+// The end could not be rendered, kept or sent. Readers get what there is of it, and an error if it has no end.
+void ResumableStream::tell_exception() {
+  const ApiError error =
+      to_api_error({ipc::FailureCode::kInternal,
+                    "The server could not end the stream; it may lack memory.", ""});
+  if (!choice_.is_accepted()) return tell(error);
+  if (!failed_ && !events_.ends_with(kSseDone)) render_failed(sse_error(error));
+  // No later daemon goes on with a stream that has failed before its client's eyes.
+  if (failed_ && owner_.disk_ != nullptr) owner_.disk_->drop(key_);
+  made_durable(ends_.size());
 }
 
 void ResumableStream::ended() {

@@ -49,10 +49,12 @@ class ResumableStream final : public Answer {
   void on_failed(RequestId, const Failure& failure) override;
   void cancel() override;
   void tell(const ApiError& error) override;
+  void tell_exception() override;
   void ended() override;
   void lost(Exchange::Lost how) override;
 
-  void add_event(std::string_view event);
+  // Adds an event whole, or throws. Afterwards there is memory for `room` bytes of further events.
+  void add_event(std::string_view event, std::size_t room);
   // Counts the memory of the events. Returns false if the streams' budget has no room.
   bool hold_events();
   void render_finished(const ipc::Finished& finished);

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <memory>
@@ -189,6 +190,40 @@ TEST(Memory, AnAnswerThatFindsNoneFailsAloneAndItsWorkerLives) {
         << extra_mib << serving.worker()["last_death"];
   }
   EXPECT_GE(failed, 3);
+}
+
+// The limits let the memory end at different steps of a stream's events, which are kept, written to the journal on disk
+// and sent.
+TEST(Memory, AResumableStreamThatFindsNoneTellsItsReader) {
+  const std::string journal = testing::TempDir() + "memory-journal-" + std::to_string(::getpid());
+  const json body = {
+      {"prompt", "x big"}, {"max_tokens", 40000}, {"stream", true}, {"resumable", true}};
+  int failed = 0;
+  for (const bool on_disk : {false, true}) {
+    std::vector<std::string> settings = {"server.max_memory_mb=2048",
+                                         "isolation.heartbeat_timeout_ms=60000"};
+    if (on_disk) settings.push_back("isolation.journal_path=" + journal);
+    const Serving serving = serve(settings);
+    ASSERT_EQ(small(serving).status, 200);
+    const json before = serving.worker();
+    for (const rlim_t extra_mib : {24, 40, 56, 72, 104, 136, 168, 200}) {
+      limit_memory(serving,
+                   (static_cast<rlim_t>(status_kib(serving, "VmSize")) << 10) + (extra_mib << 20));
+      const HttpReply reply = serving.complete(body);
+      limit_memory(serving, RLIM_INFINITY);
+      EXPECT_TRUE(reply.complete) << extra_mib << ": " << reply.body.size();
+      const std::string end =
+          reply.body.substr(reply.body.size() - std::min<std::size_t>(reply.body.size(), 400));
+      const bool whole = end.find("data: [DONE]") != std::string::npos;
+      EXPECT_TRUE(whole || end.find("may lack memory") != std::string::npos) << extra_mib << end;
+      failed += whole ? 0 : 1;
+      EXPECT_EQ(serving.get("/v1/requests").body, "[]") << extra_mib;
+      EXPECT_EQ(small(serving).status, 200) << extra_mib;
+      EXPECT_EQ(serving.worker()["pid"], before["pid"]) << extra_mib;
+    }
+  }
+  ::unlink(journal.c_str());
+  EXPECT_GE(failed, 4);
 }
 
 // A head and bodies that arrive too slowly, beside one that is slow but fast enough.
