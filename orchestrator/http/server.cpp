@@ -15,6 +15,7 @@
 #include "config/base/log.hpp"
 #include "config/base/loopback.hpp"
 #include "orchestrator/http/connection.hpp"
+#include "orchestrator/http/deferred_sends.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -56,7 +57,9 @@ struct Server::Impl final : ConnectionOwner, std::enable_shared_from_this<Server
   void accept_later();
   void connection_gone(const std::shared_ptr<Connection>& connection) override;
   bool end_largest_body() override;
-  void send_after_this(std::shared_ptr<Connection> connection) override;
+  void send_after_this(std::shared_ptr<Connection> connection) override {
+    sends.add(std::move(connection));
+  }
 
   const std::string host;
   const std::uint16_t port;
@@ -65,7 +68,7 @@ struct Server::Impl final : ConnectionOwner, std::enable_shared_from_this<Server
   asio::steady_timer pause;
   Timer close_timer;
   std::unordered_set<std::shared_ptr<Connection>> connections;
-  std::vector<std::shared_ptr<Connection>> to_send;  // see send_after_this()
+  DeferredSends sends{loop};
   std::function<void()> closed;
   bool accepting = false;
   std::uint64_t refused = 0, idle_closed = 0;
@@ -143,22 +146,6 @@ void Server::Impl::connection_gone(const std::shared_ptr<Connection>& connection
   connections.erase(connection);
   if (!accepting && !closing && api != nullptr) accept();
   if (closing && connections.empty() && closed) loop.post(std::exchange(closed, nullptr));
-}
-
-void Server::Impl::send_after_this(std::shared_ptr<Connection> connection) {
-  if (!to_send.empty()) return to_send.push_back(std::move(connection));
-  // An exception here, or one of a connection, must not keep the bytes of others, now or later.
-  loop.after_this([self = shared_from_this()] {
-    for (const auto& each : std::exchange(self->to_send, {})) {
-      try {
-        each->send_now();
-      } catch (const std::exception& error) {
-        self->loop.caught("the sending of a stream's bytes", error);
-        each->close_now();
-      }
-    }
-  });
-  to_send.push_back(std::move(connection));
 }
 
 Server::Server(EventLoop& loop, ServerOptions options)

@@ -140,12 +140,35 @@ TEST(Keys, ALargeBodyHasTheRightsAndTheLimitsOfItsKey) {
     EXPECT_TRUE(Serving::eventually(
         [&] { return metric(serving, "bulkhead_key_requests_in_progress{key=\"bob\"}") == 0; }));
   }
+}
 
-  HttpClient hung_up(serving.port);
-  hung_up.send("POST", "/v1/completions", padded({{"prompt", "never"}}).dump(), with("b-secret"));
-  hung_up.hang_up();
-  EXPECT_TRUE(Serving::eventually(
-      [&] { return metric(serving, "bulkhead_key_requests_in_progress{key=\"bob\"}") == 0; }));
+// The daemon sees the client's end before the thread has parsed the body.
+TEST(Keys, ALargeBodyWhoseClientHangsUpBeginsNothing) {
+  const Serving serving = serve_with_keys("bob b-secret streams=1");
+  const std::string body = json{{"prompt", "never"}, {"padding", std::string(400000, 'x')}}.dump();
+  HttpClient client(serving.port);
+  client.send_raw(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "
+      "b-secret\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body.substr(0, body.size() - 1));
+  // The daemon reads these bytes before it answers one that asks after them.
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(serving.get("/livez").status, 200);
+  serving.daemon->signal(SIGSTOP);
+  client.send_raw(body.substr(body.size() - 1));
+  client.hang_up();
+  serving.daemon->signal(SIGCONT);
+  ASSERT_TRUE(serving.daemon->says(" status=499 "));
+  const std::string log = serving.daemon->log();
+  const std::size_t at = log.find(" status=499 "), begin = log.rfind('\n', at) + 1;
+  const std::string line = log.substr(begin, log.find('\n', at) - begin);
+  EXPECT_NE(line.find(" key=bob"), std::string::npos) << line;
+  EXPECT_EQ(line.find(" id="), std::string::npos) << "an answer had begun: " << line;
+  EXPECT_EQ(metric(serving, "bulkhead_key_requests_in_progress{key=\"bob\"}"), 0);
+  const json worker = json::parse(
+      HttpClient(serving.port).request("GET", "/v1/workers", "", with("operator")).body)[0];
+  EXPECT_EQ(worker["outstanding_requests"], 0);
+  EXPECT_EQ(complete(serving, "b-secret", {{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
 }
 
 TEST(Keys, NoneIsTheKeyOfTheEnvironment) {
