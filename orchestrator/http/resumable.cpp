@@ -66,7 +66,13 @@ std::optional<ApiError> ResumableStreams::start(std::size_t model, GenerationReq
   auto stream = std::make_shared<ResumableStream>(*this, std::move(begun));
   streams_[id] = stream;
   stream->take_ticket(std::move(ticket));
-  Status started = stream->start(model, std::move(exchange));
+  Status started;
+  try {
+    started = stream->start(model, std::move(exchange));
+  } catch (...) {  // nothing else would ever end it, and its key would have it in progress for ever
+    streams_.erase(id);
+    throw;
+  }
   if (started.ok()) return std::nullopt;
   streams_.erase(id);
   return to_api_error({ipc::FailureCode::kContextExceeded, started.error().message(), ""});
