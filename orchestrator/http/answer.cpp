@@ -14,6 +14,8 @@ namespace bulkhead::orchestrator {
 namespace {
 
 constexpr std::size_t kPromptBytesPerTurn = std::size_t{1} << 20;
+// Copies of prompts that are not counted: translated bodies become somewhat longer.
+constexpr std::size_t kUncountedBytes = std::size_t{64} << 10;
 
 }  // namespace
 
@@ -263,28 +265,30 @@ bool ConnectedAnswer::hold_prompts(const GenerationRequest& request) {
   std::size_t bytes = 0;
   for (const Prompt& prompt : request.prompts)
     bytes += bytes_of(prompt);
-  // The share of server.max_memory_mb that the body holds covers one answer for each prompt. Each further answer has
-  // two copies of the prompt: one in the journal, and one in the message to a worker.
-  const std::size_t copies = 2 * (std::size_t{request.n} - 1);
-  if (copies == 0 || exchange_->hold_more(copies * bytes)) return true;
-  if (const std::size_t most = exchange_->most_to_hold(); copies * bytes > most) {
+  // Each answer has two copies of its prompt: one in the journal, and one in the message to a worker. What the body
+  // holds covers the copies of one answer, except of stored items that the request only names.
+  const std::size_t copies = 2 * bytes * request.n;
+  const std::size_t more = copies - std::min(copies, exchange_->held_bytes() + kUncountedBytes);
+  if (more == 0 || exchange_->hold_more(more)) return true;
+  const std::string what = fmt::format("{} answer(s) to {} KiB of prompts", request.n, bytes >> 10);
+  const char* const parameter = request.n > 1 ? "n" : "";
+  if (const std::size_t most = exchange_->most_to_hold(); copies > most + kUncountedBytes) {
     fail(to_api_error(
         {ipc::FailureCode::kInvalidRequest,
          fmt::format(
-             "{} answers to {} KiB of prompts need copies of {} MiB, and server.max_memory_mb "
-             "leaves at most {} MiB for this request; ask for fewer answers (n) at a time, or "
-             "shorten the prompts.",
-             request.n, bytes >> 10, copies * bytes >> 20, most >> 20),
-         "n"}));
-    return false;
+             "{} need copies of {} MiB, and server.max_memory_mb leaves {} MiB even if there "
+             "is no other request; ask for fewer answers (n) at a time, or shorten the "
+             "prompts.",
+             what, copies >> 20, most >> 20),
+         parameter}));
+  } else {
+    fail(api_error(
+        kOutOfMemory,
+        fmt::format("The server has no room for {} now (server.max_memory_mb); try again, "
+                    "or ask for fewer answers (n) at a time.",
+                    what),
+        parameter));
   }
-  fail(api_error(
-      kOutOfMemory,
-      fmt::format(
-          "The server has no room for {} copies of {} KiB of prompts now (n times the prompts, "
-          "server.max_memory_mb); ask for fewer answers (n) at a time.",
-          request.n, bytes >> 10),
-      "n"));
   return false;
 }
 

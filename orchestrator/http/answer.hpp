@@ -178,8 +178,8 @@ class ConnectedAnswer : public Answer {
   // not held up. The requests have their places in the queue meanwhile.
   using StartOne = std::function<std::size_t(std::size_t index)>;
   void start_each(std::size_t model, std::size_t count, StartOne start_one);
-  // Counts the memory for further copies of the prompts, one for each answer. If there is no room now, or never will
-  // be, the answer fails, and this returns false.
+  // Counts the memory for copies of the prompts that the request's body does not cover. If there is no room now, or
+  // never will be, the answer fails, and this returns false.
   bool hold_prompts(const GenerationRequest& request);
   void tell(const ApiError& error) override;
   void tell_exception() override;

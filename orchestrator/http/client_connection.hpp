@@ -2,7 +2,6 @@
 // those that write answers and end the connection. Other sources use connection.hpp.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <exception>
@@ -67,10 +66,8 @@ class ClientConnection final : public Connection,
     kept_body_ += bytes;
     return true;
   }
-  std::size_t most_to_hold() const override {
-    const std::size_t most = server_->memory.most_for(for_operators_);
-    return most - std::min(most, kept_body_);
-  }
+  std::size_t held_bytes() const override { return kept_body_; }
+  std::size_t most_to_hold() const override { return server_->memory.most_for(for_operators_); }
 
  private:
   // Runs a handler; every handler goes through here. If it throws an exception (such as for lack of memory), only

@@ -165,6 +165,7 @@ std::vector<RequestId> DialectAnswer::unfinished() const {
 void TokenCount::start(std::size_t model, GenerationRequest request, std::chrono::seconds timeout) {
   begin(timeout);
   resolve(request);
+  if (!hold_prompts(request)) return;
   ipc::Submit submit = std::move(request.parameters);
   submit.prompt = std::move(request.prompts.front());
   submit.max_tokens = 1;

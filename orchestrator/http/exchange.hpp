@@ -56,7 +56,8 @@ class Exchange {
   // Counts more memory for this request, until its answer has been sent. Returns false if the server's budget has no
   // room.
   virtual bool hold_more(std::size_t bytes) = 0;
-  // Returns how much more memory hold_more() could count for this request if the server had no other request.
+  // Returns how much memory counts for this request, and how much could if the server had no other request.
+  virtual std::size_t held_bytes() const = 0;
   virtual std::size_t most_to_hold() const = 0;
 
   // For the request's log line (request_line.hpp).

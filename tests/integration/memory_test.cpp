@@ -123,9 +123,9 @@ TEST(Memory, ChoicesCountAsManyPrompts) {
   HttpClient other(serving.port);
   other.send("POST", "/v1/completions", choices_of(90'000, 128, "never").dump());  // 22 MiB
   ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 128; }));
-  const json half = choices_of(std::size_t{1} << 20, 15);  // 28 MiB of copies, 18 MiB for its body
+  const json half = choices_of(std::size_t{1} << 20, 20);  // 40 MiB
   const HttpReply refused = serving.complete(half);
-  expect_refused(refused, 503, "no room for 15 copies of 1024 KiB of prompts now");
+  expect_refused(refused, 503, "no room for 20 answer(s) to 1024 KiB of prompts now");
   EXPECT_EQ(json::parse(refused.body)["error"]["code"], "out_of_memory");
   EXPECT_EQ(small(serving).status, 200);
   other.hang_up();
@@ -135,11 +135,33 @@ TEST(Memory, ChoicesCountAsManyPrompts) {
   }));
 }
 
+// A short request of the Responses API can name long items of earlier answers.
+TEST(Memory, ItemsThatARequestNamesCountAsItsPrompt) {
+  const Serving serving = serve({"server.max_body_mb=1", "server.max_memory_mb=2"});
+  const json first = json::parse(
+      serving.post("/v1/responses", json{{"input", "big"}, {"max_output_tokens", 80}}.dump()).body);
+  const json id = first["output"][0]["id"];
+  const json names_it = {
+      {"input",
+       {{{"role", "user"}, {"content", "never"}}, {{"type", "item_reference"}, {"id", id}}}}};
+  Clients clients;
+  for (int i = 0; i < 40; ++i) {  // two copies of 80 KB each, of which 64 KiB do not count
+    clients.push_back(std::make_unique<HttpClient>(serving.port));
+    clients.back()->send("POST", "/v1/responses", names_it.dump());
+  }
+  EXPECT_EQ(clients.back()->receive_head().status, 503);
+  const auto has_room = [&] { return serving.worker()["outstanding_requests"].get<int>(); };
+  EXPECT_TRUE(Serving::eventually([&] { return has_room() >= 15; }));
+  EXPECT_LE(has_room(), 20);
+  EXPECT_EQ(small(serving).status, 200);
+}
+
 TEST(Memory, ChoicesThatNeverFindRoomAreRefusedForGood) {
   const Serving serving = serve({"server.max_memory_mb=64"});
   const HttpReply refused = serving.complete(choices_of(std::size_t{1} << 20, 64));
-  expect_refused(refused, 400, "64 answers to 1024 KiB of prompts need copies of 126 MiB");
-  expect_refused(refused, 400, "server.max_memory_mb leaves at most");
+  expect_refused(refused, 400, "64 answer(s) to 1024 KiB of prompts need copies of 128 MiB");
+  expect_refused(refused, 400,
+                 "server.max_memory_mb leaves 56 MiB even if there is no other request");
   expect_refused(refused, 400, "ask for fewer answers (n) at a time, or shorten the prompts");
   EXPECT_TRUE(refused.headers.find("retry-after") == refused.headers.end());
   EXPECT_EQ(small(serving).status, 200);
