@@ -30,6 +30,8 @@ constexpr std::string_view kResponsesOwn[] = {
 
 constexpr std::size_t kMostWarnings = 8;    // each names a type of tools
 constexpr std::size_t kMostTypeBytes = 32;  // of a type in a warning
+// Of all items that a request names by their ids. The event loop parses them if the request itself is short.
+constexpr std::size_t kMostNamedBytes = std::size_t{1} << 20;
 
 // The types of tools, other than functions, that the client runs itself.
 constexpr std::string_view kClientTools[] = {"custom", "shell", "local_shell", "apply_patch",
@@ -174,6 +176,13 @@ class ResponsesTranslation : Translating {
     if (!named_.insert(id).second)
       return refuse(where, fmt::format("names the item '{}' a second time.", id), "invalid_value");
     const std::optional<std::string> kept = stored_items().find(id);
+    named_bytes_ += kept ? kept->size() : 0;
+    if (named_bytes_ > kMostNamedBytes) {
+      return refuse(where,
+                    "names one item too many: a request may name items of 1 MiB together; send the "
+                    "items themselves.",
+                    "invalid_value");
+    }
     if (kept) return item(Ordered::parse(*kept), where);
     refuse(where,
            "refers to an item that this server does not have: it keeps the latest 16 MiB of its "
@@ -335,6 +344,7 @@ class ResponsesTranslation : Translating {
   Ordered out_ = Ordered::object();
   Ordered assistant_ = Ordered::object();  // the message that is being put together; empty: none
   std::set<std::string> named_;            // items that the request has named by their ids
+  std::size_t named_bytes_ = 0;            // of these items
   std::set<std::string> left_out_;         // types of tools
 };
 

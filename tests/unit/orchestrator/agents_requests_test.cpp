@@ -230,6 +230,22 @@ TEST(Responses, NothingIsKeptOfARequestThatIsNotToBeStored) {
   EXPECT_EQ(error_of(named)->parameter, "input[1]");
 }
 
+TEST(Responses, NamedItemsHaveABoundTogether) {
+  const json part = {{"type", "output_text"}, {"text", std::string(600'000, 'x')}};
+  json named = json::array();
+  for (const char* id : {"msg_large_1", "msg_large_2"}) {
+    stored_items().keep(
+        id, json{{"type", "message"}, {"role", "assistant"}, {"content", {part}}}.dump());
+    named.push_back({{"type", "item_reference"}, {"id", id}});
+  }
+  const auto both = parse_responses(json{{"input", named}}.dump());
+  ASSERT_NE(error_of(both), nullptr);
+  EXPECT_EQ(error_of(both)->parameter, "input[1]");
+  EXPECT_NE(error_of(both)->message.find("send the items themselves"), std::string::npos);
+  named.erase(1);
+  EXPECT_EQ(error_of(parse_responses(json{{"input", named}}.dump())), nullptr);
+}
+
 TEST(StoredItems, TheOldestMakeRoomForOthers) {
   StoredItems items(100);
   items.keep("a", std::string(40, 'x'));
