@@ -10,9 +10,9 @@
 // doorbells to read and will wake up. One call reads a bounded number of packets; the remaining ones keep the
 // descriptor readable.
 //
-// If this process may open no more files, the kernel drops a packet's descriptors. The peer is not to blame for that, so
-// it only loses its descriptors: this end drops those that wait to be taken, which may belong to the others, and all
-// that come later (lost_descriptors()).
+// If this process may open no more files, the kernel drops a packet's descriptors. The peer is not to blame for that,
+// so it only loses its descriptors: this end drops those that wait to be taken, which may belong to the others, and
+// all that come later (lost_descriptors()).
 //
 // These violations end the peer: a packet of any other size; descriptors with a doorbell, or a tag without
 // descriptors; more than kMaxPacketFds descriptors in a packet, or more than kMaxQueuedFds that are not taken yet;

@@ -40,8 +40,8 @@ class Vault {
   // mark of the model file of its weights.
   Status take(ipc::Channel& channel, const ipc::VaultOffer& offer, std::string file_mark);
   // Takes the descriptor of a slab by which a worker's cache has grown since, or closes that of one that it gave back.
-  // Ignores slabs of another vault than the one that is held, and slabs whose descriptor was lost. An error means that a
-  // rule was broken.
+  // Ignores slabs of another vault than the one that is held, and slabs whose descriptor was lost. An error means that
+  // a rule was broken.
   Status change_slab(ipc::Channel& channel, const ipc::VaultSlab& change);
   std::size_t slabs() const { return slabs_.size(); }
   // Closes all slabs' descriptors: the process that is to serve has none of them.

@@ -1,5 +1,5 @@
-// Attention over latent vectors of small transformers (tiny_model.hpp). The keys and values of all heads are made of one
-// latent vector of the position, and of entries that turn, which all heads share.
+// Attention over latent vectors of small transformers (tiny_model.hpp). The keys and values of all heads are made of
+// one latent vector of the position, and of entries that turn, which all heads share.
 #include <algorithm>
 #include <cmath>
 #include <string>

@@ -11,8 +11,8 @@ float describe_gemma3_layers(GraphBuilder& model, bool both_ways);
 void describe_deepseek2(GraphBuilder& model);
 void describe_lfm2(GraphBuilder& model);
 void describe_llama(GraphBuilder& model);
-// The factors of Llama's graph in Granite and MiniCPM: of the embedding, of each branch and of scores (0: as usual), and
-// what divides the logits.
+// The factors of Llama's graph in Granite and MiniCPM: of the embedding, of each branch and of scores (0: as usual),
+// and what divides the logits.
 struct LlamaScales {
   double embedding = 1, residual = 1, scores = 0, logit_divisor = 1;
 };
