@@ -128,10 +128,12 @@ CannedServer reasoning_server() {
 
 TEST(Chat, ShowsReasoningAtATerminalAndNothingThatControlsIt) {
   const Home home;
-  for (const bool colours : {true, false}) {
+  const std::map<std::string, std::string> environments[] = {
+      {{"NO_COLOR", ""}}, {{"NO_COLOR", "1"}}, {{"TERM", "dumb"}}};
+  for (const auto& environment : environments) {
+    const bool colours = environment == environments[0];
     const CannedServer server = reasoning_server();
-    Terminal terminal({"chat", "--url", server.url()}, home.path,
-                      {{"NO_COLOR", colours ? "" : "1"}});
+    Terminal terminal({"chat", "--url", server.url()}, home.path, environment);
     ASSERT_TRUE(terminal.shows("> ")) << terminal.shown();
     terminal.type("hello\r");
     const std::string wanted = colours ? "\x1b[2mHm.\x1b[0m\r\n\r\nYes\\x1b[2J.\r\n"

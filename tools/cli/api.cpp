@@ -286,7 +286,9 @@ bool put(std::string_view text) {
 
 bool colours_wanted() {
   const char* const no_colour = std::getenv("NO_COLOR");
-  return no_colour == nullptr || *no_colour == '\0';
+  const char* const terminal = std::getenv("TERM");
+  const bool dumb = terminal != nullptr && std::string_view(terminal) == "dumb";
+  return !dumb && (no_colour == nullptr || *no_colour == '\0');
 }
 
 bool put_json(const json& value) {

@@ -66,7 +66,8 @@ bool put(std::string_view text);
 bool put_json(const nlohmann::json& value);
 extern std::atomic<bool> output_failed;
 
-// Whether the user wants colours on a terminal: yes, unless NO_COLOR says no (no-color.org: an empty one is none).
+// Whether the user wants colours on a terminal: yes, unless NO_COLOR says no (no-color.org: an empty one is none), or
+// TERM says that the terminal has none.
 bool colours_wanted();
 
 }  // namespace bulkhead::cli
