@@ -100,7 +100,8 @@ Result<ipc::Tokenized> answer_to(const Language& language, const ipc::Tokenize& 
 }
 
 Result<ipc::Detokenized> answer_to(const Language& language, const ipc::Detokenize& question,
-                                   std::string&) {
+                                   std::string& parameter) {
+  parameter = "tokens";
   BULKHEAD_RETURN_IF_ERROR(check_tokens(*language.tokenizer, question.tokens));
   return ipc::Detokenized{question.request, language.tokenizer->decode(question.tokens)};
 }

@@ -267,6 +267,7 @@ TEST(EngineRequests, TokenizeAndDetokenize) {
   EXPECT_EQ(std::get<ipc::Detokenized>(harness.others[2]).text, "hello!");
   EXPECT_EQ(harness.answer(4).failed->code, ipc::FailureCode::kInvalidRequest);
   EXPECT_THAT(harness.answer(4).failed->message, HasSubstr("300 at index 1"));
+  EXPECT_EQ(harness.answer(4).failed->parameter, "tokens");
 }
 
 TEST(EngineRequests, DrainingLetsWhatIsThereFinishAndSaysSoOnce) {
