@@ -287,6 +287,7 @@ void go_on_reading(Call call) {
 
 constexpr auto kGet = Route::Method::kGet;
 constexpr auto kPost = Route::Method::kPost;
+constexpr auto kDelete = Route::Method::kDelete;
 constexpr auto kAnyone = Who::kAnyone;
 constexpr auto kOwnPages = Who::kOwnPages;
 constexpr auto kClients = Who::kClients;
@@ -350,6 +351,7 @@ constexpr Route kRoutes[] = {
     {kPost, "/api/push", "/api/push", kClients, kOllama, nullptr, refuse_as_ollama},
     {kPost, "/api/create", "/api/create", kClients, kOllama, nullptr, refuse_as_ollama},
     {kPost, "/api/copy", "/api/copy", kClients, kOllama, nullptr, refuse_as_ollama},
+    {kDelete, "/api/delete", "/api/delete", kClients, kOllama, nullptr, refuse_as_ollama},
     {kGet, "/v1/workers/{name}/log", "/v1/workers/{name}/log", kOwnPages, kOpenAi, get_worker_log},
     {kGet, "/v1/requests", "/v1/requests", kOwnPages, kOpenAi, get_requests},
     {kGet, "/v1/crashes", "/v1/crashes", kOwnPages, kOpenAi, get_crashes},
@@ -387,6 +389,7 @@ RouteMatch find_exactly(std::string_view path, std::string_view method) {
       match.parameter = parameter;
     }
     match.allow += route.method == kPost       ? "POST, "
+                   : route.method == kDelete   ? "DELETE, "
                    : route.answer() != nullptr ? "GET, HEAD, "
                                                : "GET, ";
   }

@@ -79,7 +79,7 @@ struct WaysOf<std::variant<Messages...>, Others...> {
 };
 
 struct Route {
-  enum class Method { kGet, kPost };
+  enum class Method { kGet, kPost, kDelete };
   // Answers at once, from the head; a HEAD request gets the same answer.
   using AtOnce = HttpResponse (*)(const ApiContext& context, const std::string& parameter);
   // Handles a request that has been received completely, for as long as that takes; does not read its body.
@@ -121,8 +121,15 @@ struct Route {
     return at_once == nullptr ? nullptr : *at_once;
   }
   bool takes(std::string_view method_name) const {
-    if (method == Method::kPost) return method_name == "POST";
-    return method_name == "GET" || (method_name == "HEAD" && answer() != nullptr);
+    switch (method) {
+      case Method::kGet:
+        return method_name == "GET" || (method_name == "HEAD" && answer() != nullptr);
+      case Method::kPost:
+        return method_name == "POST";
+      case Method::kDelete:
+        return method_name == "DELETE";
+    }
+    return false;
   }
 };
 

@@ -199,6 +199,11 @@ TEST(Ollama, ListsModels) {
   EXPECT_EQ(shown["model_info"]["fake.context_length"], 100000);
   EXPECT_TRUE(json::parse(serving.get("/api/version").body)["version"].is_string());
   EXPECT_EQ(serving.post("/api/pull", R"({"model":"x"})").status, 501);
+  HttpClient client(serving.port);
+  const HttpReply deleted = client.request("DELETE", "/api/delete", R"({"model":"x"})");
+  EXPECT_EQ(deleted.status, 501);
+  EXPECT_NE(deleted.body.find("the daemon's configuration names the models"), std::string::npos);
+  EXPECT_EQ(serving.post("/api/delete", "{}").status, 405);
 }
 
 TEST(Ollama, ErrorsAreAString) {
