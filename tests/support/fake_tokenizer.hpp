@@ -27,9 +27,12 @@ class FakeTokenizer : public model::Tokenizer {
   std::uint32_t size() const override { return size_; }
   bool ends_generation(model::TokenId token) const override { return token == kEos; }
   bool is_control(model::TokenId token) const override { return token == kBos || token == kEos; }
+  std::span<const model::TokenId> forbidden() const override { return never; }
   bool adds_bos() const override { return adds_bos_; }
   std::optional<model::TokenId> bos() const override { return kBos; }
   std::optional<model::TokenId> eos() const override { return kEos; }
+
+  std::vector<model::TokenId> never;
 
  private:
   std::vector<std::string> pieces_;  // by token

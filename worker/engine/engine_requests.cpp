@@ -47,6 +47,14 @@ Status check_tokens(std::span<const TokenId> tokens, std::uint32_t vocabulary, c
   return {};
 }
 
+// Makes these tokens impossible, whatever the request wants.
+void forbid_tokens(std::span<const TokenId> tokens, std::vector<ipc::TokenBias>& biases) {
+  for (const TokenId token : tokens) {
+    std::erase_if(biases, [token](const ipc::TokenBias& each) { return each.token == token; });
+    biases.push_back({token, -kMostEdited});
+  }
+}
+
 }  // namespace
 
 void Engine::submit(ipc::Submit submit) {
@@ -80,6 +88,7 @@ void Engine::submit(ipc::Submit submit) {
   request.accepted = std::move(submit.accepted_tokens);
   request.text = TextStream(std::move(submit.stop));
   request.bias = std::move(submit.logit_bias);
+  if (language_.tokenizer != nullptr) forbid_tokens(language_.tokenizer->forbidden(), request.bias);
   request.stop_tokens = std::move(submit.stop_tokens);
   request.tell_prompt = submit.tell_prompt;
   request.prompt_only = submit.prompt_only;

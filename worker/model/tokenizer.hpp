@@ -54,6 +54,8 @@ class Tokenizer {
   virtual std::uint32_t size() const = 0;
   virtual bool ends_generation(TokenId token) const = 0;  // EOS, EOT and the like
   virtual bool is_control(TokenId token) const = 0;
+  // Returns the tokens that no answer may have.
+  virtual std::span<const TokenId> forbidden() const { return {}; }
   virtual bool adds_bos() const = 0;
   virtual std::optional<TokenId> bos() const = 0;
   virtual std::optional<TokenId> eos() const = 0;

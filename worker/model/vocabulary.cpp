@@ -12,6 +12,7 @@ namespace {
 constexpr std::size_t kMaxTokenBytes = 16'384;
 constexpr std::size_t kMaxSpecialBytes = 1'024;
 constexpr std::size_t kMaxTokens = 1U << 22;
+constexpr std::size_t kMaxForbidden = 1'024;  // each costs every step a little
 
 // Texts that end a turn or a document in common vocabularies. Files often name only one of them in eos_token_id,
 // while the model ends its turns with another one.
@@ -50,6 +51,7 @@ class VocabularyReader {
     BULKHEAD_RETURN_IF_ERROR(scores());
     BULKHEAD_RETURN_IF_ERROR(special_ids());
     BULKHEAD_RETURN_IF_ERROR(special_texts());
+    BULKHEAD_RETURN_IF_ERROR(forbidden());
     return std::move(vocabulary_);
   }
 
@@ -219,6 +221,23 @@ class VocabularyReader {
       entries.push_back({text, token, always, takes_blanks});
     }
     vocabulary_.special.build(std::move(entries));
+    return {};
+  }
+
+  // Some files of Gemma 4 name tokens that no answer may have. As in llama.cpp, ids beyond the vocabulary don't matter.
+  Status forbidden() {
+    BULKHEAD_TRY(const auto found, file_.get_ints("tokenizer.ggml.suppress_tokens"));
+    if (!found) return {};
+    if (found->size() > kMaxForbidden)
+      return corrupt("tokenizer.ggml.suppress_tokens has " + std::to_string(found->size()) +
+                     " entries, more than " + std::to_string(kMaxForbidden));
+    for (const std::int64_t token : *found) {
+      if (token >= 0 && token < std::ssize(vocabulary_.texts))
+        vocabulary_.forbidden.push_back(static_cast<TokenId>(token));
+    }
+    std::ranges::sort(vocabulary_.forbidden);
+    const auto copies = std::ranges::unique(vocabulary_.forbidden);
+    vocabulary_.forbidden.erase(copies.begin(), copies.end());
     return {};
   }
 

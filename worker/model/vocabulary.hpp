@@ -65,7 +65,8 @@ struct Vocabulary {
   std::vector<TokenType> types;
   std::vector<float> scores;  // empty if the file has none
   SpecialTokens special;
-  std::vector<bool> ends;  // ends_generation
+  std::vector<bool> ends;          // ends_generation
+  std::vector<TokenId> forbidden;  // each once
   std::optional<TokenId> bos;
   std::optional<TokenId> eos;
   std::optional<TokenId> unknown;
@@ -127,6 +128,7 @@ class VocabularyTokenizer : public Tokenizer {
   bool is_control(TokenId token) const override {
     return token < vocabulary_.size() && vocabulary_.types[token] == TokenType::kControl;
   }
+  std::span<const TokenId> forbidden() const override { return vocabulary_.forbidden; }
   bool adds_bos() const override { return vocabulary_.add_bos; }
   std::optional<TokenId> bos() const override { return vocabulary_.bos; }
   std::optional<TokenId> eos() const override { return vocabulary_.eos; }

@@ -108,6 +108,25 @@ TEST(EngineRequests, TooLittleMemoryForEditsRefusesARequestAndNoMore) {
   EXPECT_EQ(harness.answer(4).tokens.size(), 20U) << "the others have ended";
 }
 
+// The model's file forbids tokens, and a request that wants one does not get it.
+TEST(EngineRequests, ForbiddenTokensAreNeverChosen) {
+  const auto run = [](std::vector<TokenId> forbidden, ipc::Submit request) {
+    EngineHarness harness;
+    harness.tokenizer.never = std::move(forbidden);
+    harness.engine.submit(request);
+    harness.run();
+    EXPECT_EQ(harness.answer(1).tokens.size(), 20U);
+    return harness.answer(1).tokens;
+  };
+  ipc::Submit request = greedy_request(1, some_tokens(1, 9), 20);
+  const std::vector<TokenId> free = run({}, request);
+  const std::vector<TokenId> forbidden{free.front(), 'x'};
+  request.logit_bias = {{'x', 100}};
+  for (const TokenId token : run(forbidden, request))
+    EXPECT_THAT(forbidden, testing::Not(testing::Contains(token)));
+  EXPECT_EQ(run({}, request), std::vector<TokenId>(20, 'x'));
+}
+
 TEST(EngineRequests, PromptLargerThanTheWholeCacheIsRefused) {
   ExecutorLimits limits = small_limits();
   limits.total_pages = 10;

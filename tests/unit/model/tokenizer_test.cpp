@@ -223,6 +223,8 @@ TEST(Tokenizer, GemmasMergeCharactersOfLinesBehindABos) {
   file.strings("tokenizer.ggml.merges",
                {"b \u00e9", "\u2581 a", "\u2581a b", "\n \n", "\u2581 \u2581"});
   file.u32("tokenizer.ggml.bos_token_id", 2).u32("tokenizer.ggml.eos_token_id", 1);
+  file.numbers("tokenizer.ggml.suppress_tokens", ValueType::kInt32,
+               std::vector<std::int32_t>{4, -1, 3, 4, 5'000});
   // Some converters have written this, but the model writes nonsense without a BOS.
   file.boolean("tokenizer.ggml.add_bos_token", false);
   const std::string bytes = file.bytes();
@@ -232,6 +234,7 @@ TEST(Tokenizer, GemmasMergeCharactersOfLinesBehindABos) {
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
   const Tokenizer& t = **tokenizer;
   const auto ids = [&t](std::string_view text) { return t.encode(text, false, false); };
+  EXPECT_THAT(t.forbidden(), ElementsAre(3, 4));
   const TokenId byte0 = 12;
   EXPECT_THAT(ids("a ab"), ElementsAre(3, 7));
   // The merge with the lower rank comes first: "b" joins what follows it.
