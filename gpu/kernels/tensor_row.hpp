@@ -147,31 +147,6 @@ inline double codebook_spread(const TensorRow& row) {
   return std::sqrt(squares);
 }
 
-// Read Q4_K's and Q5_K's twelve packed bytes: six-bit scales and minima of eight groups. The first four groups have
-// theirs in the low six bits of bytes 0..3 (scales) and 4..7 (minima). The other four groups have the low four bits
-// in bytes 8..11, and the two high bits above those of the first four groups.
-inline std::uint32_t packed_scale(const std::uint8_t* packed, std::uint32_t group) {
-  if (group < 4) return packed[group] & 63U;
-  return (packed[group + 4] & 15U) | static_cast<std::uint32_t>(packed[group - 4] >> 6) << 4;
-}
-inline std::uint32_t packed_minimum(const std::uint8_t* packed, std::uint32_t group) {
-  if (group < 4) return packed[group + 4] & 63U;
-  return static_cast<std::uint32_t>(packed[group + 4] >> 4) |
-         static_cast<std::uint32_t>(packed[group] >> 6) << 4;
-}
-// Turns random packed bytes into scales from 32 to 63, each with a minimum equal to its scale.
-constexpr double kMeanPackedScale = 47.5;
-inline void settle_packed_scales(std::uint8_t* packed) {
-  std::uint8_t chosen[8];
-  for (std::uint32_t j = 0; j < 8; ++j)
-    chosen[j] = static_cast<std::uint8_t>(32 + (packed[j] & 31));
-  for (std::uint32_t j = 0; j < 4; ++j) {
-    const std::uint8_t later = chosen[j + 4];
-    packed[j] = packed[j + 4] = static_cast<std::uint8_t>(chosen[j] | (later >> 4) << 6);
-    packed[j + 8] = static_cast<std::uint8_t>((later & 15) | (later & 15) << 4);
-  }
-}
-
 // Returns a minimum in the form that kernels take: the value of the middle of the integers. Rounding the scale to a
 // half then causes an error in proportion to a weight's distance from the middle. Measured from the minimum, that
 // distance would be up to twice as long; and the minimum itself, which is as large as the largest weight, would be
