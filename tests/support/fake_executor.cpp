@@ -1,3 +1,4 @@
+// What the fake executor computes; fake_executor_checks.cpp has what it demands of a step.
 #include "tests/support/fake_executor.hpp"
 
 #include <algorithm>
@@ -36,10 +37,6 @@ std::vector<float> row_of(std::uint64_t hash, std::uint32_t vocabulary) {
   return row;
 }
 
-Error broken(const std::string& what) {
-  return Error(ErrorCode::kInternal, "the step breaks the executor's contract: " + what);
-}
-
 }  // namespace
 
 FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits)
@@ -47,11 +44,6 @@ FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits)
       sampler_(limits.vocabulary),
       slots_((std::size_t{limits.total_pages} + limits.window_pages) * limits.page_tokens),
       states_(limits.states, 0xDEADBEEFDEAD) {}
-
-bool FakeExecutor::is_present(engine::PageIndex page) const {
-  return page < limits_.pages_at_first() || page >= limits_.total_pages ||
-         slabs.contains((page - limits_.first_pages) / limits_.slab_pages);
-}
 
 // New memory has anything in it, but nothing that anybody has computed.
 void FakeExecutor::forget_slab(std::uint32_t slab) {
@@ -115,43 +107,6 @@ std::uint64_t FakeExecutor::seen_through_window(const std::vector<engine::PageIn
   return seen;
 }
 
-Status FakeExecutor::check_windows(const engine::Step& step) const {
-  if (limits_.window == 0) return {};
-  if (step.windows.size() != step.sequences.size()) return broken("sequences without window pages");
-  std::map<engine::PageIndex, std::uint32_t> users;
-  for (std::size_t s = 0; s < step.windows.size(); ++s) {
-    const engine::WindowPages& window = step.windows[s];
-    if (window.first + window.pages.size() > step.sequences[s].size())
-      return broken("more window pages than pages");
-    const std::set<engine::PageIndex> distinct(window.pages.begin(), window.pages.end());
-    if (distinct.size() != window.pages.size())
-      return broken("a window page twice in one sequence");
-    for (const engine::PageIndex page : window.pages) {
-      if (page < limits_.total_pages || page >= limits_.total_pages + limits_.window_pages)
-        return broken("a window page that does not exist");
-      ++users[page];
-    }
-  }
-  for (const engine::Column& column : step.columns) {
-    const engine::WindowPages& window = step.windows[column.sequence];
-    const std::uint32_t first = column.position + 1 - std::min(column.position + 1, limits_.window);
-    const std::uint32_t at = column.position / limits_.page_tokens;
-    if (first / limits_.page_tokens < window.first || at >= window.first + window.pages.size())
-      return broken("a position whose window has not all pages");
-    if (users[window.pages[at - window.first]] > 1)
-      return broken("a write to a window page that two sequences share");
-    for (const Pending& earlier : in_flight_) {
-      for (const engine::Column& other : earlier.columns) {
-        const std::size_t index = other.position / limits_.page_tokens;
-        if (earlier.windows[other.sequence][index] == window.pages[at - window.first] &&
-            index != at)
-          return broken("a window page that a step in flight may still write to");
-      }
-    }
-  }
-  return {};
-}
-
 std::vector<float> FakeExecutor::logits_after(std::span<const engine::TokenId> history) const {
   return row_of(hash_after(history), limits_.vocabulary);
 }
@@ -208,103 +163,6 @@ Status FakeExecutor::choose(std::span<const engine::Adjustment> adjustments) {
   }
   if (edits > *edits_reserved_) return broken("more edits than were reserved");
   step.waits_for_adjustments = false;
-  return {};
-}
-
-Status FakeExecutor::check(const engine::Step& step) const {
-  if (!in_flight_.empty() && in_flight_.back().waits_for_adjustments)
-    return broken("a step behind one that waits for its adjustments");
-  if (in_flight_.size() >= std::max(1U, limits_.steps_in_flight))
-    return broken("too many steps in flight");
-  if (step.columns.empty()) return broken("it has no columns");
-  if (step.columns.size() > limits_.max_columns) return broken("too many columns");
-  if (step.sequences.size() > limits_.max_sequences) return broken("too many sequences");
-  const auto outputs = std::count_if(step.columns.begin(), step.columns.end(), [](const auto& c) {
-    return c.output != engine::Output::kNone;
-  });
-  if (outputs > limits_.max_outputs) return broken("too many outputs");
-  if (std::ranges::count(step.columns, engine::Output::kLogits, &engine::Column::output) >
-      reserved_)
-    return broken("more rows of logits than were reserved");
-  std::map<engine::PageIndex, std::uint32_t> users;
-  for (const auto& pages : step.sequences) {
-    const std::set<engine::PageIndex> distinct(pages.begin(), pages.end());
-    if (distinct.size() != pages.size()) return broken("a page twice in one sequence");
-    for (const engine::PageIndex page : pages) {
-      if (page >= limits_.total_pages) return broken("a page that does not exist");
-      if (!is_present(page)) return broken("a page without memory");
-      ++users[page];
-    }
-  }
-  if (limits_.states > 0 && step.states.size() != step.sequences.size())
-    return broken("sequences without states");
-  std::set<std::uint32_t> written;
-  for (const engine::StateUse& use : step.states) {
-    if (limits_.states == 0 || std::max({use.from, use.to, use.saved}) >= limits_.states)
-      return broken("a state's slot that does not exist");
-    if (!written.insert(use.to).second) return broken("a state's slot of two sequences");
-    if (use.saved_after > 0 && !written.insert(use.saved).second)
-      return broken("a state saved where another one lies");
-  }
-  for (std::size_t i = 0; i < step.states.size(); ++i) {
-    const engine::StateUse& use = step.states[i];
-    if (use.from != use.to && written.contains(use.from))
-      return broken("a state that the same step overwrites");
-  }
-  std::uint32_t sequence_before = 0;
-  std::vector<std::optional<std::uint32_t>> last(step.sequences.size());
-  for (const engine::Column& column : step.columns) {
-    if (column.sequence >= step.sequences.size()) return broken("a column of no sequence");
-    if (column.output == engine::Output::kHidden && limits_.embedding == 0)
-      return broken("a hidden state that is not on offer");
-    if (limits_.states > 0 && column.sequence < sequence_before)
-      return broken("a sequence's columns apart");
-    sequence_before = column.sequence;
-    if (column.output == engine::Output::kSampled &&
-        (column.choice == nullptr || limits_.sampled_top_k == 0 ||
-         (column.choice->top_k > limits_.sampled_top_k &&
-          column.choice->top_k < limits_.vocabulary))) {
-      return broken("a draw that is not on offer");
-    }
-    if (column.logprobs > limits_.most_logprobs ||
-        (column.logprobs >= 0 && column.output != engine::Output::kGreedy &&
-         column.output != engine::Output::kSampled)) {
-      return broken("log-probabilities that are not on offer");
-    }
-    if (column.adjusted && (!edits_reserved_ || (column.output != engine::Output::kGreedy &&
-                                                 column.output != engine::Output::kSampled))) {
-      return broken("adjustments that are not on offer");
-    }
-    if (column.token >= limits_.vocabulary) return broken("a token outside the vocabulary");
-    if (column.chosen_by != engine::kByHost &&
-        (column.chosen_by >= outputs_submitted_.size() ||
-         outputs_submitted_[column.chosen_by] == engine::Output::kLogits)) {
-      return broken("a token that the step before does not choose");
-    }
-    if (column.position >= limits_.context) return broken("a position past the context");
-    if (column.position / limits_.page_tokens >= step.sequences[column.sequence].size()) {
-      return broken("a position without a page");
-    }
-    const auto page = step.sequences[column.sequence][column.position / limits_.page_tokens];
-    if (users[page] > 1) return broken("a write to a page that two sequences share");
-    auto& previous = last[column.sequence];
-    if (previous && column.position != *previous + 1) return broken("positions with a gap");
-    previous = column.position;
-  }
-  return {};
-}
-
-Status FakeExecutor::check_against(const Pending& earlier, const engine::Step& step) const {
-  for (const engine::Column& column : earlier.columns) {
-    const std::size_t at = column.position / limits_.page_tokens;
-    const auto& owner = earlier.tables[column.sequence];
-    for (const auto& pages : step.sequences) {
-      const auto found = std::find(pages.begin(), pages.end(), owner[at]);
-      if (found == pages.end()) continue;
-      const auto index = static_cast<std::size_t>(found - pages.begin());
-      if (index != at) return broken("a page that a step in flight may still write to");
-    }
-  }
   return {};
 }
 

@@ -124,6 +124,7 @@ class FakeExecutor : public engine::Executor {
     bool waits_for_adjustments = false;
     std::vector<Adjusted> adjustments;  // of the adjusted columns
   };
+  static Error broken(const std::string& what);
   Status check(const engine::Step& step) const;
   Status check_windows(const engine::Step& step) const;
   // A page to which a step in flight writes may be in another step's tables only if it belongs to the same sequence.
