@@ -105,8 +105,10 @@ class Builder {
     return dispatch(k::embed(context_.mapping, context_.weights.matrices[index].type), push,
                     {shape_.columns, context_.mapping.units ? k::kEmbedParts : 1});
   }
-  Status add_embedding() {
-    k::EmbedPush push = row_push(plan_.embedding, model::kStream, graph_.embedding_scale);
+  // Fills in what the kernel that writes the stream's first values does besides: it sets the chain's counters to zero
+  // and makes the first product's input.
+  template <typename Push>
+  void prepare_layers(Push& push) {
     if (chained_) {
       push.chain_counts = context_.chain.counts.address();
       push.chain_failed = status_address();
@@ -117,6 +119,10 @@ class Builder {
       push.input_address = at(plan_.first_input);
       push.input_stride = stride(plan_.first_input);
     }
+  }
+  Status add_embedding() {
+    k::EmbedPush push = row_push(plan_.embedding, model::kStream, graph_.embedding_scale);
+    prepare_layers(push);
     BULKHEAD_RETURN_IF_ERROR(embed(plan_.embedding, push));
     for (std::size_t i = 0; i < graph_.lookups.size(); ++i) {
       const model::Lookup& lookup = graph_.lookups[i];
@@ -134,17 +140,9 @@ class Builder {
     push.parameters = parameters_;
     push.width = graph_.embedding;
     push.stride = stride(model::kStream);
-    if (chained_) {
-      push.chain_counts = context_.chain.counts.address();
-      push.chain_failed = status_address();
-      push.chain_links = chain_counts(plan_, shape_.columns);
-    }
-    if (plan_.first_input != kAbsent) {
-      push.gain = context_.weights.vector(plan_.first_gain);
-      push.input_address = at(plan_.first_input);
-      push.input_stride = stride(plan_.first_input);
+    prepare_layers(push);
+    if (plan_.first_input != kAbsent)
       push.padded_width = k::input_padded(context_.mapping, graph_.embedding);
-    }
     return dispatch(k::stream_in(context_.mapping), push,
                     {shape_.columns, 1, 1, std::uint64_t{shape_.columns} * graph_.embedding * 8});
   }
