@@ -78,28 +78,20 @@ TEST(HostileTemplate, ListsThatShareTheirItems) {
       "{% set ns = namespace(s=[1], t=[1], u=(1,)) %}{% for i in range(60) %}"
       "{% set ns.s = [ns.s, ns.s] %}{% set ns.t = [ns.t, ns.t] %}{% set ns.u = (ns.u, ns.u) %}"
       "{% endfor %}";
-  expect_limit(twins + "{{ ns.s == ns.t }}", "too many steps");
-  expect_limit(twins + "{{ ns.s in [ns.t] }}", "too many steps");
-  expect_limit(twins + "{{ [ns.s, ns.t]|sort|length }}", "too many steps");
-  expect_limit(twins + "{{ [ns.s].index(ns.t) }}", "too many steps");
-  expect_limit(twins + "{{ {'a': ns.s} == {'a': ns.t} }}", "too many steps");
-  expect_limit(twins + "{{ {ns.u: 1}|length }}", "too many steps");
+  for (const char* const expression :
+       {"ns.s == ns.t", "ns.s in [ns.t]", "[ns.s, ns.t]|sort|length", "[ns.s].index(ns.t)",
+        "{'a': ns.s} == {'a': ns.t}", "{ns.u: 1}|length"})
+    expect_limit(twins + "{{ " + expression + " }}", "too many steps");
   EXPECT_EQ(testing::rendered(twins + "{{ ns.s == ns.s }}"), "True");
 }
 
 // What is sought is found nearly everywhere, but for its last byte.
 TEST(HostileTemplate, SearchesThatNearlyFind) {
   const std::string texts = "{% set s = 'a' * 5000000 %}{% set b = 'a' * 2500000 ~ 'b' %}";
-  expect_limit(texts + "{{ b in s }}", "too many steps");
-  expect_limit(texts + "{{ s.find(b) }}", "too many steps");
-  expect_limit(texts + "{{ s.rfind(b) }}", "too many steps");
-  expect_limit(texts + "{{ s.count(b) }}", "too many steps");
-  expect_limit(texts + "{{ s.replace(b, '') }}", "too many steps");
-  expect_limit(texts + "{{ s|replace(b, '') }}", "too many steps");
-  expect_limit(texts + "{{ s.split(b) }}", "too many steps");
-  expect_limit(texts + "{{ s.rsplit(b) }}", "too many steps");
-  expect_limit(texts + "{{ s.partition(b) }}", "too many steps");
-  expect_limit(texts + "{{ s.rpartition(b) }}", "too many steps");
+  for (const char* const expression :
+       {"b in s", "s.find(b)", "s.rfind(b)", "s.count(b)", "s.replace(b, '')", "s|replace(b, '')",
+        "s.split(b)", "s.rsplit(b)", "s.partition(b)", "s.rpartition(b)"})
+    expect_limit(texts + "{{ " + expression + " }}", "too many steps");
   expect_limit(
       "{% set s = 'a' * 500000 %}{% set b = 'a' * 250000 ~ 'b' %}{% for i in range(1000) %}"
       "{% set x = s.find(b) %}{% endfor %}",
@@ -163,12 +155,9 @@ TEST(HostileTemplate, TextsOfManyMarks) {
       "{% set ns = namespace(s='') %}{% for i in range(30000) %}{% set ns.s = ns.s ~ 'a' ~ user %}"
       "{% endfor %}");
   const std::string many = "{% set s = (user ~ 'a') * 500000 %}{% for i in range(9999) %}";
-  expect_steps(many + "{% set x = s ~ s %}{% endfor %}");
-  expect_steps(many + "{% set x = s|upper %}{% endfor %}");
-  expect_steps(many + "{% set x = s|e %}{% endfor %}");
-  expect_steps(many + "{% set x = s|tojson %}{% endfor %}");
-  expect_steps(many + "{% set x = s|title %}{% endfor %}");
-  expect_steps(many + "{% set x = s|string|trim('u') %}{% endfor %}");
+  for (const char* const expression :
+       {"s ~ s", "s|upper", "s|e", "s|tojson", "s|title", "s|string|trim('u')"})
+    expect_steps(many + "{% set x = " + expression + " %}{% endfor %}");
 }
 
 TEST(HostileTemplate, ListsBesideTheListsOfTheTemplate) {
