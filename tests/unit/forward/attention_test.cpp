@@ -31,12 +31,11 @@ struct Case {
 
 class Attention : public KernelTest {
  protected:
+  Attention() : KernelTest(99) {}
+
   std::vector<double> random_doubles(std::size_t count) {
-    std::normal_distribution<float> normal;
-    std::vector<double> values(count);
-    for (double& value : values)
-      value = static_cast<double>(normal(random_));
-    return values;
+    const std::vector<float> values = random_floats(count);
+    return {values.begin(), values.end()};
   }
   static std::vector<float> to_float(const std::vector<double>& from) {
     return {from.begin(), from.end()};
@@ -58,8 +57,6 @@ class Attention : public KernelTest {
   void compare_with_exact(const Trial& t);
   // One count for each head of a column, all zero.
   static std::vector<std::uint32_t> zero_counts(const Trial& t);
-
-  std::mt19937 random_{99};
 };
 
 // Bias, norm and rotation of one head in double.
@@ -189,9 +186,6 @@ void Attention::rotate_and_store(Trial& t) {
   for (std::uint32_t i = 0; i < t.columns; ++i)
     entries.push_back({0, i, 3, 0});
 
-  const auto upload = [this](const std::vector<float>& v) {
-    return buffer(std::span<const float>(v));
-  };
   const gpu::Buffer qkv_in = upload(to_float(t.qkv)), biases = upload(to_float(t.bias)),
                     qg = upload(to_float(t.q_gain)), kg = upload(to_float(t.k_gain)),
                     fine = upload(table.fine), coarse = upload(table.coarse);

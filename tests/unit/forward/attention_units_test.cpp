@@ -49,6 +49,8 @@ enum class Name {
 
 class AttentionUnits : public KernelTest {
  protected:
+  AttentionUnits() : KernelTest(7) {}
+
   void SetUp() override {
     KernelTest::SetUp();
     if (IsSkipped()) return;
@@ -59,7 +61,6 @@ class AttentionUnits : public KernelTest {
   void check(const Case& each, const std::vector<Stretch>& runs, const std::vector<Name>& some);
 
   bool real_ = false;
-  std::mt19937 random_{7};
 };
 
 // What attention reads and writes: keys and values of some sequences in scattered pages, queries of their columns.

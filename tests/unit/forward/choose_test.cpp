@@ -64,6 +64,8 @@ Choice exact_choice(const k::RouterShape& router, const std::vector<float>& logi
 
 class ScoredChoice : public KernelTest {
  protected:
+  ScoredChoice() : KernelTest(4711) {}
+
   // The chosen experts, then the weights' bits, of all columns.
   std::vector<std::uint32_t> choose(const k::Mapping& mapping, const k::RouterShape& router,
                                     const std::vector<std::vector<float>>& logits,
@@ -94,7 +96,6 @@ class ScoredChoice : public KernelTest {
     return made;
   }
 
-  std::mt19937 random_{4711};
 };
 
 k::RouterShape router(std::uint32_t experts, std::uint32_t used, bool renormalise, bool sigmoid,

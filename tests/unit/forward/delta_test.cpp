@@ -42,16 +42,11 @@ std::uint64_t slot_floats(const k::DeltaShape& shape) {
 
 class DeltaKernels : public KernelTest {
  protected:
+  DeltaKernels() : KernelTest(11) {}
+
   // One step of these parts: [column][value_width] of the result. All have the first one's weights.
   std::vector<float> step(const k::Mapping& mapping, const k::DeltaShape& shape,
                           const std::vector<Part>& parts, const gpu::Buffer& states);
-  std::vector<float> random_floats(std::size_t count, float scale, float middle = 0) {
-    std::normal_distribution<float> normal(middle, scale);
-    std::vector<float> values(count);
-    for (float& value : values)
-      value = normal(random_);
-    return values;
-  }
   Inputs random_inputs(const k::DeltaShape& shape, std::uint32_t columns) {
     const bool sums = shape.rule == k::StateRule::kSum;
     Inputs made{random_floats(std::size_t{columns} * shape.mixed_width(), 1),
@@ -64,7 +59,6 @@ class DeltaKernels : public KernelTest {
     made.mixed[shape.mixed_width() - shape.value_heads] = 40;  // an alpha
     return made;
   }
-  std::mt19937 random_{11};
 };
 
 std::vector<float> DeltaKernels::step(const k::Mapping& mapping, const k::DeltaShape& shape,
@@ -118,15 +112,7 @@ std::vector<float> DeltaKernels::step(const k::Mapping& mapping, const k::DeltaS
   push.weights = gain.address();
   push.bias = in.skip.empty() ? 0 : skip.address();
   run(output.spec, push, columns + 1, output.y);
-  const auto laid_out = read<float>(out, std::size_t{columns} * stride);
-  std::vector<float> made;
-  for (std::uint32_t c = 0; c < columns; ++c) {
-    for (std::uint32_t i = 0; i < shape.value_width(); ++i)
-      made.push_back(laid_out[c * stride + place_in_input(mapping, i)]);
-    for (std::uint32_t i = shape.value_width(); i < push.padded_width; ++i)
-      EXPECT_EQ(laid_out[c * stride + place_in_input(mapping, i)], 0.0F);
-  }
-  return made;
+  return read_input(mapping, out, columns, shape.value_width());
 }
 
 double silu(double x) {

@@ -57,6 +57,8 @@ inline double magnitude(const std::vector<double>& row, const std::vector<float>
 
 class ExpertKernels : public KernelTest {
  protected:
+  ExpertKernels() : KernelTest(20261123) {}
+
   ExpertMatrices matrices(TensorType type, const k::RouterShape& router, std::uint32_t rows,
                           std::uint32_t width, Packing packing, bool both) {
     ExpertMatrices m;
@@ -245,7 +247,6 @@ class ExpertKernels : public KernelTest {
   }
 
   bool real_units_ = false;  // the device's own matrix units compute the units' products
-  std::mt19937 random_{20261123};
 };
 
 // Returns a router's rows. Some are equal, so their logits are, and the router takes the lower

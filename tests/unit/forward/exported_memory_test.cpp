@@ -1,7 +1,6 @@
 // What a successor goes by: blocks that are planned alike from equal sizes, and sums that tell whether
 // memory on the device is what it was.
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -11,6 +10,7 @@
 
 #include "gpu/blit_queue.hpp"
 #include "gpu/kernels/checksum.hpp"
+#include "tests/support/test_device.hpp"
 #include "worker/forward/memory_blocks.hpp"
 
 namespace bulkhead::forward {
@@ -55,15 +55,8 @@ TEST(Blocks, APieceLargerThanABlockHasOneToItself) {
   EXPECT_EQ(plan.blocks[1], 900 * kMib);
 }
 
-Result<std::unique_ptr<gpu::Device>> open_device() {
-  gpu::DeviceOptions options;
-  const char* const wanted = std::getenv("BULKHEAD_TEST_DEVICE");
-  options.selector = wanted != nullptr ? wanted : "cpu";
-  return gpu::Device::open(options);
-}
-
 TEST(Checksums, TellEveryKindOfDifference) {
-  auto opened = open_device();
+  auto opened = gpu::Device::open(test::chosen_device_options());
   if (!opened.ok()) GTEST_SKIP() << opened.error().message();
   gpu::Device& device = **opened;
   constexpr std::uint64_t kBytes = 3 * kMib + 16;
@@ -124,7 +117,7 @@ Checksum plus(Checksum a, const Checksum& b) {
 }
 
 TEST(Checksums, AreThoseOfTheHost) {
-  auto opened = open_device();
+  auto opened = gpu::Device::open(test::chosen_device_options());
   if (!opened.ok()) GTEST_SKIP() << opened.error().message();
   gpu::Device& device = **opened;
   constexpr std::uint64_t kQuads = 40000;

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "gpu/fault_injection.hpp"
+#include "tests/support/test_device.hpp"
 #include "tests/unit/model/gguf_builder.hpp"
 #include "worker/forward/transformer.hpp"
 #include "worker/model/architecture.hpp"
@@ -27,9 +28,7 @@ using engine::TokenId;
 
 // Opens a device, with Vulkan's validation layer if that is installed. Null: there is no device.
 inline std::unique_ptr<gpu::Device> open_device() {
-  gpu::DeviceOptions options;
-  const char* const wanted = std::getenv("BULKHEAD_TEST_DEVICE");
-  options.selector = wanted != nullptr ? wanted : "cpu";
+  gpu::DeviceOptions options = test::chosen_device_options();
   for (const bool validation : {true, false}) {
     options.validation = validation;
     auto opened = gpu::Device::open(options);

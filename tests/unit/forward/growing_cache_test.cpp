@@ -2,7 +2,6 @@
 // pages lie in.
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -11,11 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "worker/engine/engine.hpp"
-#include "worker/forward/transformer.hpp"
-#include "worker/model/architecture.hpp"
-#include "worker/model/gguf.hpp"
-#include "worker/model/tokenizer.hpp"
+#include "tests/unit/forward/builtin_on_device.hpp"
 
 namespace bulkhead::forward {
 namespace {
@@ -29,43 +24,17 @@ using Answers = std::map<std::uint64_t, std::vector<engine::TokenId>>;
 // The kernels of a CPU device, or those of GPUs, which are slow on a CPU.
 enum class Kernels : std::uint8_t { kOwn, kOfGpus };
 
-class GrowingCache : public testing::Test {
+class GrowingCache : public BuiltinOnDevice {
  protected:
-  void SetUp() override {
-    gpu::DeviceOptions options;
-    const char* const wanted = std::getenv("BULKHEAD_TEST_DEVICE");
-    options.selector = wanted != nullptr ? wanted : "cpu";
-    auto opened = gpu::Device::open(options);
-    if (!opened.ok()) GTEST_SKIP() << "no usable Vulkan device: " << opened.error().message();
-    device_ = *std::move(opened);
-    auto file = model::GgufFile::open(BULKHEAD_SOURCE_DIR "/worker/builtin/builtin.gguf");
-    ASSERT_TRUE(file.ok()) << file.error().message();
-    file_ = *std::move(file);
-    auto tokenizer = model::Tokenizer::from_gguf(*file_);
-    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
-    tokenizer_ = *std::move(tokenizer);
-    language_.tokenizer = tokenizer_.get();
-  }
-
-  std::unique_ptr<engine::Executor> load(std::uint32_t kv_cache_mb, std::uint32_t most_mb,
-                                         Kernels kernels = Kernels::kOwn) {
-    auto graph = model::read_model(*file_);
-    EXPECT_TRUE(graph.ok()) << graph.error().message();
-    TransformerOptions made;
-    made.engine.max_batch = 8;
-    made.engine.prefill_chunk = 32;
+  std::unique_ptr<engine::Executor> load_cache(std::uint32_t kv_cache_mb, std::uint32_t most_mb,
+                                               Kernels kernels = Kernels::kOwn) {
+    TransformerOptions made = small_options(8);
     made.engine.kv_cache_mb = kv_cache_mb;
     made.engine.kv_cache_max_mb = most_mb;
     made.context = kContext;
     made.exportable = true;
     made.lanes_mapping = kernels == Kernels::kOfGpus;
-    made.wait_timeout_ms = 60000;
-    made.gpu.memory_pool.heap_size_mb = 32;
-    made.gpu.memory_pool.num_heaps = 1;
-    made.gpu.memory_pool.warmup_sizes = {1};
-    auto executor = make_transformer(*device_, *file_, *graph, made);
-    EXPECT_TRUE(executor.ok()) << executor.error().message();
-    return executor.ok() ? *std::move(executor) : nullptr;
+    return load(made);
   }
 
   std::unique_ptr<engine::Engine> engine_over(engine::Executor& executor) {
@@ -118,7 +87,7 @@ class GrowingCache : public testing::Test {
   // Those of a cache of a fixed size that has room for all; computed once for all tests.
   const Answers& answers_of_a_large_one() {
     static const Answers all = [this] {
-      const auto roomy = load(64, 0);
+      const auto roomy = load_cache(64, 0);
       if (roomy == nullptr) return Answers();
       EXPECT_EQ(roomy->limits().slab_pages, 0U);
       return answers(*engine_over(*roomy));
@@ -142,16 +111,12 @@ class GrowingCache : public testing::Test {
   }
 
   engine::Clock::time_point now_{};
-  std::unique_ptr<gpu::Device> device_;
-  std::unique_ptr<model::GgufFile> file_;
-  std::unique_ptr<model::Tokenizer> tokenizer_;
-  engine::Language language_{nullptr, jinja::Chat()};
   Answers answers_;
 };
 
 TEST_F(GrowingCache, GivesTheTokensOfALargeOneAndShrinksAgain) {
   const Answers& expected = answers_of_a_large_one();
-  const auto executor = load(2, 32);
+  const auto executor = load_cache(2, 32);
   ASSERT_NE(executor, nullptr);
   const engine::ExecutorLimits& limits = executor->limits();
   EXPECT_EQ(limits.first_pages, 20U);
@@ -183,7 +148,7 @@ TEST_F(GrowingCache, GivesTheTokensOfALargeOneAndShrinksAgain) {
 
 TEST_F(GrowingCache, WhenItCanGrowNoFurtherSequencesLosePages) {
   const Answers& expected = answers_of_a_large_one();
-  const auto executor = load(2, 5);
+  const auto executor = load_cache(2, 5);
   ASSERT_NE(executor, nullptr);
   EXPECT_EQ(executor->limits().total_pages, 41U);
   const auto engine = engine_over(*executor);
@@ -196,11 +161,11 @@ TEST_F(GrowingCache, GivesTheSameTokensWithTheKernelsOfGpus) {
   Answers expected;
   constexpr std::uint64_t kFirst = 5;
   {
-    const auto roomy = load(64, 0, Kernels::kOfGpus);
+    const auto roomy = load_cache(64, 0, Kernels::kOfGpus);
     ASSERT_NE(roomy, nullptr);
     expected = answers(*engine_over(*roomy), kFirst);
   }
-  const auto executor = load(2, 32, Kernels::kOfGpus);
+  const auto executor = load_cache(2, 32, Kernels::kOfGpus);
   ASSERT_NE(executor, nullptr);
   const auto engine = engine_over(*executor);
   EXPECT_EQ(answers(*engine, kFirst), expected);
@@ -210,7 +175,7 @@ TEST_F(GrowingCache, GivesTheSameTokensWithTheKernelsOfGpus) {
 
 // Equal tokens at equal positions make equal bytes, wherever the page lies.
 TEST_F(GrowingCache, PagesOfSlabsHaveTheSumsOfOtherPages) {
-  const auto executor = load(2, 32);
+  const auto executor = load_cache(2, 32);
   ASSERT_NE(executor, nullptr);
   const engine::ExecutorLimits& limits = executor->limits();
   ASSERT_TRUE(executor->grow(2));

@@ -3,14 +3,13 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "tests/support/test_device.hpp"
+
 namespace bulkhead::forward {
 
 gpu::Device* test_device() {
   static const std::unique_ptr<gpu::Device> device = [] {
-    gpu::DeviceOptions options;
-    const char* const wanted = std::getenv("BULKHEAD_TEST_DEVICE");
-    options.selector = wanted != nullptr ? wanted : "cpu";
-    auto opened = gpu::Device::open(options);
+    auto opened = gpu::Device::open(test::chosen_device_options());
     return opened.ok() ? *std::move(opened) : nullptr;
   }();
   return device.get();
@@ -50,6 +49,29 @@ gpu::Buffer KernelTest::empty(std::uint64_t bytes) {
   gpu::Buffer result = *std::move(made);
   std::memset(result.mapped().data(), 0xff, result.mapped().size());
   return result;
+}
+
+std::vector<float> KernelTest::read_input(const gpu::kernels::Mapping& mapping,
+                                          const gpu::Buffer& from, std::uint32_t columns,
+                                          std::uint32_t width) {
+  const std::uint32_t stride = gpu::kernels::input_stride(mapping, width);
+  const auto laid_out = read<float>(from, std::size_t{columns} * stride);
+  std::vector<float> made;
+  for (std::uint32_t c = 0; c < columns; ++c) {
+    for (std::uint32_t i = 0; i < width; ++i)
+      made.push_back(laid_out[c * stride + place_in_input(mapping, i)]);
+    for (std::uint32_t i = width; i < gpu::kernels::input_padded(mapping, width); ++i)
+      EXPECT_EQ(laid_out[c * stride + place_in_input(mapping, i)], 0.0F);
+  }
+  return made;
+}
+
+std::vector<float> KernelTest::random_floats(std::size_t count, float scale, float middle) {
+  std::normal_distribution<float> normal(middle, scale);
+  std::vector<float> values(count);
+  for (float& value : values)
+    value = normal(random_);
+  return values;
 }
 
 gpu::Buffer KernelTest::parameters(std::uint32_t columns,

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <memory>
+#include <random>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,6 +35,8 @@ std::uint32_t place_in_input(const gpu::kernels::Mapping& mapping, std::uint32_t
 
 class KernelTest : public ::testing::Test {
  protected:
+  // `seed` is that of `random_`.
+  explicit KernelTest(std::uint32_t seed = 1) : random_(seed) {}
   void SetUp() override;
 
   gpu::Device& device() { return *test_device(); }
@@ -44,6 +47,9 @@ class KernelTest : public ::testing::Test {
     std::memcpy(made.mapped().data(), values.data(), values.size_bytes());
     return made;
   }
+  gpu::Buffer upload(const std::vector<float>& values) {
+    return buffer(std::span<const float>(values));
+  }
   gpu::Buffer empty(std::uint64_t bytes);  // filled with NaN
   template <typename T>
   std::vector<T> read(const gpu::Buffer& from, std::size_t count) {
@@ -51,6 +57,11 @@ class KernelTest : public ::testing::Test {
     std::memcpy(values.data(), from.mapped().data(), count * sizeof(T));
     return values;
   }
+  // Returns the columns of a product's input in plain order, [column][width], and expects zeros behind each of them.
+  std::vector<float> read_input(const gpu::kernels::Mapping& mapping, const gpu::Buffer& from,
+                                std::uint32_t columns, std::uint32_t width);
+  // Returns numbers of a normal distribution.
+  std::vector<float> random_floats(std::size_t count, float scale = 1, float middle = 0);
   // Counts, columns and outputs as step parameters start.
   gpu::Buffer parameters(std::uint32_t columns,
                          std::span<const gpu::kernels::ColumnEntry> entries = {});
@@ -85,6 +96,8 @@ class KernelTest : public ::testing::Test {
            std::uint32_t z = 1) {
     run_bytes(spec, gpu::push_bytes(push), x, y, z);
   }
+
+  std::mt19937 random_;
 
  private:
   Runs runs_with(std::span<const gpu::kernels::ColumnEntry> entries,

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
-#include <random>
 
 #include "emulated_experts.hpp"
 #include "kernel_harness.hpp"
@@ -28,30 +27,14 @@ struct LatentShape {
   float temperature = 0;  // with a span of 16 positions
 };
 
-std::uint32_t input_place(const k::Mapping& mapping, std::uint32_t i) {
-  if (mapping.rows) return i;
-  return i / 1024 * 1024 + (i / 4 % 8) * 128 + (i / 32 % 32) * 4 + i % 4;
-}
-
 class LatentAttention : public KernelTest {
  protected:
-  std::vector<float> random_floats(std::size_t count) {
-    std::normal_distribution<float> normal;
-    std::vector<float> values(count);
-    for (float& value : values)
-      value = normal(random_);
-    return values;
-  }
-  gpu::Buffer upload(const std::vector<float>& values) {
-    return buffer(std::span<const float>(values));
-  }
+  LatentAttention() : KernelTest(31) {}
 
   struct Trial;
   void store(Trial& t);
   std::vector<float> attend(Trial& t, k::AttentionMode mode, std::uint32_t columns);
   void compare(const Trial& t, const std::vector<float>& made);
-
-  std::mt19937 random_{31};
 };
 
 struct LatentAttention::Trial {
@@ -205,7 +188,7 @@ void LatentAttention::compare(const Trial& t, const std::vector<float>& made) {
                                : each.kv == k::KvFormat::kF16 ? 2e-2
                                                               : 0.15;
       for (std::uint32_t i = 0; i < t.padded(); ++i) {
-        const float got = made[pair * t.stride() + input_place(t.mapping, i)];
+        const float got = made[pair * t.stride() + place_in_input(t.mapping, i)];
         if (i < each.latent) {
           ASSERT_NEAR(got, result[i] / sum, tolerance)
               << t.name << " column " << column << " head " << head << " entry " << i;
@@ -243,7 +226,7 @@ TEST_F(LatentAttention, AgreesWithDoubleHoweverItIsShared) {
       const auto expect_same = [&](const std::vector<float>& other, const char* how) {
         for (std::size_t pair = 0; pair < std::size_t{each.length} * each.heads; ++pair) {
           for (std::uint32_t i = 0; i < trial.padded(); ++i) {
-            const std::size_t at = pair * trial.stride() + input_place(mapping, i);
+            const std::size_t at = pair * trial.stride() + place_in_input(mapping, i);
             ASSERT_EQ(std::memcmp(&whole[at], &other[at], 4), 0) << how << ", entry " << i;
           }
         }
@@ -291,7 +274,7 @@ struct HeadMatrices {
           std::memcpy(to + ((pair / 8 * (stride / 32) + i / 32) * 256 + pair % 8 * 32 + i % 32) * 2,
                       &bits, 2);
         } else {
-          std::memcpy(to + (pair * stride + input_place(mapping, i)) * 4, &value, 4);
+          std::memcpy(to + (pair * stride + place_in_input(mapping, i)) * 4, &value, 4);
         }
       }
     }

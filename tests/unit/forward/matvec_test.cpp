@@ -31,6 +31,8 @@ struct TestMatrix {
 
 class Matvec : public KernelTest {
  protected:
+  Matvec() : KernelTest(20240607) {}
+
   TestMatrix matrix(TensorType type, std::uint32_t rows, std::uint32_t width) {
     TestMatrix m;
     m.data = reference::random_rows(type, rows, width, random_);
@@ -114,7 +116,6 @@ class Matvec : public KernelTest {
     return read<float>(out, std::size_t{count} * stride);
   }
 
-  std::mt19937 random_{20240607};
 };
 
 double exact(const std::vector<double>& row, const std::vector<float>& x) {

@@ -1,7 +1,6 @@
 // Norm, element-wise product and the greedy choice against float64.
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -43,14 +42,30 @@ std::vector<TriedNorm> tried_norms(const gpu::Device& device) {
 
 class SmallKernels : public KernelTest {
  protected:
-  std::vector<float> random_floats(std::size_t count, float scale) {
-    std::normal_distribution<float> normal(0, scale);
-    std::vector<float> values(count);
-    for (float& value : values)
-      value = normal(random_);
-    return values;
+  SmallKernels() : KernelTest(7) {}
+
+  // Returns what an operation with the base model::Entrywise makes of two columns, which are the halves of `values`.
+  // `push` has the numbers of the operation's function.
+  template <typename Kernel>
+  std::vector<float> of_each_entry(const k::Mapping& mapping, const std::vector<float>& values,
+                                   typename Kernel::Push push) {
+    const auto width = static_cast<std::uint32_t>(values.size() / 2);
+    const std::uint32_t stride = k::input_stride(mapping, width);
+    const gpu::Buffer in = upload(values), counts = parameters(2),
+                      out = empty(std::uint64_t{2} * stride * 4);
+    push.in_address = in.address();
+    push.out_address = out.address();
+    push.parameters = counts.address();
+    push.width = push.in_stride = width;
+    push.out_stride = stride;
+    push.padded_width = k::input_padded(mapping, width);
+    typename Kernel::Constants constants;
+    constants.invocations = mapping.wide_invocations;
+    constants.form = static_cast<std::uint32_t>(mapping.input_form());
+    // One workgroup more than there are columns.
+    run(k::kernel<Kernel>(constants), push, 3);
+    return read_input(mapping, out, 2, width);
   }
-  std::mt19937 random_{7};
 };
 
 TEST_F(SmallKernels, NormOfListedColumns) {
@@ -180,74 +195,37 @@ TEST_F(SmallKernels, GatedProduct) {
 
 TEST_F(SmallKernels, SquaredRelu) {
   for (const auto& [name, mapping] : test_mappings(device())) {
-    const std::uint32_t width = 333, padded = 352;
-    auto values = random_floats(2 * width, 3);
+    auto values = random_floats(666, 3);
     values[0] = -0.0F;
     values[1] = 1e15F;
     values[2] = -1e30F;
-    const gpu::Buffer in = buffer(std::span<const float>(values)), counts = parameters(2);
-    const std::uint32_t stride = k::input_stride(mapping, width);
-    const gpu::Buffer out = empty(2 * stride * 4);
-    k::SquaredReluPush push{};
-    push.in_address = in.address();
-    push.out_address = out.address();
-    push.parameters = counts.address();
-    push.width = push.in_stride = width;
-    push.out_stride = stride;
-    push.padded_width = padded;
-    k::SquaredReluConstants constants;
-    constants.invocations = mapping.wide_invocations;
-    constants.form = static_cast<std::uint32_t>(mapping.input_form());
-    run(k::kernel<k::SquaredReluKernel>(constants), push, 3);
-    const auto got = read<float>(out, 2 * stride);
-    for (std::size_t c = 0; c < 2; ++c) {
-      for (std::uint32_t i = 0; i < padded; ++i) {
-        const double positive = i < width ? std::max<double>(values[c * width + i], 0) : 0;
-        ASSERT_FLOAT_EQ(got[c * stride + place_in_input(mapping, i)],
-                        static_cast<float>(positive * positive))
-            << name << ' ' << i;
-      }
+    const std::vector<float> got = of_each_entry<k::SquaredReluKernel>(mapping, values, {});
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const double positive = std::max<double>(values[i], 0);
+      ASSERT_FLOAT_EQ(got[i], static_cast<float>(positive * positive)) << name << ' ' << i;
     }
   }
 }
 
 TEST_F(SmallKernels, Xielu) {
   for (const auto& [name, mapping] : test_mappings(device())) {
-    const std::uint32_t width = 500, stride = k::input_stride(mapping, width),
-                        padded = k::input_padded(mapping, width);
-    auto values = random_floats(2 * width, 2);
+    auto values = random_floats(1000, 2);
     // Around zero, where the function bends, and where the kernel changes its way.
     const float places[] = {0.0F, -0.0F, 1e-30F, -1e-30F, -1e-7F,  -1e-6F, -1e-3F,
                             0.1F, -0.1F, -0.5F,  -0.499F, -0.501F, -90.0F, 1e4F};
     std::ranges::copy(places, values.begin());
-    const gpu::Buffer in = buffer(std::span<const float>(values)), counts = parameters(2),
-                      out = empty(std::uint64_t{2} * stride * 4);
     k::XieluPush push{};
-    push.in_address = in.address();
-    push.out_address = out.address();
-    push.parameters = counts.address();
-    push.width = push.in_stride = width;
-    push.out_stride = stride;
-    push.padded_width = padded;
     push.positive = 0.8F;
     push.negative = 1.3F;
     push.beta = 0.5F;
     push.least = -1e-6F;
-    k::XieluConstants constants;
-    constants.invocations = mapping.wide_invocations;
-    constants.form = static_cast<std::uint32_t>(mapping.input_form());
-    run(k::kernel<k::XieluKernel>(constants), push, 3);
-    const auto got = read<float>(out, 2 * stride);
-    for (std::size_t c = 0; c < 2; ++c) {
-      for (std::uint32_t i = 0; i < padded; ++i) {
-        const double x = i < width ? double{values[c * width + i]} : 0;
-        const double below =
-            double{push.negative} * (std::expm1(std::min(x, double{push.least})) - x);
-        const double want = (x > 0 ? double{push.positive} * x * x : below) + 0.5 * x;
-        ASSERT_NEAR(got[c * stride + place_in_input(mapping, i)], i < width ? want : 0,
-                    3e-7 * (std::abs(x) + std::abs(want)))
-            << name << ' ' << x;
-      }
+    const std::vector<float> got = of_each_entry<k::XieluKernel>(mapping, values, push);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const double x = values[i];
+      const double below =
+          double{push.negative} * (std::expm1(std::min(x, double{push.least})) - x);
+      const double want = (x > 0 ? double{push.positive} * x * x : below) + 0.5 * x;
+      ASSERT_NEAR(got[i], want, 3e-7 * (std::abs(x) + std::abs(want))) << name << ' ' << x;
     }
   }
 }

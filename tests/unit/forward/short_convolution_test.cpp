@@ -1,7 +1,6 @@
 // The kernel of gated short convolutions against float64, and the same bits however positions are cut into steps.
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,13 +32,8 @@ struct ConvolutionPart {
 
 class ShortConvolutions : public KernelTest {
  protected:
-  std::vector<float> random_floats(std::size_t count) {
-    std::normal_distribution<float> normal;
-    std::vector<float> values(count);
-    for (float& value : values)
-      value = normal(random_);
-    return values;
-  }
+  ShortConvolutions() : KernelTest(5) {}
+
   Sequence random_sequence(const Shape& shape, std::uint32_t columns) {
     return {random_floats(std::size_t{columns} * 3 * shape.width)};
   }
@@ -47,7 +41,6 @@ class ShortConvolutions : public KernelTest {
   std::vector<float> step(const k::Mapping& mapping, const Shape& shape,
                           const std::vector<float>& taps, const std::vector<ConvolutionPart>& parts,
                           const gpu::Buffer& states);
-  std::mt19937 random_{5};
 };
 
 std::vector<float> ShortConvolutions::step(const k::Mapping& mapping, const Shape& shape,
@@ -85,15 +78,7 @@ std::vector<float> ShortConvolutions::step(const k::Mapping& mapping, const Shap
   // One workgroup more than there are columns.
   run(k::kernel<k::ShortConvolutionKernel>(constants), push, runs.columns + 1,
       (push.padded_width + constants.invocations - 1) / constants.invocations);
-  const auto laid_out = read<float>(out, std::size_t{runs.columns} * stride);
-  std::vector<float> made;
-  for (std::uint32_t c = 0; c < runs.columns; ++c) {
-    for (std::uint32_t i = 0; i < shape.width; ++i)
-      made.push_back(laid_out[c * stride + place_in_input(mapping, i)]);
-    for (std::uint32_t i = shape.width; i < push.padded_width; ++i)
-      EXPECT_EQ(laid_out[c * stride + place_in_input(mapping, i)], 0.0F);
-  }
-  return made;
+  return read_input(mapping, out, runs.columns, shape.width);
 }
 
 // The convolution is one entry of the sequence's products b * x by another; c multiplies its results.

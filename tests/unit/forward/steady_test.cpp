@@ -9,12 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "worker/engine/engine.hpp"
-#include "worker/forward/transformer.hpp"
-#include "worker/model/architecture.hpp"
-#include "worker/model/builtin_model.hpp"
-#include "worker/model/gguf.hpp"
-#include "worker/model/tokenizer.hpp"
+#include "tests/unit/forward/builtin_on_device.hpp"
 
 namespace {
 thread_local std::uint64_t allocations = 0;
@@ -37,34 +32,13 @@ thread_local std::uint64_t allocations = 0;
 namespace bulkhead::forward {
 namespace {
 
-class Steady : public testing::Test {
+class Steady : public BuiltinOnDevice {
  protected:
   void SetUp() override {
-    gpu::DeviceOptions options;
-    const char* const wanted = std::getenv("BULKHEAD_TEST_DEVICE");
-    options.selector = wanted != nullptr ? wanted : "cpu";
-    auto opened = gpu::Device::open(options);
-    if (!opened.ok()) GTEST_SKIP() << "no usable Vulkan device: " << opened.error().message();
-    device_ = *std::move(opened);
-    auto file = model::GgufFile::open(BULKHEAD_SOURCE_DIR "/worker/builtin/builtin.gguf");
-    ASSERT_TRUE(file.ok()) << file.error().message();
-    file_ = *std::move(file);
-    auto tokenizer = model::Tokenizer::from_gguf(*file_);
-    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
-    tokenizer_ = *std::move(tokenizer);
-    language_.tokenizer = tokenizer_.get();
-    auto graph = model::read_model(*file_);
-    ASSERT_TRUE(graph.ok()) << graph.error().message();
-    TransformerOptions made;
-    made.engine.max_batch = 4;
-    made.engine.prefill_chunk = 32;
-    made.wait_timeout_ms = 60000;
-    made.gpu.memory_pool.heap_size_mb = 32;
-    made.gpu.memory_pool.num_heaps = 1;
-    made.gpu.memory_pool.warmup_sizes = {1};
-    auto executor = make_transformer(*device_, *file_, *graph, made);
-    ASSERT_TRUE(executor.ok()) << executor.error().message();
-    executor_ = *std::move(executor);
+    BuiltinOnDevice::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    executor_ = load(small_options(4));
+    ASSERT_NE(executor_, nullptr);
   }
 
   void expect_steady(bool penalties);
@@ -77,10 +51,6 @@ class Steady : public testing::Test {
     return -1;
   }
 
-  std::unique_ptr<gpu::Device> device_;
-  std::unique_ptr<model::GgufFile> file_;
-  std::unique_ptr<model::Tokenizer> tokenizer_;
-  engine::Language language_{nullptr, jinja::Chat()};
   std::unique_ptr<engine::Executor> executor_;
 };
 

@@ -72,6 +72,8 @@ inline TestMatrix make_matrix(TensorType type, std::uint32_t rows, std::uint32_t
 
 class UnitProducts : public KernelTest {
  protected:
+  UnitProducts() : KernelTest(20240613) {}
+
   virtual k::MatvecVariant variant_of(const k::MatvecShape& shape, const k::UnitTiling& tiling) {
     return k::unit_product(shape, tiling);
   }
@@ -150,7 +152,6 @@ class UnitProducts : public KernelTest {
                     std::move(before));
   }
 
-  std::mt19937 random_{20240613};
 };
 
 inline double exact(const std::vector<double>& row, const std::vector<float>& x) {

@@ -3,7 +3,6 @@
 #include "worker/forward/weight_pipeline.hpp"
 
 #include <atomic>
-#include <cstdlib>
 #include <ostream>
 #include <stdexcept>
 #include <thread>
@@ -11,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "gpu/fault_injection.hpp"
+#include "tests/support/test_device.hpp"
 #include "worker/forward/kernel_compiler.hpp"
 
 namespace bulkhead::forward {
@@ -32,10 +32,7 @@ std::byte value_at(std::size_t job, std::uint64_t offset) {
 class Pipeline : public ::testing::TestWithParam<Form> {
  protected:
   void SetUp() override {
-    gpu::DeviceOptions options;
-    const char* const wanted = std::getenv("BULKHEAD_TEST_DEVICE");
-    options.selector = wanted != nullptr ? wanted : "cpu";
-    auto opened = gpu::Device::open(options);
+    auto opened = gpu::Device::open(test::chosen_device_options());
     if (!opened.ok()) GTEST_SKIP() << opened.error().message();
     device_ = *std::move(opened);
     config::BlitQueueSettings settings;

@@ -1,13 +1,13 @@
 #include "tests/unit/gpu/gpu_fixture.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include <spdlog/sinks/ostream_sink.h>
 #include <vulkan/vulkan.h>
 
 #include "gpu/kernels/test_axpb.hpp"
+#include "tests/support/test_device.hpp"
 
 namespace bulkhead::gpu {
 namespace {
@@ -39,9 +39,7 @@ KernelSpec axpb_spec() {
 }
 
 DeviceOptions test_device_options() {
-  DeviceOptions options;
-  const char* const chosen = std::getenv("BULKHEAD_TEST_DEVICE");
-  options.selector = chosen != nullptr ? chosen : "cpu";
+  DeviceOptions options = test::chosen_device_options();
   options.validation = validation_layer_installed();
   return options;
 }
