@@ -12,8 +12,6 @@
 namespace bulkhead::test {
 namespace {
 
-constexpr std::uint64_t kTokensOfAPage = 32;
-
 class ConvolutionModel : public MadeModel {
  protected:
   void SetUp() override { make("tiny-convolutions"); }
@@ -24,29 +22,11 @@ class ConvolutionModel : public MadeModel {
       ids.push_back(static_cast<std::uint32_t>((i * i * 7 + i * 31) % 500));
     return ids;
   }
-  static json request(const std::vector<std::uint32_t>& prompt, int tokens) {
-    return {{"prompt", prompt},
-            {"temperature", 0},
-            {"max_tokens", tokens},
-            {"ignore_eos", true},
-            {"logprobs", 2}};
-  }
-  static std::uint64_t cached(const Answer& answer) {
-    return answer.usage.at("prompt_tokens_details").at("cached_tokens");
-  }
 };
 
 TEST_F(ConvolutionModel, GoesOnFromASavedState) {
   const Serving serving = serve_model(path_);
-  const std::vector<std::uint32_t> prompt = some_prompt(100);
-  const Answer first = complete(serving, request(prompt, 40));
-  EXPECT_EQ(cached(first), 0U);
-  std::vector<std::uint32_t> longer = prompt;
-  longer.insert(longer.end(), first.ids.begin(), first.ids.begin() + 20);
-  const Answer second = complete(serving, request(longer, 8));
-  EXPECT_EQ(cached(second), 2 * kTokensOfAPage);
-  EXPECT_EQ(second.ids, std::vector(first.ids.begin() + 20, first.ids.begin() + 28));
-  EXPECT_EQ(second.logprobs, std::vector(first.logprobs.begin() + 20, first.logprobs.begin() + 28));
+  expect_to_go_on_from_a_saved_state(serving, some_prompt(100));
 }
 
 // A successor that adopts pages and states from the vault, and one that computes everything anew.
@@ -54,7 +34,7 @@ TEST_F(ConvolutionModel, AStreamSurvivesItsWorkersDeath) {
   for (const char* vault : {"isolation.vault=true", "isolation.vault=false"}) {
     SCOPED_TRACE(vault);
     const Serving serving = serve_model(path_, {vault});
-    json asked = request(some_prompt(70), 90);
+    json asked = greedy_request(some_prompt(70), 90);
     asked["stream"] = true;
     asked["temperature"] = 0.9;
     asked["seed"] = 5;
@@ -69,7 +49,7 @@ TEST_F(ConvolutionModel, AStreamSurvivesItsWorkersDeath) {
 
 // In chunks that are narrower than a page, beside others, with and without what makes steps faster.
 TEST_F(ConvolutionModel, SettingsChangeNoToken) {
-  const json asked = request(some_prompt(150), 30);
+  const json asked = greedy_request(some_prompt(150), 30);
   std::vector<Answer> answers;
   for (const std::vector<std::string>& settings : std::vector<std::vector<std::string>>{
            {},

@@ -121,4 +121,37 @@ inline Answer complete_over_a_kill(const Serving& serving, const json& request, 
   return answer_of(reply);
 }
 
+// Positions in a page of the KV cache.
+inline constexpr std::uint64_t kPageTokens = 32;
+
+// A request for `tokens` tokens at temperature 0, with log-probabilities.
+inline json greedy_request(const std::vector<std::uint32_t>& prompt, int tokens) {
+  return {{"prompt", prompt},
+          {"temperature", 0},
+          {"max_tokens", tokens},
+          {"ignore_eos", true},
+          {"logprobs", 2}};
+}
+
+// Returns how many of the prompt's tokens came from the prefix cache.
+inline std::uint64_t cached_tokens(const Answer& answer) {
+  return answer.usage.at("prompt_tokens_details").at("cached_tokens");
+}
+
+// Asks for 40 tokens behind a prompt of 100, and again behind the prompt and the first 20 of these. The second answer
+// goes on from the state that was saved within the prompt, with the tokens of the first answer. Returns the first.
+inline Answer expect_to_go_on_from_a_saved_state(const Serving& serving,
+                                                 const std::vector<std::uint32_t>& prompt) {
+  const Answer first = complete(serving, greedy_request(prompt, 40));
+  EXPECT_EQ(cached_tokens(first), 0U);
+  // This prompt begins with a part of the answer, so the first prompt's saved state is the last one that both share.
+  std::vector<std::uint32_t> longer = prompt;
+  longer.insert(longer.end(), first.ids.begin(), first.ids.begin() + 20);
+  const Answer second = complete(serving, greedy_request(longer, 8));
+  EXPECT_EQ(cached_tokens(second), 2 * kPageTokens);
+  EXPECT_EQ(second.ids, std::vector(first.ids.begin() + 20, first.ids.begin() + 28));
+  EXPECT_EQ(second.logprobs, std::vector(first.logprobs.begin() + 20, first.logprobs.begin() + 28));
+  return first;
+}
+
 }  // namespace bulkhead::test

@@ -13,8 +13,6 @@
 namespace bulkhead::test {
 namespace {
 
-constexpr std::uint64_t kPageTokens = 32;
-
 // Token ids of the built-in model, after some of its vocabulary's special ones.
 std::vector<std::uint32_t> long_prompt(std::size_t count, std::uint32_t which = 0) {
   std::vector<std::uint32_t> ids(count);
@@ -24,18 +22,6 @@ std::vector<std::uint32_t> long_prompt(std::size_t count, std::uint32_t which = 
     id = 300 + (state >> 8) % 1500;
   }
   return ids;
-}
-
-json request(const std::vector<std::uint32_t>& prompt, int tokens) {
-  return {{"prompt", prompt},
-          {"temperature", 0},
-          {"max_tokens", tokens},
-          {"ignore_eos", true},
-          {"logprobs", 2}};
-}
-
-std::uint64_t cached(const Answer& answer) {
-  return answer.usage.at("prompt_tokens_details").at("cached_tokens");
 }
 
 // Returns the counter once the worker has reported its last work: its figures come after its answers.
@@ -62,15 +48,15 @@ TEST_P(PrefixPages, ARepeatedPromptIsNotComputedAgain) {
   constexpr std::uint64_t kShared = 399 / kPageTokens * kPageTokens;  // the last token is computed
   const double before =
       std::max(0.0, serving.metric("bulkhead_worker_prefix_cache_miss_tokens_total"));
-  const Answer first = complete(serving, request(prompt, 8));
-  EXPECT_EQ(cached(first), 0U);
+  const Answer first = complete(serving, greedy_request(prompt, 8));
+  EXPECT_EQ(cached_tokens(first), 0U);
   EXPECT_EQ(settled(serving, "prefix_cache_miss_tokens_total", before + 400), before + 400);
 
   for (const bool stream : {false, true}) {
-    json asked = request(prompt, 8);
+    json asked = greedy_request(prompt, 8);
     asked["stream"] = stream;
     const Answer again = complete(serving, asked);
-    EXPECT_EQ(cached(again), kShared);
+    EXPECT_EQ(cached_tokens(again), kShared);
     EXPECT_EQ(again.usage.at("prompt_tokens"), 400);
     EXPECT_EQ(again.ids, first.ids);
     EXPECT_EQ(again.logprobs, first.logprobs);
@@ -95,15 +81,15 @@ TEST_P(PrefixPages, ARepeatedPromptIsNotComputedAgain) {
 
 TEST(PrefixCache, OffItDoesNothing) {
   const Serving serving = serve_model("", {"engine.prefix_cache=false"});
-  const Answer first = complete(serving, request(long_prompt(100), 4));
-  const Answer again = complete(serving, request(long_prompt(100), 4));
+  const Answer first = complete(serving, greedy_request(long_prompt(100), 4));
+  const Answer again = complete(serving, greedy_request(long_prompt(100), 4));
   EXPECT_EQ(again, first);
-  EXPECT_EQ(cached(again), 0U);
+  EXPECT_EQ(cached_tokens(again), 0U);
 }
 
 TEST(PrefixCache, AnswersOfOnePromptShareIt) {
   const Serving serving = serve_model("");
-  json asked = request(long_prompt(320), 4);
+  json asked = greedy_request(long_prompt(320), 4);
   asked["n"] = 4;
   asked["temperature"] = 1;
   asked["seed"] = 1;
@@ -122,19 +108,11 @@ TEST(PrefixCache, ModelsWithStatesGoOnFromASavedOne) {
   std::vector<std::uint32_t> prompt = long_prompt(100);
   for (std::uint32_t& id : prompt)
     id = id % 1590;
-  const Answer first = complete(serving, request(prompt, 40));
-  EXPECT_EQ(cached(first), 0U);
-  // The prompt begins with a part of the answer, so the prompt's saved state is the last one that both share.
-  std::vector<std::uint32_t> within = prompt;
-  within.insert(within.end(), first.ids.begin(), first.ids.begin() + 20);
-  const Answer second = complete(serving, request(within, 8));
-  EXPECT_EQ(cached(second), 2 * kPageTokens);
-  EXPECT_EQ(second.ids, std::vector(first.ids.begin() + 20, first.ids.begin() + 28));
-  EXPECT_EQ(second.logprobs, std::vector(first.logprobs.begin() + 20, first.logprobs.begin() + 28));
+  const Answer first = expect_to_go_on_from_a_saved_state(serving, prompt);
   std::vector<std::uint32_t> next = prompt;
   next.insert(next.end(), first.ids.begin(), first.ids.end());
   next.insert(next.end(), {7, 8, 9});
-  EXPECT_EQ(cached(complete(serving, request(next, 1))), 4 * kPageTokens)
+  EXPECT_EQ(cached_tokens(complete(serving, greedy_request(next, 1))), 4 * kPageTokens)
       << "of 139 tokens that were computed";
 }
 
@@ -164,7 +142,7 @@ TEST(PrefixCache, AChatsNextTurnFindsTheTurnsBefore) {
 TEST_P(PrefixPages, AStreamThatBeganInTheCacheSurvivesItsWorker) {
   const Serving serving = serve_model("", {GetParam()});
   const std::vector<std::uint32_t> prompt = long_prompt(200);
-  json asked = request(prompt, 100);
+  json asked = greedy_request(prompt, 100);
   asked["stream"] = true;
   asked["temperature"] = 0.8;
   asked["seed"] = 3;
@@ -173,14 +151,14 @@ TEST_P(PrefixPages, AStreamThatBeganInTheCacheSurvivesItsWorker) {
   EXPECT_EQ(carried_over.ids, undisturbed.ids);
   EXPECT_EQ(carried_over.logprobs, undisturbed.logprobs);
   EXPECT_EQ(serving.worker().at("restarts"), 1);
-  EXPECT_LE(cached(carried_over), 199U);
-  const Answer after = complete(serving, request(prompt, 8));
-  EXPECT_EQ(cached(after), 192U) << "what the successor computed serves others";
+  EXPECT_LE(cached_tokens(carried_over), 199U);
+  const Answer after = complete(serving, greedy_request(prompt, 8));
+  EXPECT_EQ(cached_tokens(after), 192U) << "what the successor computed serves others";
 }
 
 TEST(WorkerFigures, HaveTypesUnitsAndHelp) {
   const Serving serving = serve_model("");
-  complete(serving, request(long_prompt(8), 2));
+  complete(serving, greedy_request(long_prompt(8), 2));
   settled(serving, "generated_tokens_total", 2);
   const std::string text = serving.get("/metrics").body;
   EXPECT_NE(text.find("# HELP bulkhead_worker_generated_tokens_total Tokens generated (tokens)\n"
