@@ -15,7 +15,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -33,6 +32,7 @@
 #include "ipc/messages.hpp"
 #include "tests/integration/fake_answers.hpp"
 #include "tests/integration/fake_orders.hpp"
+#include "tests/integration/fake_questions.hpp"
 #include "worker/model/answer/answer_parser.hpp"
 
 namespace {
@@ -179,21 +179,9 @@ class Worker {
         send(finished);
       }
     } else if (auto* tokenize = std::get_if<ipc::Tokenize>(&*message)) {
-      ipc::Tokenized answer{tokenize->request, {}};
-      for (unsigned char c : tokenize->text)
-        answer.tokens.push_back(c);
-      // Refuses as the real worker does when the answer has no room in the channel.
-      if (tokenize->text.starts_with("too large")) {
-        send(ipc::Failed{tokenize->request, ipc::FailureCode::kResourceExhausted,
-                         "the answer is larger than the channel takes", ""});
-      } else {
-        send(answer);
-      }
+      send(tokenized(*tokenize));
     } else if (auto* detokenize = std::get_if<ipc::Detokenize>(&*message)) {
-      ipc::Detokenized answer{detokenize->request, ""};
-      for (ipc::TokenId id : detokenize->tokens)
-        answer.text += static_cast<char>(id);
-      send(answer);
+      send(detokenized(*detokenize));
     } else if (auto* apply = std::get_if<ipc::ApplyTemplate>(&*message)) {
       send(ipc::AppliedTemplate{apply->request, rendered(apply->prompt), {"a warning"}});
     } else if (auto* check = std::get_if<ipc::CheckConstraint>(&*message)) {
@@ -285,27 +273,6 @@ class Worker {
       send(embedded(embed));
       return true;
     });
-  }
-
-  // Returns {3, 4, the input's length}; fails if the input contains "refused".
-  static ipc::FromWorker embedded(const ipc::Embed& embed) {
-    const auto* text = std::get_if<std::string>(&embed.input);
-    if (text != nullptr && text->find("refused") != std::string::npos)
-      return ipc::Failed{embed.request, ipc::FailureCode::kContextExceeded, "too long", "input"};
-    const std::size_t size =
-        text != nullptr ? text->size() : std::get<std::vector<ipc::TokenId>>(embed.input).size();
-    return ipc::Embedded{
-        embed.request, static_cast<std::uint32_t>(size), {3, 4, static_cast<float>(size)}};
-  }
-
-  // Counts how often the query's first letter is in the document; fails if that contains "refused".
-  static ipc::FromWorker ranked(const ipc::Rank& rank) {
-    if (rank.document.find("refused") != std::string::npos)
-      return ipc::Failed{rank.request, ipc::FailureCode::kContextExceeded, "too long", "documents"};
-    const auto count = std::ranges::count(rank.document, rank.query.front());
-    return ipc::Ranked{rank.request,
-                       static_cast<std::uint32_t>(rank.query.size() + rank.document.size()),
-                       static_cast<float>(count) / 4};
   }
 
   // Tells three tokens at a time. With "halfway@N" in the prompt, the first process dies after N of them.
