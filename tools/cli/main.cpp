@@ -187,8 +187,7 @@ void add_parse_answer(CLI::App& app, ParseAnswerOptions& options, int& code) {
       "Example:\n"
       "  echo '{\"raw\": \"<think>Hm.</think>Yes.\"}' | bulkhead parse-answer --model model.gguf\n"
       "stdin: {\"raw\", \"ended\": \"stop\" or \"length\", \"prompt_ends_with\", \"tools\"}; only "
-      "raw "
-      "is needed.\n"
+      "raw is needed.\n"
       "stdout: {\"content\", \"reasoning_content\", \"tool_calls\", \"finish_reason\"}.\n"
       "Exit code: 0, 1 for an error.");
   command->callback([&options, &code] { code = run_parse_answer(options); });
@@ -207,8 +206,8 @@ void add_inspect(CLI::App& app, InspectOptions& options, int& code) {
       "Examples:\n"
       "  bulkhead inspect model.gguf\n"
       "  bulkhead inspect builtin --tensors\n"
-      "Exit code: 0 for a readable file; 1, with one message that says what is wrong where, for "
-      "another.");
+      "Exit code: 0 if the file can be read; otherwise 1, with a message that says what is wrong "
+      "and where.");
   command->callback([&options, &code] { code = run_inspect(options); });
 }
 
@@ -229,9 +228,8 @@ void add_check_schema(CLI::App& app, CheckSchemaOptions& options, int& code) {
       *command,
       "Example:\n"
       "  printf '{\"a\": 1}' | bulkhead check-schema --schema schema.json\n"
-      "Exit code: 0 where the text is let through to its end; 3 and \"rejected at byte N\" where "
-      "it is not (N is its size where more must follow); 1 where the schema is refused, with "
-      "the keyword.");
+      "Exit code: 0 if the whole text is accepted; 3 with \"rejected at byte N\" if not (N is the "
+      "text's size if more text must follow); 1 if the schema is refused, with the keyword.");
   command->callback([&options, &code] { code = run_check_schema(options); });
 }
 

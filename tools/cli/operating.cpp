@@ -20,8 +20,9 @@ void take_environment(const char* name, std::string& value) {
 
 }  // namespace
 
-// A command shares its connection with the commands within it. CLI11 would read the environment for those that the line
-// does not name, too, after the line.
+// The environment is read here, before the command line, and not by CLI11's envname(). A command shares its connection
+// with its subcommands. CLI11 would read the environment for options that do not stand behind the subcommand's name,
+// and so replace what the user wrote before that name.
 void add_connection(CLI::App& command, Connection& connection) {
   const std::string usual = Connection().url;
   take_environment("BULKHEAD_URL", connection.url);
@@ -240,9 +241,9 @@ void add_perplexity(CLI::App& app, PerplexityOptions& options, int& code) {
       "  bulkhead perplexity llama-3.2-1b --file wiki.test.raw\n"
       "  bulkhead tokenize --model m.gguf < book.txt > ids\n"
       "  bulkhead perplexity m --file ids --token-ids --chunks 20\n"
-      "As llama-perplexity computes it: the text is cut into chunks, each read alone, and the "
-      "second half of each counts. The same text, context and number of chunks give figures to "
-      "compare.\n"
+      "The perplexity is what llama-perplexity computes: the text is cut into chunks, the model "
+      "reads each chunk alone, and the second half of each chunk counts. Only figures of the same "
+      "text, context and number of chunks can be compared.\n"
       "Exit code: 0, 1 for an error, 130 when Ctrl-C ended it.");
   command->callback([&options, &code] { code = run_perplexity(options); });
 }
