@@ -63,9 +63,7 @@ class SpmTokenizer final : public VocabularyTokenizer {
     defaults.bos = 1;
     defaults.eos = 2;
     defaults.add_bos = true;
-    // Phi-3's tokenizers say so for each token (rstrip), but a GGUF file doesn't tell it.
-    BULKHEAD_TRY(const auto architecture, file.get_string("general.architecture"));
-    defaults.specials_take_blanks = architecture == "phi3" || architecture == "phimoe";
+    defaults.specials_take_blanks = of_phi3(file);
     BULKHEAD_TRY(auto vocabulary, read_vocabulary(file, defaults));
     if (vocabulary.scores.empty())
       return Error(ErrorCode::kCorrupt, file.name() +
@@ -81,6 +79,15 @@ class SpmTokenizer final : public VocabularyTokenizer {
 
  private:
   using VocabularyTokenizer::VocabularyTokenizer;
+
+  // Phi-3's tokenizers say for each special token that it takes the white space behind it (rstrip), but a GGUF file
+  // doesn't tell it. Some files have Phi-3 as architecture llama; these are known by their name, as in llama.cpp.
+  static bool of_phi3(const GgufFile& file) {
+    const std::string architecture = lower_text(file, "general.architecture");
+    const std::string name = lower_text(file, "general.name");
+    return architecture == "phi3" || architecture == "phimoe" || name.find("phi-3") != name.npos ||
+           name.find("phi3") != name.npos;
+  }
 
   void index() {
     by_text_.reserve(vocabulary_.size());

@@ -24,6 +24,9 @@ class Run {
     view_ = copy_;
   }
   std::string_view text() const { return view_; }
+  void drop_blanks_at_end() {
+    view_ = view_.substr(0, view_.find_last_not_of(kWhiteSpace) + 1);  // npos + 1 is 0
+  }
   void clear() {
     view_ = {};
     copy_.clear();
@@ -98,10 +101,11 @@ std::vector<TokenId> VocabularyTokenizer::encode(std::span<const Segment> segmen
     std::size_t at = 0;
     while (const auto match = vocabulary_.special.find(segment.text, at, segment.parse_special)) {
       add_text(segment.text.substr(at, match->begin - at));
+      if (match->blanks == Blanks::kBeforeTaken) run.drop_blanks_at_end();
       flush();
       out.push_back(match->id);
       first = true;
-      skips_blanks = match->takes_blanks;
+      skips_blanks = match->blanks == Blanks::kBehindTaken;
       at = match->end;
     }
     add_text(segment.text.substr(at));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "config/base/text.hpp"
 #include "worker/model/hash_maps.hpp"
 
 namespace bulkhead::model {
@@ -193,6 +194,19 @@ class VocabularyReader {
     }
   }
 
+  // Returns the token that takes the white space before it; empty: none does. The models' own tokenizers say so
+  // (lstrip), but a GGUF file doesn't tell it. llama.cpp (src/llama-vocab.cpp) goes by the same names.
+  std::string_view mask_with_blanks() const {
+    const auto within = [this](const char* key, std::string_view part) {
+      return lower_text(file_, key).find(part) != std::string::npos;
+    };
+    for (const char* rule : {"jina-v2-de", "jina-v2-es", "jina-v2-code"})
+      if (within("tokenizer.ggml.pre", rule)) return "<mask>";
+    for (const char* architecture : {"nomic-bert-moe", "jina-bert-v3"})
+      if (within("general.architecture", architecture)) return "<mask>";
+    return within("general.name", "modern-bert") ? "[MASK]" : "";
+  }
+
   Status special_texts() {
     // In Gemma 4's vocabulary </s> is a tag of HTML and ends nothing.
     const bool has_tags = has("<|tool_response>");
@@ -206,6 +220,7 @@ class VocabularyReader {
       vocabulary_.types[token] = TokenType::kControl;
     }
     take_ends_of_parts();
+    const std::string_view mask = mask_with_blanks();
     std::vector<SpecialTokens::Entry> entries;
     for (TokenId token = 0; token < vocabulary_.size(); ++token) {
       const TokenType type = vocabulary_.types[token];
@@ -216,9 +231,12 @@ class VocabularyReader {
       if (text.size() > kMaxSpecialBytes)
         return corrupt("special token " + std::to_string(token) + " is " +
                        std::to_string(text.size()) + " bytes long");
-      const bool takes_blanks = defaults_.specials_take_blanks && text != "<unk>" &&
-                                text != "<s>" && text != "<|endoftext|>";
-      entries.push_back({text, token, always, takes_blanks});
+      const bool behind = defaults_.specials_take_blanks && text != "<unk>" && text != "<s>" &&
+                          text != "<|endoftext|>";
+      entries.push_back({text, token, always,
+                         text == mask ? Blanks::kBeforeTaken
+                         : behind     ? Blanks::kBehindTaken
+                                      : Blanks::kStay});
     }
     vocabulary_.special.build(std::move(entries));
     return {};
@@ -247,6 +265,11 @@ class VocabularyReader {
 };
 
 }  // namespace
+
+std::string lower_text(const GgufFile& file, const char* key) {
+  const auto text = file.get_string(key);
+  return text.ok() && *text ? lower(**text) : std::string();
+}
 
 std::string_view StringArena::add(std::string_view text) {
   if (blocks_.empty() || blocks_.back().capacity() - blocks_.back().size() < text.size()) {
@@ -299,7 +322,7 @@ std::optional<SpecialTokens::Match> SpecialTokens::find(std::string_view text, s
       high = std::partition_point(low, high,
                                   [&](const Entry& e) { return byte(e.text, depth) == next; });
     }
-    if (best != nullptr) return Match{at, at + best->text.size(), best->id, best->takes_blanks};
+    if (best != nullptr) return Match{at, at + best->text.size(), best->id, best->blanks};
   }
   return std::nullopt;
 }

@@ -34,6 +34,9 @@ class StringArena {
   std::vector<std::string> blocks_;  // each is reserved at once and never grows beyond that
 };
 
+// What becomes of the white space beside a special token: it stays text, or one side's belongs to the token.
+enum class Blanks : std::uint8_t { kStay, kBeforeTaken, kBehindTaken };
+
 // Finds special tokens' text in a prompt: the leftmost one, and of those the longest.
 class SpecialTokens {
  public:
@@ -42,13 +45,13 @@ class SpecialTokens {
     TokenId id;
     // User-defined tokens are recognised everywhere, control tokens only where the caller trusts the text.
     bool always;
-    bool takes_blanks = false;  // the white space behind it belongs to it
+    Blanks blanks = Blanks::kStay;
   };
   struct Match {
     std::size_t begin = 0;
     std::size_t end = 0;
     TokenId id = 0;
-    bool takes_blanks = false;
+    Blanks blanks = Blanks::kStay;
   };
 
   void build(std::vector<Entry> entries);
@@ -100,6 +103,9 @@ struct VocabularyDefaults {
 // Reads tokenizer.ggml.{tokens,token_type,scores,*_token_id,add_*_token}. kCorrupt for lists of different lengths,
 // duplicates, ids beyond the end and the like.
 Result<Vocabulary> read_vocabulary(const GgufFile& file, const VocabularyDefaults& defaults);
+
+// Returns a key's text in lower case; empty if the file has no such text.
+std::string lower_text(const GgufFile& file, const char* key);
 
 // The kinds of tokenizers. They keep nothing of the file.
 Result<std::unique_ptr<Tokenizer>> make_spm_tokenizer(const GgufFile& file);

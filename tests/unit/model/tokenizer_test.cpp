@@ -248,38 +248,6 @@ TEST(Tokenizer, GemmasMergeCharactersOfLinesBehindABos) {
   EXPECT_THAT(t.encode("a", true, false), ElementsAre(2, 3));
 }
 
-// Phi-3's tokens between turns take the line break that its template writes behind them.
-TEST(Tokenizer, Phi3sSpecialTokensTakeTheBlanksBehindThem) {
-  for (const std::string architecture : {"phi3", "llama"}) {
-    testing::GgufBuilder file;
-    file.text("general.architecture", architecture).text("tokenizer.ggml.model", "llama");
-    std::vector<std::string> tokens{
-        "<unk>", "<s>", "</s>", "h", "\u2581", "\n", "<|user|>", "<|assistant|>", "<|endoftext|>"};
-    file.strings("tokenizer.ggml.tokens", tokens);
-    file.numbers("tokenizer.ggml.token_type", ValueType::kInt32,
-                 std::vector<std::int32_t>{2, 3, 3, 1, 1, 1, 3, 4, 3});
-    file.numbers("tokenizer.ggml.scores", ValueType::kFloat32, std::vector<float>(tokens.size()));
-    file.boolean("tokenizer.ggml.add_space_prefix", false);
-    const std::string bytes = file.bytes();
-    const auto gguf = open_bytes(bytes);
-    ASSERT_TRUE(gguf.ok());
-    const auto tokenizer = Tokenizer::from_gguf(**gguf);
-    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
-    const auto ids = [&](std::string_view text) { return (*tokenizer)->encode(text, false, true); };
-    const Segment parts[] = {{"<|user|>\n", true}, {"", false}, {" \n", false}, {"h\n", false}};
-    const auto joined = (*tokenizer)->encode(parts, false);
-    if (architecture == "phi3") {
-      EXPECT_THAT(ids("\n<|user|>\n \nh\n<|assistant|>\n"), ElementsAre(5, 6, 3, 5, 7));
-      EXPECT_THAT(ids("</s>\n<|assistant|>\n<s>\n"), ElementsAre(2, 7, 1, 5));
-      EXPECT_THAT(ids("<unk>\n<|endoftext|>\n"), ElementsAre(0, 5, 8, 5));
-      EXPECT_THAT(joined, ElementsAre(6, 3, 5));
-    } else {
-      EXPECT_THAT(ids("<|user|>\nh"), ElementsAre(6, 5, 3));
-      EXPECT_THAT(joined, ElementsAre(6, 5, 4, 5, 3, 5));
-    }
-  }
-}
-
 TEST(Tokenizer, GemmasHtmlTagEndsNoAnswer) {
   for (const bool tags : {true, false}) {
     const auto tokenizer =
