@@ -234,9 +234,9 @@ Status Preparer::prepare_chat(const Chat& chat, const ipc::Constraint& wanted, O
   BULKHEAD_TRY(model::answer::AnswerRequest request,
                answer_request(chat, tools, prompt, constrained));
   outcome.parameter.clear();
+  outcome.continued = request.continued;
   if (!request.continued.empty())
     outcome.reasons = model::answer::AnswerParser(family, request).place().reasons;
-  if (outcome.reasons) outcome.continued = request.continued;
   if (!calls_) calls_.emplace(*language_.tokenizer, family);
   const bool named = chat.tool_choice == ipc::ToolChoice::kNamed;
   const ToolUse use{.tools = std::move(tools),
@@ -274,7 +274,7 @@ void Preparer::add_constraint(const Job& job, Outcome& outcome) {
   std::string_view mark;
   if (outcome.reasons && language_.family->calls.syntax != model::answer::CallSyntax::kChannels)
     mark = language_.family->reasoning.close;
-  else if (std::holds_alternative<Chat>(job.work))
+  else if (std::holds_alternative<Chat>(job.work) && outcome.continued.empty())
     mark = open_reasoning(tokenizer, outcome.tokens, *language_.family);
   if (mark.empty()) {
     // After the reasoning, or from the first token on, the answer holds content and no calls.

@@ -72,7 +72,7 @@ class Preparer {
     std::unique_ptr<TokenConstraint> constraint;
     bool content_held = false;             // `constraint` also enforces the wanted form of the content
     bool reasons = false;                  // the answer continues reasoning that a message has begun
-    std::string continued;                 // the text that it continues, if it does
+    std::string continued;                 // the text that the answer continues, if it does
     std::unique_ptr<AnswerReader> reader;  // for Chat; null: its answer is plain text
   };
 

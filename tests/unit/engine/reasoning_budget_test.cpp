@@ -156,5 +156,21 @@ TEST(ContinuedReasoning, ComesBeforeAnAnswerOfAWantedForm) {
   EXPECT_EQ(text_of(answer, PartKind::kReasoning).find("Let me"), std::string::npos);
 }
 
+// Behind content, the mark of reasoning is text.
+TEST(ContinuedContent, ThatEndsWithAMarkOpensNoReasoning) {
+  ReasoningHarness harness("hermes", "");
+  harness.language.chat =
+      jinja::Chat::load("{% for m in messages %}[{{ m.content }}]{% endfor %}", "", "");
+  ipc::Submit request = asks(-1);
+  request.prompt = ipc::ChatPrompt{R"({"continue_final_message": true, "messages": [
+      {"role": "user", "content": "hi"}, {"role": "assistant", "content": "I write <think>"}]})"};
+  request.constraint = {ipc::ConstraintKind::kRegex, "[a-c]{5}", "regex"};
+  harness.engine.submit(request);
+  harness.run();
+  const Answer& answer = harness.answer(1);
+  ASSERT_TRUE(answer.finished);
+  EXPECT_EQ(answer.tokens.size(), 5U);
+}
+
 }  // namespace
 }  // namespace bulkhead::test
