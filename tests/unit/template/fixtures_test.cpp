@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/sample.hpp"
 #include "tests/unit/template/limits.hpp"
 #include "tests/unit/template/render.hpp"
 #include "worker/model/template/chat.hpp"
@@ -125,17 +126,23 @@ std::string long_conversation(int count, bool calls) {
       "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}}]})";
 }
 
+// A sanitizer build takes a sample of the templates.
 TEST_F(TemplateFixtures, RenderConversationsOfTwoThousandMessages) {
   const std::tm now = testing::at_noon().now;
-  for (const bool calls : {false, true}) {
-    const std::string request = long_conversation(1'999, calls);  // the last one is not an answer
-    for (const Fixture& fixture : fixtures_) {
-      const Result<Chat> chat = load(fixture);
-      ASSERT_TRUE(chat.ok());
-      const Result<ChatPrompt> prompt = chat.value().render({request, now, false});
-      if (prompt.ok()) continue;
-      EXPECT_EQ(prompt.error().code(), kRaisedCode)
-          << fixture.name << ": " << prompt.error().message();
+  // The last message is not an answer.
+  const std::string turns = long_conversation(1'999, false), calls = long_conversation(1'999, true);
+  for (std::size_t i = 0; i < fixtures_.size(); i += test::kStride) {
+    const Result<Chat> chat = load(fixtures_[i]);
+    ASSERT_TRUE(chat.ok());
+    for (const std::string* request : {&turns, &calls}) {
+      SCOPED_TRACE(fixtures_[i].name);
+      const Result<ChatPrompt> prompt = chat.value().render({*request, now, false});
+      if (request == &calls && fixtures_[i].name == "google-gemma-2-2b-it") {  // it knows no tools
+        EXPECT_FALSE(prompt.ok());
+        continue;
+      }
+      ASSERT_TRUE(prompt.ok()) << prompt.error().message();
+      EXPECT_GT(prompt.value().text().size(), 1'999 * std::string_view("well").size());
     }
   }
 }
