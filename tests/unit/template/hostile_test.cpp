@@ -6,6 +6,7 @@
 #include "tests/support/sample.hpp"
 #include "tests/unit/template/limits.hpp"
 #include "tests/unit/template/render.hpp"
+#include "worker/model/template/chat.hpp"
 
 namespace bulkhead::jinja {
 namespace {
@@ -161,9 +162,51 @@ TEST(HostileTemplate, TextsOfManyMarks) {
 }
 
 TEST(HostileTemplate, ListsBesideTheListsOfTheTemplate) {
+  expect_limit("{{ [{}]|sort(attribute=',' * 800000) }}", "memory");
   expect_limit("{{ ('a ' * 5000000).split()|length }}", "memory");
   expect_limit("{{ ([1] * 900000)|sort|length }}", "memory");
   expect_limit("{{ ([{'a': 1}] * 500000)|groupby('a')|length }}", "memory");
+}
+
+// A long conversation gives a template no more than a short one has.
+TEST(HostileTemplate, BesideALongConversation) {
+  std::string json = R"({"messages": [{"role": "user", "content": "a text"})";
+  for (int i = 1; i < 2000; ++i)
+    json += R"(, {"role": "user", "content": "a text"})";
+  json += "]}";
+  for (const char* const source :
+       {"{% for m in messages %}{% for x in range(99999) %}{% if 1.5|round(3) %}{% endif %}"
+        "{% endfor %}{% endfor %}",
+        "{% for m in messages %}{% for x in range(99999) %}{% if x|string|tojson %}{% endif %}"
+        "{% endfor %}{% endfor %}",
+        "{% set all = [] %}{% for m in messages %}{% for n in messages %}"
+        "{% do all.append([m, n]) %}{% endfor %}{% endfor %}",
+        "{% set s = 'a' * 2000000 %}{% set t = 'a' * 2000000 %}{% for m in messages %}"
+        "{% for n in messages %}{% if s == t %}{% endif %}{% endfor %}{% endfor %}"}) {
+    const Result<Chat> chat = Chat::load(source, "", "");
+    ASSERT_TRUE(chat.ok());
+    const testing::WithinLimits watched;
+    const auto made = chat.value().render({json, testing::at_noon().now, false});
+    ASSERT_FALSE(made.ok()) << source;
+    EXPECT_THAT(made.error().message(), HasSubstr("too m")) << source;
+  }
+}
+
+// The items of a loop are freed with it, where nothing else can hold them.
+TEST(HostileTemplate, LoopsOverListsOfTheirOwn) {
+  const testing::WithinLimits watched;
+  const std::string each = "{% for i in range(1000) %}";
+  EXPECT_EQ(testing::rendered(each + "{% for j in range(2000) %}{% endfor %}{% endfor %}"), "");
+  EXPECT_EQ(testing::rendered("{% set l = range(2000)|list %}" + each +
+                              "{% for j in l[1:] %}{% endfor %}{% endfor %}"),
+            "");
+  EXPECT_EQ(testing::rendered("{% set d = dict(l=[1, 2]) %}{% set range = d.get %}"
+                              "{% for i in range('l') %}{{ i }}{% endfor %}{{ d }}"),
+            "12{'l': [1, 2]}");
+  EXPECT_EQ(testing::rendered("{% set ns = namespace() %}{% for i in [1, 2][0:] %}"
+                              "{% if loop.first %}{% set ns.l = loop %}{% endif %}{{ i }}"
+                              "{% endfor %}{{ ns.l.length }}{{ ns.l.index }}"),
+            "1222");
 }
 
 TEST(HostileTemplate, NumbersThatGrow) {

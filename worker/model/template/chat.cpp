@@ -277,7 +277,6 @@ Result<ChatPrompt> Chat::render(const ChatRequest& request) const {
     check_messages(messages);
     List& list = *messages->as_list();
     found = contents_of(list);
-    run.expect(allowance_for(list.items.size()));
     if (!request.as_is) {
       adapt(run, list, abilities_.adaptations);
       fill_tools(run, given.get("tools"), abilities_.adaptations);

@@ -27,11 +27,40 @@ Range* part_of_range(Heap& heap, const Range& whole, const SliceBounds& part) {
   return range;
 }
 
+bool is_light(ExprKind kind) {
+  switch (kind) {
+    case ExprKind::kConstant:
+    case ExprKind::kName:
+    case ExprKind::kAttribute:
+    case ExprKind::kItem:
+    case ExprKind::kUnary:
+    case ExprKind::kAnd:
+    case ExprKind::kOr:
+    case ExprKind::kCompare:
+    case ExprKind::kConditional:
+    case ExprKind::kBinary:  // operate() counts the operation
+      return true;
+    case ExprKind::kList:
+    case ExprKind::kTuple:
+    case ExprKind::kDict:
+    case ExprKind::kSlice:
+    case ExprKind::kCall:
+    case ExprKind::kFilter:
+    case ExprKind::kTest:
+    case ExprKind::kConcat:
+      break;
+  }
+  return false;
+}
+
 }  // namespace
 
 Value Interpreter::evaluate(const Expr& expr) {
   const Deeper deeper(*this);
-  tick();
+  if (is_light(expr.kind))
+    tick_lightly();
+  else
+    tick();
   switch (expr.kind) {
     case ExprKind::kConstant:
       if (expr.constant.undefined()) return make_integer(heap(), Integer(expr.name));
@@ -45,12 +74,8 @@ Value Interpreter::evaluate(const Expr& expr) {
       return dict_value(expr);
     case ExprKind::kAttribute:
       return attribute_value(expr);
-    case ExprKind::kItem: {
-      const Value value = evaluate(*expr.children[0]);
-      const Value index = evaluate(*expr.children[1]);
-      line_ = expr.line;
-      return item(value, index, &expr);
-    }
+    case ExprKind::kItem:
+      return item_value(expr);
     case ExprKind::kSlice:
       return slice_value(expr);
     case ExprKind::kCall:
@@ -102,12 +127,33 @@ Value Interpreter::name_value(const Expr& expr) {
 Value Interpreter::attribute_value(const Expr& expr) {
   const Expr& of = *expr.children[0];
   const Value* known = of.kind == ExprKind::kName ? known_name(of.symbol) : nullptr;
+  Value made;
   // loop.index and the like don't keep the loop, as a look at the name alone would.
-  const bool of_loop = known != nullptr && known->as_loop() != nullptr;
-  if (of_loop) tick();
-  const Value value = of_loop ? *known : evaluate(of);
+  if (known == nullptr)
+    known = &(made = evaluate(of));
+  else if (known->as_loop() != nullptr)
+    known = &(made = *known);
   line_ = expr.line;
-  return attribute(value, expr.name, &expr);
+  return attribute(*known, expr.name, &expr);
+}
+
+const Value* Interpreter::constant(const Expr& expr) {
+  return expr.kind == ExprKind::kConstant && !expr.constant.undefined() ? &expr.constant : nullptr;
+}
+
+const Value& Interpreter::left_operand(const Expr& expr, const Value* right, Value& made) {
+  const bool name = right != nullptr && expr.kind == ExprKind::kName;
+  const Value* known = name ? known_name(expr.symbol) : nullptr;
+  return known != nullptr && known->as_loop() == nullptr ? *known : (made = evaluate(expr));
+}
+
+Value Interpreter::item_value(const Expr& expr) {
+  Value whole, place;
+  const Value* index = constant(*expr.children[1]);
+  const Value& value = left_operand(*expr.children[0], index, whole);
+  if (index == nullptr) index = &(place = evaluate(*expr.children[1]));
+  line_ = expr.line;
+  return item(value, *index, &expr);
 }
 
 Value Interpreter::list_value(const Expr& expr) {
@@ -324,6 +370,13 @@ bool Interpreter::holds(Operation operation, const Value& a, const Value& b) {
 }
 
 Value Interpreter::compare_value(const Expr& expr) {
+  if (const Value* right = constant(*expr.children[1]); right && expr.operations.size() == 1) {
+    Value made;
+    const Value& left = left_operand(*expr.children[0], right, made);
+    line_ = expr.line;
+    if (const Text* text = left.as_text()) tick(copy_steps(text->size()));
+    return holds(expr.operations[0], left, *right);
+  }
   Value left = evaluate(*expr.children[0]);
   for (std::size_t i = 0; i < expr.operations.size(); ++i) {
     Value right = evaluate(*expr.children[i + 1]);
@@ -387,7 +440,11 @@ Value Interpreter::item(const Value& value, const Value& index, const Expr* orig
     const bool hashable =
         index.as_dict() == nullptr &&
         (index.as_list() == nullptr || index.as_list()->flavour == Flavour::kTuple);
-    if (const Value* found = hashable ? dict->find(index) : nullptr) return *found;
+    const Text* key = index.as_text();
+    const Value* found = key != nullptr ? dict->get(key->view())
+                         : hashable     ? dict->find(index)
+                                        : nullptr;
+    if (found != nullptr) return *found;
   }
   if (index.as_int() != nullptr || index.as_bool() != nullptr) {
     std::int64_t at = to_int64(index, "an index");

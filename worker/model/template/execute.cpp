@@ -62,7 +62,10 @@ Interpreter::Flow Interpreter::execute(const Body& body) {
 
 Interpreter::Flow Interpreter::execute(const Statement& statement) {
   const Deeper deeper(*this);
-  tick();
+  if (statement.kind == StatementKind::kIf || statement.kind == StatementKind::kSet)
+    tick_lightly();
+  else
+    tick();
   line_ = statement.line;
   switch (statement.kind) {
     case StatementKind::kText:
@@ -153,7 +156,7 @@ Interpreter::Flow Interpreter::run_loop(const Statement& statement, const Value&
   bool reached_end = false;  // of the body, once; jinja2 takes {% else %} unless that has happened
   Scope* scope = enter_scope(outer);
   while (const std::optional<Value> item = loop->advance()) {
-    tick();
+    tick_lightly();
     loop->kept = loop->kept || scope->captured;
     if (scope->captured)
       scope = enter_scope(outer);
@@ -168,10 +171,22 @@ Interpreter::Flow Interpreter::run_loop(const Statement& statement, const Value&
   }
   scope_ = outer;
   loop->kept = loop->kept || scope->captured;
+  if (!loop->kept && depth0 == 0 && only_loops_over(*statement.expr, items, *loop->source))
+    CountedVector<Value>().swap(loop->source->items);
   leave_scope(scope);
   leave_loop(loop);
   if (reached_end) return Flow::kOn;
   return scoped_body(statement.otherwise);
+}
+
+// A template that makes a range or a slice of all messages for each message would fill the memory with them.
+bool Interpreter::only_loops_over(const Expr& expr, const Value& items, const List& source) const {
+  if (items.as_list() != &source || expr.kind == ExprKind::kSlice) return true;
+  const bool call = expr.kind == ExprKind::kCall && expr.children[0]->kind == ExprKind::kName;
+  const Value* callee = call ? known_name(expr.children[0]->symbol) : nullptr;
+  if (callee == nullptr || callee->as_callable() == nullptr) return false;
+  const auto* const function = dynamic_cast<const BoundFunction*>(callee->as_callable());
+  return function != nullptr && function->function == find_global("range");
 }
 
 void Interpreter::set_block(const Statement& statement) {

@@ -131,7 +131,7 @@ Text number_text(Run& run, bool negative, std::string_view prefix, std::string d
 }
 
 Text integer_text(Run& run, const Integer& value, const Spec& spec) {
-  if (value != 0 && msb(abs(value)) > 63) run.tick(1000);  // the text may have thousands of digits
+  if (value != 0 && msb(abs(value)) > 63) run.tick(2000);  // the text may have thousands of digits
   const char base = static_cast<char>(spec.type | 0x20);
   const std::string prefix = !spec.alternate || base == 'd' ? "" : std::string("0") + spec.type;
   std::string digits = in_base(abs(value), spec.type == 0 || spec.type == 'n' ? 'd' : spec.type);
@@ -285,7 +285,7 @@ class Braces {
         ++at;
         continue;
       }
-      run_.tick();
+      run_.tick(4);
       out.append(text.sub(done, at - done));
       if (at + 1 < view.size() && view[at + 1] == view[at]) {
         out.append(text.sub(at, 1));

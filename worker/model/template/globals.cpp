@@ -76,6 +76,7 @@ Value raise(Interpreter& run, const Value&, Arguments& arguments) {
 Value strftime_now(Interpreter& run, const Value&, Arguments& arguments) {
   const Bound bound("strftime_now", arguments, {"format"}, 1);
   const Text format = bound.text(0);
+  run.tick(4 + format.size() / 2);
   if (format.size() > 1000) fail("gives strftime_now a format of over 1,000 bytes");
   // The trailing mark distinguishes an empty result from one that does not fit. %f is Python's own.
   std::string pattern(format.view());

@@ -73,6 +73,8 @@ class Interpreter : public Run {
   Flow for_statement(const Statement& statement);
   // Runs a loop over items; runs its `otherwise` if there are none.
   Flow run_loop(const Statement& statement, const Value& items, std::int64_t depth0);
+  // Returns whether nothing else can hold `source`, the items of a loop over `expr`.
+  bool only_loops_over(const Expr& expr, const Value& items, const List& source) const;
   void set_block(const Statement& statement);
   void call_block(const Statement& statement);
   Flow with_statement(const Statement& statement);
@@ -91,6 +93,12 @@ class Interpreter : public Run {
   Value name_value(const Expr& expr);
   const Value* known_name(Symbol symbol) const;
   Value attribute_value(const Expr& expr);
+  Value item_value(const Expr& expr);
+  // Returns null if the expression is no constant.
+  static const Value* constant(const Expr& expr);
+  // Returns the left one of two operands: a variable's own value if `right`, the other operand, is a constant, so that
+  // nothing can change the variable; otherwise a value that is kept in `made`.
+  const Value& left_operand(const Expr& expr, const Value* right, Value& made);
   Value list_value(const Expr& expr);
   Value dict_value(const Expr& expr);
   Value slice_value(const Expr& expr);

@@ -24,8 +24,6 @@ class MemoryScope {
  public:
   explicit MemoryScope(std::size_t max_bytes);
   ~MemoryScope();
-  // Raises the innermost scope's limit; call it on that scope. The outer scopes' limits stay.
-  void extend(std::size_t bytes);
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
 

@@ -149,7 +149,7 @@ bool truthy(const Value& value) {
 
 Ordering compare(Run& run, const Value& a, const Value& b) {
   const Deeper deeper(run);
-  run.tick();
+  run.tick_lightly();
   require_defined(a);
   require_defined(b);
   if (is_number(a) && is_number(b)) return compare_numbers(a, b);
@@ -167,7 +167,10 @@ Ordering compare(Run& run, const Value& a, const Value& b) {
 }
 
 Value operate(Run& run, Operation operation, const Value& a, const Value& b) {
-  run.tick();
+  if (is_number(a) && is_number(b))
+    run.tick_lightly();
+  else
+    run.tick();
   if (operation == Operation::kModulo && a.as_text() != nullptr)
     return format_percent(run, *a.as_text(), b);
   require_defined(a);

@@ -249,7 +249,7 @@ void append_str(Run& run, const Value& value, TextBuilder& out) {
       append(out, float_text(*value.as_float()));
       return;
     case Kind::kBigInt: {
-      run.tick(1000);
+      run.tick(2000);
       const std::string text = value.as_big()->value.str();
       if (text.size() > 4300) fail("prints an integer of over 4,300 digits");
       append(out, text);

@@ -1,6 +1,7 @@
 // The limits and the heap of one rendering, which every operation on values needs.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <ctime>
 #include <utility>
@@ -11,24 +12,13 @@
 namespace bulkhead::jinja {
 
 struct Limits {
-  // A step is an operation, or some dozens of bytes of text; these take well under 1 s.
-  std::uint64_t steps = 6'000'000;
+  // A step is an operation, or some dozens of bytes of text; these take well under 1 s. Simple work, as looking at a
+  // variable, counts less: some templates search all messages for each message, which takes DeepSeek V3.2's 2 million
+  // turns of a loop for 2,000 messages, half of them calls.
+  std::uint64_t steps = 9'000'000;
   int depth = 900;  // nested evaluations; bounds the stack
   std::size_t memory_bytes = 24U << 20;
 };
-
-// What a conversation of `messages` may take beyond the limits. Some templates search all messages for each message
-// (DeepSeek V3.2 takes 8 steps for each pair of messages, Command R7B and Gemma 4 fewer), so both grow with the square.
-// All the steps together take about 1 s at most with such a template.
-struct Allowance {
-  std::uint64_t steps;
-  std::size_t memory_bytes;
-};
-constexpr Allowance allowance_for(std::uint64_t messages) {
-  constexpr std::uint64_t kMessages = 2'000;
-  const std::uint64_t counted = messages < kMessages ? messages : kMessages;
-  return {10 * counted * counted, 16 * counted * counted};
-}
 
 // Returns the number of steps for work on `bytes` of text: copying it, and looking at each character.
 constexpr std::uint64_t copy_steps(std::size_t bytes) {
@@ -51,34 +41,34 @@ class Run {
   static void tick_of_thread(std::uint64_t steps) {
     if (of_thread_ != nullptr) of_thread_->tick(steps);
   }
+  static void tick_lightly_of_thread() {
+    if (of_thread_ != nullptr) of_thread_->tick_lightly();
+  }
 
   Heap& heap() { return heap_; }
-  void tick(std::uint64_t steps = 1) {
-    steps_ += steps;
-    if (steps_ > limits_.steps)
+  void tick(std::uint64_t steps = 1) { count(kPartsOfStep * std::min(steps, limits_.steps + 1)); }
+  // Counts a part of a step.
+  void tick_lightly() { count(1); }
+
+ private:
+  friend class Deeper;
+  static constexpr std::uint64_t kPartsOfStep = 4;
+
+  void count(std::uint64_t parts) {
+    parts_ += parts;
+    if (parts_ > kPartsOfStep * limits_.steps)
       throw TemplateError(TemplateError::Kind::kLimit,
                           "takes too many steps: a loop that is too long, or loops within loops; "
                           "shorten the conversation, or use another template "
                           "(models[].chat_template)");
   }
-  std::uint64_t steps() const { return steps_; }
 
-  // Says how long the conversation is, before the template runs.
-  void expect(const Allowance& allowance) {
-    limits_.steps += allowance.steps - allowance_.steps;
-    allowance_ = allowance;
-  }
-  const Allowance& allowance() const { return allowance_; }
-
- private:
-  friend class Deeper;
   static inline thread_local Run* of_thread_ = nullptr;
 
   Limits limits_;
   Run* outer_;
-  Allowance allowance_{};
   Heap heap_;
-  std::uint64_t steps_ = 0;
+  std::uint64_t parts_ = 0;
   int depth_ = 0;
 };
 

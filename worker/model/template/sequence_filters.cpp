@@ -77,7 +77,7 @@ void sort_keyed(Interpreter& run, CountedVector<Keyed>& items, bool reverse) {
 Value sort(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("sort", arguments, {"reverse", "case_sensitive", "attribute"});
   const bool case_sensitive = bound.flag(1, false);
-  std::vector<Getter> getters;  // "a,b" sorts by a, then by b
+  CountedVector<Getter> getters;  // "a,b" sorts by a, then by b
   if (bound[2] != nullptr && bound[2]->as_text() != nullptr) {
     const Text paths = *bound[2]->as_text();
     for (std::size_t at = 0; at <= paths.size();) {

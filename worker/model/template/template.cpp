@@ -65,10 +65,9 @@ Result<std::vector<Piece>> Template::render(const Environment& environment, std:
   std::optional<Interpreter> interpreter;
   BULKHEAD_RETURN_IF_ERROR(caught(
       [&] {
-        MemoryScope memory(limits.memory_bytes + kMemoryPerInputByte * input_bytes);
+        const MemoryScope memory(limits.memory_bytes + kMemoryPerInputByte * input_bytes);
         interpreter.emplace(*program_, environment, limits);
         define(*interpreter);
-        memory.extend(interpreter->allowance().memory_bytes);
         const Text text = interpreter->render();
         text.for_runs([&pieces](std::string_view run, Origin origin) {
           pieces.push_back({std::string(run), origin == Origin::kUser});

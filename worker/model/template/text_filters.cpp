@@ -210,6 +210,7 @@ Value xmlattr(Interpreter& run, const Value& self, Arguments& arguments) {
   TextBuilder out;
   for (const Dict::Entry& entry : self.as_dict()->entries) {
     if (entry.value.none() || entry.value.undefined()) continue;
+    run.tick(4);
     const Text key = str(run, entry.key);
     if (key.view().find_first_of(" \t\n\r\f\v/>=") != std::string_view::npos)
       fail("'xmlattr' gets a key that can't be an attribute's name");
@@ -254,6 +255,7 @@ Value format(Interpreter& run, const Value& self, Arguments& arguments) {
 Value filesizeformat(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("filesizeformat", arguments, {"binary"});
   Arguments none;
+  run.tick(4);
   const Value number = self.as_text() != nullptr ? run.filter("float", self, none) : self;
   require_defined(number);
   if (!is_number(number)) fail("'filesizeformat' needs a number");

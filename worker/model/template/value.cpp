@@ -55,7 +55,7 @@ std::size_t hash_text(std::string_view text) {
 
 bool equal(const Value& a, const Value& b, int depth) {
   check_nesting(depth);
-  Run::tick_of_thread(1);
+  Run::tick_lightly_of_thread();
   if (is_number(a) && is_number(b)) return compare_numbers(a, b) == Ordering::kEqual;
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
@@ -85,7 +85,7 @@ bool equal(const Value& a, const Value& b, int depth) {
 
 std::size_t hash_of(const Value& key, int depth) {
   check_nesting(depth);
-  Run::tick_of_thread(1);
+  Run::tick_lightly_of_thread();
   switch (key.kind()) {
     case Kind::kText:
       return hash_text(key.as_text()->view());
@@ -143,6 +143,7 @@ Value* Dict::get(std::string_view key) {
     return text != nullptr && text->view() == key;
   };
   if (slots_.empty()) {
+    Run::tick_of_thread(copy_steps(entries.size() * key.size()));
     for (Entry& entry : entries)
       if (matches(entry)) return &entry.value;
     return nullptr;

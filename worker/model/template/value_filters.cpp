@@ -66,6 +66,7 @@ Value round_number(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("round", arguments, {"precision", "method"});
   const std::int64_t precision = bound.integer(0, 0);
   const Text method = bound.text(1, "common");
+  run.tick(4);
   require_defined(self);
   if (!is_number(self)) fail("'round' needs a number, and gets " + a_type(self));
   if (method.view() == "common") {
