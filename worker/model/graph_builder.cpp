@@ -371,12 +371,13 @@ VectorIndex LayerBuilder::qkv_bias(const HeadShape& heads) {
   return model_.add(VectorRow{{{q, true}, {k, true}, {v}}});
 }
 
-KvIndex LayerBuilder::attention(Rotate rotate, ActivationIndex out, const ScoreRules& rules) {
+KvIndex LayerBuilder::attention(Rotate rotate, ActivationIndex out, ScoreRules rules) {
   // The kernel takes the norm's factor from the head before its rotation, which must not change the head's length.
   if (rotate.norms_turned && rotate.rope != kAbsent &&
       model_.graph_.ropes[rotate.rope].magnitude != 1)
     model_.refuse("has heads that are normed behind a rotation that stretches them (" +
                   model_.key("rope.scaling.*") + "), which is not supported");
+  if (rules.window >= model_.context()) rules.window = 0;
   if (rotate.kv == kAbsent)
     rotate.kv = model_.add(KvStore{rotate.heads.kv_heads, rotate.heads.size});
   operations().push_back(rotate);

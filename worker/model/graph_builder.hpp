@@ -177,10 +177,9 @@ class GraphBuilder {
   // Limits the logits to the cap in that key; without the key to `fallback`; 0: no cap.
   void cap_logits(std::string_view name, double fallback = 0);
   float cap(std::string_view name, double fallback = 0);
-  // Returns the positions of a sliding window.
-  std::uint32_t window(std::optional<std::uint64_t> fallback = std::nullopt) {
-    return count("attention.sliding_window", kMaxContext, fallback);
-  }
+  // Returns the positions of a sliding window. A larger window than kMaxContext counts as that: attention() takes a
+  // window of the whole context as none, but layers that have one may turn by other frequencies.
+  std::uint32_t window(std::optional<std::uint64_t> fallback = std::nullopt);
   // Returns for each layer whether it sees only a window. attention.sliding_window_pattern has a boolean for each
   // layer, or a period, whose last layer sees everything. `period` is the default if the file has neither.
   std::vector<bool> windowed_layers(std::uint32_t period);
@@ -300,7 +299,7 @@ class LayerBuilder {
 
   // Appends both operations on rotate.kv; if that is absent, on a key-value store of the layer's own. Returns the
   // store.
-  KvIndex attention(Rotate rotate, ActivationIndex out, const ScoreRules& rules = {});
+  KvIndex attention(Rotate rotate, ActivationIndex out, ScoreRules rules = {});
 
   // The first part of grouped attention: the norm attn_norm, and q, k and v.
   void project(const GroupedAttention& shape);

@@ -73,6 +73,15 @@ std::vector<std::uint32_t> GraphBuilder::counts(std::string_view name, std::uint
   return made;
 }
 
+std::uint32_t GraphBuilder::window(std::optional<std::uint64_t> fallback) {
+  constexpr const char* kWindow = "attention.sliding_window";
+  const auto found = same_in_all_layers(kWindow);
+  if (!found.ok() || !*found || **found <= kMaxContext)
+    return count(kWindow, kMaxContext, fallback);
+  read_keys_.emplace(kWindow);
+  return static_cast<std::uint32_t>(kMaxContext);
+}
+
 std::vector<bool> GraphBuilder::windowed_layers(std::uint32_t period) {
   constexpr const char* kPattern = "attention.sliding_window_pattern";
   std::vector<bool> made(layers_);

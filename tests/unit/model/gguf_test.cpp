@@ -306,16 +306,44 @@ TEST(ModelConfig, KeepsPhi3sContextBeyondItsWindow) {
     if (key.starts_with("llama.")) key = "phi3." + key.substr(6);
   }
   file.drop("general.architecture");
-  file.text("general.architecture", "phi3").u32("phi3.attention.sliding_window", 47);
+  file.text("general.architecture", "phi3");
   for (const char* name : {"attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"})
     file.drop_tensor("blk.0." + std::string(name) + ".weight");
   file.tensor("blk.0.attn_qkv.weight", {32, 64}, 8).tensor("blk.0.ffn_up.weight", {32, 128}, 8);
-  const std::string bytes = file.bytes();
-  const auto opened = open_bytes(bytes);
-  ASSERT_TRUE(opened.ok());
-  const auto graph = read_model(**opened);
-  ASSERT_TRUE(graph.ok()) << graph.error().message();
-  EXPECT_EQ(graph->context, 64U);
+  for (const std::uint32_t window : {47U, 64U, 0x40000001U, 0xFFFFFFFFU}) {
+    file.drop("phi3.attention.sliding_window");
+    file.u32("phi3.attention.sliding_window", window);
+    const std::string bytes = file.bytes();
+    const auto opened = open_bytes(bytes);
+    ASSERT_TRUE(opened.ok());
+    const auto graph = read_model(**opened);
+    ASSERT_TRUE(graph.ok()) << graph.error().message();
+    EXPECT_EQ(graph->context, 64U);
+  }
+}
+
+// A window of the whole context hides nothing. Cohere 2's layers with a window still are those whose heads turn.
+TEST(ModelConfig, TakesAWindowOfAllPositionsAsNone) {
+  GgufBuilder file = small_llama();
+  for (auto& [key, value] : file.metadata) {
+    if (key.starts_with("llama.")) key = "cohere2." + key.substr(6);
+  }
+  file.drop("general.architecture");
+  file.drop("cohere2.attention.layer_norm_rms_epsilon");
+  file.text("general.architecture", "cohere2").f32("cohere2.attention.layer_norm_epsilon", 1e-5F);
+  file.drop_tensor("blk.0.ffn_norm.weight");
+  for (const std::uint32_t window : {0U, 16U, 63U, 64U, 65U, 0x40000001U, 0xFFFFFFFFU}) {
+    file.drop("cohere2.attention.sliding_window");
+    file.u32("cohere2.attention.sliding_window", window);
+    const std::string bytes = file.bytes();
+    const auto opened = open_bytes(bytes);
+    ASSERT_TRUE(opened.ok());
+    const auto graph = read_model(**opened);
+    ASSERT_TRUE(graph.ok()) << graph.error().message();
+    EXPECT_EQ(graph->context, 64U);
+    EXPECT_EQ(first_operation<Attend>(*graph)->rules.window, window < 64 ? window : 0);
+    EXPECT_NE(first_operation<Rotate>(*graph)->rope, kAbsent);
+  }
 }
 
 // Pairs that turn more than 32 times within the original context keep their frequency; those that turn less than once
