@@ -1,6 +1,5 @@
 #include "orchestrator/http/routes.hpp"
 
-#include <array>
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -431,9 +430,16 @@ void read_body(Call call, const Takes<Wanted>& takes) {
       },
       [reading, takes] {
         if (reading->lost) return reading->call.ended(499);
-        reading->call.exchange->on_lost = nullptr;
-        if (reading->parsed.has_value())
-          return hand_on(std::move(reading->call), takes, *std::move(reading->parsed));
+        const std::shared_ptr<Exchange> exchange = reading->call.exchange;
+        exchange->on_lost = nullptr;
+        try {
+          if (reading->parsed.has_value())
+            return hand_on(std::move(reading->call), takes, *std::move(reading->parsed));
+        } catch (const std::exception&) {  // nobody else would tell the client, or end the answer
+          reading->exception = std::current_exception();
+          reading->call.exchange = exchange;
+          if (const auto lost = std::exchange(exchange->on_lost, {})) lost(Exchange::Lost::kHungUp);
+        }
         reading->call.refuse(why_not_read(reading->exception));
       });
 }

@@ -214,6 +214,33 @@ TEST(Memory, AnAnswerThatFindsNoneFailsAloneAndItsWorkerLives) {
   EXPECT_GE(failed, 3);
 }
 
+// A thread parses this body. Whatever step of the request then finds no memory, its client is told, or loses its
+// connection.
+TEST(Memory, ALargeRequestThatFindsNoneIsNotLeftWithoutAnAnswer) {
+  const Serving serving = serve({"server.max_body_mb=256", "server.max_memory_mb=4096",
+                                 "isolation.heartbeat_timeout_ms=60000"});
+  ASSERT_EQ(small(serving).status, 200);
+  for (const bool resumable : {false, true}) {
+    const std::string body = json{
+        {"prompt", std::string(std::size_t{16} << 20, 'x')},
+        {"stream", true},
+        {"resumable", resumable}}.dump();
+    for (rlim_t extra_mib = 40; extra_mib < 160; extra_mib += 8) {
+      limit_memory(serving,
+                   (static_cast<rlim_t>(status_kib(serving, "VmSize")) << 10) + (extra_mib << 20));
+      HttpClient client(serving.port);
+      client.send("POST", "/v1/completions", body);
+      pollfd answered{client.fd(), POLLIN, 0};
+      EXPECT_EQ(::poll(&answered, 1, 20'000), 1) << resumable << ' ' << extra_mib;
+      limit_memory(serving, RLIM_INFINITY);
+      client.hang_up();
+      EXPECT_TRUE(Serving::eventually([&] { return serving.get("/v1/requests").body == "[]"; }))
+          << extra_mib;
+    }
+  }
+  EXPECT_EQ(small(serving).status, 200);
+}
+
 // The limits let the memory end at different steps of a stream's events, which are kept, written to the journal on disk
 // and sent.
 TEST(Memory, AResumableStreamThatFindsNoneTellsItsReader) {
