@@ -270,23 +270,24 @@ bool ConnectedAnswer::hold_prompts(const GenerationRequest& request) {
   const std::size_t copies = 2 * bytes * request.n;
   const std::size_t more = copies - std::min(copies, exchange_->held_bytes() + kUncountedBytes);
   if (more == 0 || exchange_->hold_more(more)) return true;
-  const std::string what = fmt::format("{} answer(s) to {} KiB of prompts", request.n, bytes >> 10);
+  const std::string copied =
+      fmt::format("copies of {} KiB of prompts for {}", bytes >> 10,
+                  request.n == 1 ? "one answer" : fmt::format("{} answers", request.n));
   const char* const parameter = request.n > 1 ? "n" : "";
   if (const std::size_t most = exchange_->most_to_hold(); copies > most + kUncountedBytes) {
     fail(to_api_error(
         {ipc::FailureCode::kInvalidRequest,
          fmt::format(
-             "{} need copies of {} MiB, and server.max_memory_mb leaves {} MiB even if there "
-             "is no other request; ask for fewer answers (n) at a time, or shorten the "
-             "prompts.",
-             what, copies >> 20, most >> 20),
+             "The {} take {} MiB, and server.max_memory_mb leaves {} MiB even if there is no other "
+             "request; ask for fewer answers (n) at a time, or shorten the prompts.",
+             copied, copies >> 20, most >> 20),
          parameter}));
   } else {
     fail(api_error(
         kOutOfMemory,
-        fmt::format("The server has no room for {} now (server.max_memory_mb); try again, "
-                    "or ask for fewer answers (n) at a time.",
-                    what),
+        fmt::format("The server has no room now for {} (server.max_memory_mb); try again, or ask "
+                    "for fewer answers (n) at a time.",
+                    copied),
         parameter));
   }
   return false;

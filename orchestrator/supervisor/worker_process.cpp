@@ -70,8 +70,8 @@ Status WorkerProcess::start(StartFiles files) {
   if (vault_.closer()->full()) {
     return Error(
         ErrorCode::kResourceExhausted,
-        fmt::format("{} descriptors that its predecessors sent are still to be closed: each "
-                    "takes as long as what it is of",
+        fmt::format("{} descriptors that its predecessors sent are still to be closed; closing one "
+                    "may wait for a device or a disk",
                     vault_.closer()->unclosed()));
   }
   BULKHEAD_TRY(ipc::ChannelPair pair, ipc::make_channel_pair(options_.ipc, vault_.closer()));

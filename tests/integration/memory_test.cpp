@@ -125,7 +125,7 @@ TEST(Memory, ChoicesCountAsManyPrompts) {
   ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 128; }));
   const json half = choices_of(std::size_t{1} << 20, 20);  // 40 MiB
   const HttpReply refused = serving.complete(half);
-  expect_refused(refused, 503, "no room for 20 answer(s) to 1024 KiB of prompts now");
+  expect_refused(refused, 503, "no room now for copies of 1024 KiB of prompts for 20 answers");
   EXPECT_EQ(json::parse(refused.body)["error"]["code"], "out_of_memory");
   EXPECT_EQ(small(serving).status, 200);
   other.hang_up();
@@ -159,7 +159,7 @@ TEST(Memory, ItemsThatARequestNamesCountAsItsPrompt) {
 TEST(Memory, ChoicesThatNeverFindRoomAreRefusedForGood) {
   const Serving serving = serve({"server.max_memory_mb=64"});
   const HttpReply refused = serving.complete(choices_of(std::size_t{1} << 20, 64));
-  expect_refused(refused, 400, "64 answer(s) to 1024 KiB of prompts need copies of 128 MiB");
+  expect_refused(refused, 400, "copies of 1024 KiB of prompts for 64 answers take 128 MiB");
   expect_refused(refused, 400,
                  "server.max_memory_mb leaves 56 MiB even if there is no other request");
   expect_refused(refused, 400, "ask for fewer answers (n) at a time, or shorten the prompts");
