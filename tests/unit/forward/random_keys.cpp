@@ -165,7 +165,10 @@ class Keys {
         number("rope.dimension_count_swa", even);
     }
     if (is({"phi3"})) {
-      if (draw_.one_in(2)) file_.text(key("rope.scaling.type"), "longrope");
+      if (draw_.one_in(2)) {
+        file_.text(key("rope.scaling.type"), "longrope");
+        say("rope.scaling.type", "longrope");
+      }
       number("rope.scaling.original_context_length", draw_.of({64U, 128U, 4096U}));
       if (draw_.one_in(2)) real("rope.scaling.attn_factor", 1.19);
       return;

@@ -23,13 +23,16 @@ std::string part_of(const std::string& name) {
 // Decides which optional tensors a model has.
 class OptionalTensors {
  public:
-  OptionalTensors(const std::string& architecture, std::uint64_t seed, bool stretched)
-      : architecture_(architecture), seed_(seed), stretched_(stretched) {}
+  OptionalTensors(const std::string& architecture, std::uint64_t seed, const std::string& keys)
+      : architecture_(architecture),
+        seed_(seed),
+        stretched_(keys.find("rope.scaling.factor") != std::string::npos),
+        long_(keys.find("longrope") != std::string::npos) {}
 
   bool has(const std::string& name) const {
     const std::string part = part_of(name);
     if (name == "rope_freqs.weight") return !stretched_ && decides(name, 4);
-    if (name.starts_with("rope_factors_")) return decides("rope_factors", 2);
+    if (name.starts_with("rope_factors_")) return long_ || decides("rope_factors", 2);
     // All three or none.
     if (part == "attn_q.bias" || part == "attn_k.bias" || part == "attn_v.bias")
       return decides(name.substr(0, name.size() - part.size()) + "qkv.bias", 2);
@@ -44,7 +47,7 @@ class OptionalTensors {
   }
   const std::string& architecture_;
   const std::uint64_t seed_;
-  const bool stretched_;
+  const bool stretched_, long_;
 };
 
 model::TensorType type_of(const model::TensorRow& row, Draw& draw) {
@@ -185,8 +188,7 @@ RandomModel made_of(std::uint64_t seed, const std::string& architecture, bool wi
     made.refusal = empty.error().message();
     return made;
   }
-  const OptionalTensors options(made.architecture, seed,
-                                keys.description.find("rope.scaling.factor") != std::string::npos);
+  const OptionalTensors options(made.architecture, seed, keys.description);
   const auto graph =
       model::imagine_model(**empty, [&](const std::string& name) { return options.has(name); });
   constexpr std::uint64_t kMostBytes = 64 << 20;
