@@ -95,6 +95,9 @@ Result<bool> describe_architecture(std::string& out, const GgufFile& file,
                         ", with " + std::to_string(heads.values) + " heads of " +
                         std::to_string(heads.size) + " x " + std::to_string(heads.value_size));
   }
+  if (const auto* const convolution = first_operation<ShortConvolution>(*graph))
+    line("states:", std::to_string(graph->states.size()) + " layers are short convolutions over " +
+                        std::to_string(convolution->taps) + " positions");
   line("vocabulary:",
        std::to_string(graph->vocabulary) + " tokens" +
            (graph->tied_output() && !is_encoder(*graph) ? ", output tied to the embeddings" : ""));

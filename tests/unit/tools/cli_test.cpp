@@ -166,6 +166,13 @@ TEST_F(Cli, InspectDescribesAMadeModel) {
   EXPECT_THAT(none.err, HasSubstr("/no/such.gguf"));
 }
 
+TEST_F(Cli, InspectNamesTheStatesOfConvolutions) {
+  const Outcome inspect = run(kTool + " inspect " + made_model("tiny-convolutions", "Q8_0"));
+  EXPECT_EQ(inspect.code, 0) << inspect.err;
+  EXPECT_THAT(inspect.out,
+              HasSubstr("states:       3 layers are short convolutions over 3 positions"));
+}
+
 TEST_F(Cli, InspectRefusesABrokenFileInOneMessage) {
   const std::string model = made_model("tiny-llama", "Q8_0");
   const std::string whole = read(model);
