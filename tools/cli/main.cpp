@@ -186,8 +186,9 @@ void add_parse_answer(CLI::App& app, ParseAnswerOptions& options, int& code) {
       *command,
       "Example:\n"
       "  echo '{\"raw\": \"<think>Hm.</think>Yes.\"}' | bulkhead parse-answer --model model.gguf\n"
-      "stdin: {\"raw\", \"ended\": \"stop\" or \"length\", \"prompt_ends_with\", \"tools\"}; only "
-      "raw is needed.\n"
+      "stdin: {\"raw\", \"ended\": \"stop\" or \"length\", \"prompt_ends_with\", \"continued\", "
+      "\"tools\"}; only raw is needed. continued: the text that raw goes on from; the prompt "
+      "has it behind prompt_ends_with.\n"
       "stdout: {\"content\", \"reasoning_content\", \"tool_calls\", \"finish_reason\"}.\n"
       "Exit code: 0, 1 for an error.");
   command->callback([&options, &code] { code = run_parse_answer(options); });

@@ -44,7 +44,7 @@ Result<RawAnswer> read_answer(const std::string& text) {
   if (!json.is_object() || !json.contains("raw"))
     return Error(ErrorCode::kInvalidArgument,
                  "stdin is not a JSON object with \"raw\", and if need be \"ended\", "
-                 "\"prompt_ends_with\" and \"tools\"");
+                 "\"prompt_ends_with\", \"continued\" and \"tools\"");
   RawAnswer result;
   BULKHEAD_TRY(result.raw, text_member(json, "raw", ""));
   BULKHEAD_TRY(const std::string ended, text_member(json, "ended", "stop"));
@@ -52,6 +52,7 @@ Result<RawAnswer> read_answer(const std::string& text) {
     return Error(ErrorCode::kInvalidArgument, "ended is \"" + ended + "\": write stop or length");
   if (ended == "length") result.ended = answer::Ended::kLength;
   BULKHEAD_TRY(result.request.prompt_end, text_member(json, "prompt_ends_with", ""));
+  BULKHEAD_TRY(result.request.continued, text_member(json, "continued", ""));
   if (json.contains("tools")) {
     BULKHEAD_TRY(result.request.tools, answer::Tools::from_json(json["tools"].dump()));
   }

@@ -173,6 +173,28 @@ TEST_F(Cli, InspectNamesTheStatesOfConvolutions) {
               HasSubstr("states:       3 layers are short convolutions over 3 positions"));
 }
 
+TEST_F(Cli, ParseAnswerGoesOnFromAnotherText) {
+  const std::string source = write(
+      "thinks.jinja",
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}{# <think> </think> #}");
+  const auto parsed = [&](const std::string& json) {
+    const Outcome answer = run(kTool + " parse-answer --template " + source, json);
+    EXPECT_EQ(answer.code, 0) << answer.err;
+    return answer.out;
+  };
+  const std::string whole = parsed(R"({"raw": "<think>Let me see.</think>Yes."})");
+  EXPECT_THAT(whole, AllOf(HasSubstr(R"("content":"Yes.")"),
+                           HasSubstr(R"("reasoning_content":"Let me see.")")));
+  const std::string rest = parsed(R"({"raw": " me see.</think>Yes.", "continued": "<think>Let"})");
+  EXPECT_THAT(rest, AllOf(HasSubstr(R"("content":"Yes.")"),
+                          HasSubstr(R"("reasoning_content":" me see.")")));
+  const Outcome wrong =
+      run(kTool + " parse-answer --template " + source, R"({"raw": "a", "continued": 1})");
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_THAT(wrong.err, HasSubstr("continued is not a string"));
+}
+
 TEST_F(Cli, InspectRefusesABrokenFileInOneMessage) {
   const std::string model = made_model("tiny-llama", "Q8_0");
   const std::string whole = read(model);
