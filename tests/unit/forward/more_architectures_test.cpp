@@ -152,6 +152,9 @@ TEST_F(Architectures, Cohere) {
   facts.windowed = [](std::uint32_t layer) { return layer % 4 != 3; };
   facts.turns_windowed_only = true;
   expect_computes(facts, 40);
+  // A window beyond every context hides no position, and its layers still are the ones that turn.
+  facts.window = 0xFFFFFFFF;
+  expect_computes(facts, 40);
 }
 
 TEST_F(Architectures, GraniteHybrid) {
