@@ -111,9 +111,11 @@ class RecordChannel final : public Channel {
 
   Result<bool> flush() override {
     BULKHEAD_RETURN_IF_ERROR(check_peer());
-    // Bounded, like try_receive, because a peer that reads as fast as this end writes could otherwise keep it here.
+    // Bounded, like try_receive, because a peer that reads as fast as this end writes could otherwise keep it here. An
+    // end that is asleep sends until the ring is full: only then has it announced that it waits for room, and nothing
+    // else would wake it for the rest.
     for (int pieces = 0; outgoing_size_ != 0; ++pieces) {
-      if (pieces == kMaxFramesPerCall) return false;
+      if (pieces >= kMaxFramesPerCall && !asleep_) return false;
       const std::size_t left = outgoing_size_ - outgoing_sent_;
       const std::size_t piece = std::min(left, piece_bytes());
       const FrameKind kind = piece < left          ? FrameKind::kMore
