@@ -133,9 +133,8 @@ std::shared_ptr<Answer> make_answer(Call& call, More&&... more) {
 
 template <RenderAnswer render, typename Message>
 void look_up(Call call, QuestionRequest<Message> wanted) {
-  const auto model = admit(call, wanted.model, 1);
-  if (!model) return;
-  make_answer<Lookup>(call, render)->start(*model, std::move(wanted.message), timeout_of(call));
+  if (const auto model = admit(call, wanted.model, 1))
+    make_answer<Lookup>(call, render)->start(*model, std::move(wanted.message), timeout_of(call));
 }
 
 // Admits a request of one or more answers. Returns the model's index, or nothing after a refusal.
@@ -209,16 +208,15 @@ Parsed<CountedPrompt> read_counted(std::string_view body) {
 
 template <TokenCount::Render render>
 void count_tokens(Call call, CountedPrompt prompt) {
-  const auto model = admit(call, prompt.wanted.model, 1);
-  if (!model) return;
-  make_answer<TokenCount>(call, render)->start(*model, std::move(prompt.wanted), timeout_of(call));
+  auto& [wanted] = prompt;
+  if (const auto model = admit(call, wanted.model, 1))
+    make_answer<TokenCount>(call, render)->start(*model, std::move(wanted), timeout_of(call));
 }
 
 template <typename Answer, typename Wanted>
 void answer_inputs(Call call, Wanted wanted) {
-  const auto model = admit(call, wanted.model, 1);
-  if (!model) return;
-  make_answer<Answer>(call, std::move(wanted))->start(*model, timeout_of(call));
+  if (const auto model = admit(call, wanted.model, 1))
+    make_answer<Answer>(call, std::move(wanted))->start(*model, timeout_of(call));
 }
 constexpr auto embed = answer_inputs<EmbeddingAnswer, EmbeddingRequest>;
 constexpr auto rerank = answer_inputs<RerankAnswer, RerankRequest>;
@@ -260,9 +258,8 @@ HttpResponse get_ollama_version(const ApiContext&, const std::string&) {
 }
 
 void show_as_ollama(Call call, std::string name) {
-  const auto model = admit(call, name, 1);
-  if (!model) return;
-  call.respond(json_response(200, ollama_show(call.context.services.router.models()[*model])));
+  if (const auto model = admit(call, name, 1))
+    call.respond(json_response(200, ollama_show(call.context.services.router.models()[*model])));
 }
 
 // Only the configuration names models: the server fetches, makes and removes none over HTTP.

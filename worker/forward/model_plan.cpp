@@ -177,8 +177,7 @@ class Planner {
     return scaled_ && scaled_->input == in ? &scaled_->epsilon : nullptr;
   }
   bool fuses_rotation(const model::Rotate& rotate) const {
-    // A product can't rotate its results if whole heads are normed first, padded, or rounded by blocks, or if q grows
-    // with the position.
+    // A product can't rotate heads that are normed first, padded or rounded by blocks, nor a q that grows by position.
     return plan_.fuses && rotate.q_gain == kAbsent && !rotate.norms_values &&
            rotate.temperature == 0 && rotate.heads.size % 8 == 0 && kv_ != k::KvFormat::kQ8;
   }
