@@ -67,8 +67,8 @@ TEST(HostileTemplate, SortedKeysOfADictInItself) {
 
 TEST(HostileTemplate, FormatsOfIntegersWithThousandsOfDigits) {
   for (const char* const format : {"'%d' % n", "'%x' % n", "'{:b}'.format(n)", "'%o' % n"}) {
-    expect_limit(std::string("{% set n = 9**4000 %}{% for i in range(99999) %}{% set s = ") + format +
-                     " %}{% endfor %}",
+    expect_limit(std::string("{% set n = 9**4000 %}{% for i in range(99999) %}{% set s = ") +
+                     format + " %}{% endfor %}",
                  "too m");
   }
 }
