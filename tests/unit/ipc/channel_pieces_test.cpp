@@ -1,4 +1,8 @@
 // Records that are larger than a frame travel in pieces; the calls of their sender send piece after piece.
+#include <poll.h>
+
+#include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "tests/unit/ipc/channel_suite.hpp"
@@ -122,6 +126,44 @@ TEST_P(ChannelPieces, SendEndsWithTheLastPiece) {
     EXPECT_TRUE(sent.ok()) << sent.error().message();
     EXPECT_TRUE(received.ok()) << received.error().message();
     EXPECT_TRUE(out) << "it gave up waiting, at " << size << " bytes";
+  }
+}
+
+// An event loop sends while its end is asleep. If the receiver takes the pieces as fast as they come, the ring is never
+// full, and the sender must not stop before it has announced that it waits for room. (This happened: nothing woke the
+// sender for the rest of the record.)
+TEST_P(ChannelPieces, FastReceiverGetsTheWholeRecordOfASleepingSender) {
+  open(16);
+  constexpr std::size_t kSize = 4 << 20;
+  for (unsigned round = 0; round < 20; ++round) {
+    std::atomic<bool> arrived = false, given_up = false;
+    std::thread receiver([&] {
+      while (!given_up) {
+        const auto record = worker().try_receive();
+        if (!record.ok()) return;
+        if (record->empty()) continue;
+        arrived = matches(*record, round);
+        worker().release();
+        return;
+      }
+    });
+    while (!*daemon().prepare_sleep()) daemon().finish_sleep();
+    const auto place = daemon().try_reserve(kSize);
+    EXPECT_TRUE(place.ok() && place->size() == kSize);
+    fill(*place, round);
+    EXPECT_TRUE(daemon().commit(kSize).ok());
+    // Goes on only when something wakes it.
+    const auto deadline = std::chrono::steady_clock::now() + seconds{20};
+    while (!arrived && std::chrono::steady_clock::now() < deadline) {
+      pollfd waits{daemon().wait_fd(), POLLIN, 0};
+      if (::poll(&waits, 1, 10) <= 0) continue;
+      daemon().finish_sleep();
+      while (!*daemon().prepare_sleep()) daemon().finish_sleep();
+    }
+    given_up = true;
+    receiver.join();
+    daemon().finish_sleep();
+    ASSERT_TRUE(arrived) << "record " << round;
   }
 }
 
