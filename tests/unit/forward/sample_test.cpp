@@ -67,9 +67,9 @@ TEST_F(SampleTest, DrawsFromThousandsOfLikelyTokensAreTheCpus) {
     SCOPED_TRACE(each.name);
     Count count;
     for (const std::uint32_t vocabulary : {152'064U, 262'208U}) {
-      std::vector<Case> cases;
+      std::vector<SampleCase> cases;
       for (std::uint64_t i = 0; i < 6; ++i) {
-        Case one;
+        SampleCase one;
         one.row = some_row(random, vocabulary, i % 2 == 0 ? 0 : 3);
         one.n = i;
         one.sampling.temperature = i % 2 == 0 ? 4 : 1;
