@@ -293,8 +293,8 @@ class StagedQueue final : public BlitBase {
     }
   }
 
-  // Returns how many copies are under way, by the device's answer if it gives one. An error is ignored here, because
-  // the next wait for a copy notices a lost device.
+  // Returns how many copies are in progress. If the device can't tell how many it has completed, the copies that this
+  // program has not seen completed count. No error is lost: the next wait for a copy reports a lost device.
   static std::uint64_t under_way(TransferLane& lane) {
     const auto reached = lane.reached();
     return reached.ok() ? lane.submitted() - *reached : lane.pending();

@@ -27,7 +27,7 @@ class Stamps {
 
   // The most command buffers with timestamps at a time; further ones are not timed. Each step in flight has a slot, and
   // a slot has up to 88 command buffers: two for each of twelve shapes (one of them for adjusted outputs), and one for
-  // each set of wishes.
+  // each combination of what requests may ask of the outputs.
   static constexpr std::uint32_t kBuffers = 512;
   // Call these around what is recorded into a command buffer.
   void begin(VkCommandBuffer commands);

@@ -18,8 +18,8 @@ const uint kChainMostSpins = 1000000;
 
 shared uint chain_gives_up;
 
-// Counts a look at the counter that found it too small. Returns true once this workgroup or another one has given up
-// after kChainMostSpins such looks.
+// Call this each time that the counter is still too small. A workgroup gives up after kChainMostSpins calls. Returns
+// whether this workgroup or another one has given up.
 bool chain_in_vain(inout uint spins) {
   spins++;
   if (spins >= kChainMostSpins) {

@@ -66,9 +66,9 @@ struct DeltaKernel {
   std::uint32_t y = 1;
 };
 DeltaKernel delta_inputs(const Mapping& mapping, const DeltaShape& shape);
-// The scan of a step with this many columns. If `few` is not 0, it has two dispatches, which don't depend on each
-// other: `few_long`, with workgroups (few, value head, z), takes the runs of kLongRun columns or more unless there are
-// more than `few` of them; `others`, with workgroups (run, value head, z), takes all other runs.
+// The scan of a step with this many columns. If `few` is not 0, the scan has two dispatches that may run in any order.
+// Long runs have kLongRun columns or more. If a step has at most `few` long runs, `few_long` computes them, with
+// workgroups (few, value head, z). `others` computes all other runs, with workgroups (run, value head, z).
 struct DeltaScans {
   KernelSpec few_long, others;
   std::uint32_t few = 0, z = 1;

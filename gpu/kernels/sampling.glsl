@@ -147,7 +147,7 @@ uint64_t sum_of_all(uint64_t mine) {
   return total;
 }
 
-// Returns what a token adds to the measure below.
+// Returns what one token adds to the result of measure().
 uint64_t measured(uint token, uint end, uint key, uint id, bool counts) {
   float logit = logit_of(min(token, end - 1u));
   uint mine_key = key_of(logit);

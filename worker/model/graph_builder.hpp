@@ -177,8 +177,9 @@ class GraphBuilder {
   // Limits the logits to the cap in that key; without the key to `fallback`; 0: no cap.
   void cap_logits(std::string_view name, double fallback = 0);
   float cap(std::string_view name, double fallback = 0);
-  // Returns the positions of a sliding window. A larger window than kMaxContext counts as that: attention() takes a
-  // window of the whole context as none, but layers that have one may turn by other frequencies.
+  // Returns the number of positions of a sliding window, at most kMaxContext. A window of the whole context hides
+  // nothing, so attention() leaves it out. Its layers are windowed all the same: their rotations may have other
+  // frequencies than those of layers without a window.
   std::uint32_t window(std::optional<std::uint64_t> fallback = std::nullopt);
   // Returns for each layer whether it sees only a window. attention.sliding_window_pattern has a boolean for each
   // layer, or a period, whose last layer sees everything. `period` is the default if the file has neither.

@@ -377,7 +377,7 @@ Entries Directory::entries() const {
   }
   read_states(entries);
   // This follows each chain back to the root or to a page that is already placed, and then places the chain's pages
-  // from there. A chain that ends elsewhere, or in itself, is not believed.
+  // from there. Pages are dropped if their chain ends anywhere else or runs in a circle.
   std::vector<std::uint32_t> chain;
   for (std::uint32_t page = 0; page < count; ++page) {
     chain.clear();

@@ -102,7 +102,7 @@ SampleTest::Chosen SampleTest::choose_greedily(const k::Mapping& mapping,
 
 void SampleTest::draw(const k::Mapping& mapping, const Chosen& chosen, std::uint64_t told) {
   const k::SamplePush push = chosen.push(told);
-  // Fewer workgroups than outputs where they handle chunks.
+  // Passes over chunks have fewer workgroups than outputs, so a workgroup handles several outputs.
   const std::uint32_t workgroups = (chosen.outputs + 2) / 3;
   run(k::sample(mapping, k::SamplePass::kClear), push, chosen.outputs);
   run(k::sample(mapping, k::SamplePass::kHistogram), push, workgroups, chosen.chunks);

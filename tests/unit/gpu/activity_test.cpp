@@ -125,7 +125,8 @@ TEST_F(DeviceActivity, ASubmissionThatIsNotWaitedForIsToldByALaterOne) {
   EXPECT_LE(device().activity().totals().computed, 10u);
 }
 
-// A worker has as many recordings once its requests have asked for everything: for each shape and each set of wishes.
+// A worker has this many recordings once its requests have asked for everything: for each shape and each combination
+// of what requests may ask of the outputs.
 TEST_F(DeviceActivity, EachOfManyRecordingsIsTold) {
   const auto ring = *CommandRing::create(device(), {}, true, kTimeoutMs);
   const Buffer y = *device().allocate(4096, Memory::kDeviceLocal, "y");

@@ -259,7 +259,8 @@ TEST_P(ChannelTest, DescriptorsTravelWithTheirTag) {
   EXPECT_FALSE(daemon().take_descriptors().has_value());
 }
 
-// The receiver's process may open no more files, and the sender is not blamed for that.
+// The kernel drops descriptors if the receiver's process has reached its limit of open files. The channel must not
+// report that as the sender's fault.
 TEST_P(ChannelTest, DescriptorsWithoutRoomAreLostAndNothingElseIs) {
   open();
   const int fd = 0;

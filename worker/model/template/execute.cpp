@@ -184,9 +184,8 @@ bool Interpreter::only_loops_over(const Expr& expr, const Value& items, const Li
   if (items.as_list() != &source || expr.kind == ExprKind::kSlice) return true;
   const bool call = expr.kind == ExprKind::kCall && expr.children[0]->kind == ExprKind::kName;
   const Value* callee = call ? known_name(expr.children[0]->symbol) : nullptr;
-  if (callee == nullptr || callee->as_callable() == nullptr) return false;
-  const auto* const function = dynamic_cast<const BoundFunction*>(callee->as_callable());
-  return function != nullptr && function->function == find_global("range");
+  const Callable* const function = callee != nullptr ? callee->as_callable() : nullptr;
+  return function != nullptr && function->native() == find_global("range");
 }
 
 void Interpreter::set_block(const Statement& statement) {

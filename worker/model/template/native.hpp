@@ -53,6 +53,8 @@ struct Callable : Object {
   virtual Value call(Interpreter& interpreter, Arguments& arguments) = 0;
   virtual std::optional<Value> attribute(Interpreter&, std::string_view) { return std::nullopt; }
   virtual std::string describe() const { return "function"; }
+  // Returns the built-in function that a call reaches; null for a macro or another callable.
+  virtual const NativeFunction* native() const { return nullptr; }
 };
 
 struct BoundFunction : Callable {
@@ -62,6 +64,7 @@ struct BoundFunction : Callable {
     return function->call(interpreter, self, arguments);
   }
   std::string describe() const override { return "function " + std::string(function->name); }
+  const NativeFunction* native() const override { return function; }
 };
 
 // Arguments assigned to parameters. Fails for too many arguments, an unknown name, or a missing required argument.
