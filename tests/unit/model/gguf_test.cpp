@@ -299,6 +299,17 @@ TEST(ModelConfig, ReadsBiasesScalingAndWindow) {
   EXPECT_EQ(rope.frequencies[0], 0.25) << "positions are divided by the linear factor";
 }
 
+// Reads the file's model, which must succeed, and calls `check` with the graph.
+template <typename Check>
+void expect_graph(const GgufBuilder& file, Check check) {
+  const std::string bytes = file.bytes();
+  const auto opened = open_bytes(bytes);
+  ASSERT_TRUE(opened.ok());
+  const auto graph = read_model(**opened);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  check(*graph);
+}
+
 // As in llama.cpp, every layer of Phi-3 sees all positions, whatever window the file tells.
 TEST(ModelConfig, KeepsPhi3sContextBeyondItsWindow) {
   GgufBuilder file = small_llama();
@@ -313,12 +324,7 @@ TEST(ModelConfig, KeepsPhi3sContextBeyondItsWindow) {
   for (const std::uint32_t window : {47U, 64U, 0x40000001U, 0xFFFFFFFFU}) {
     file.drop("phi3.attention.sliding_window");
     file.u32("phi3.attention.sliding_window", window);
-    const std::string bytes = file.bytes();
-    const auto opened = open_bytes(bytes);
-    ASSERT_TRUE(opened.ok());
-    const auto graph = read_model(**opened);
-    ASSERT_TRUE(graph.ok()) << graph.error().message();
-    EXPECT_EQ(graph->context, 64U);
+    expect_graph(file, [](const ModelGraph& graph) { EXPECT_EQ(graph.context, 64U); });
   }
 }
 
@@ -335,14 +341,11 @@ TEST(ModelConfig, TakesAWindowOfAllPositionsAsNone) {
   for (const std::uint32_t window : {0U, 16U, 63U, 64U, 65U, 0x40000001U, 0xFFFFFFFFU}) {
     file.drop("cohere2.attention.sliding_window");
     file.u32("cohere2.attention.sliding_window", window);
-    const std::string bytes = file.bytes();
-    const auto opened = open_bytes(bytes);
-    ASSERT_TRUE(opened.ok());
-    const auto graph = read_model(**opened);
-    ASSERT_TRUE(graph.ok()) << graph.error().message();
-    EXPECT_EQ(graph->context, 64U);
-    EXPECT_EQ(first_operation<Attend>(*graph)->rules.window, window < 64 ? window : 0);
-    EXPECT_NE(first_operation<Rotate>(*graph)->rope, kAbsent);
+    expect_graph(file, [window](const ModelGraph& graph) {
+      EXPECT_EQ(graph.context, 64U);
+      EXPECT_EQ(first_operation<Attend>(graph)->rules.window, window < 64 ? window : 0);
+      EXPECT_NE(first_operation<Rotate>(graph)->rope, kAbsent);
+    });
   }
 }
 
