@@ -241,6 +241,10 @@ TEST(Memory, ALargeRequestThatFindsNoneIsNotLeftWithoutAnAnswer) {
   EXPECT_EQ(small(serving).status, 200);
 }
 
+bool journal_is_written(const Serving& serving) {
+  return !json::parse(serving.get("/health").body).contains("problems");
+}
+
 // The limits let the memory end at different steps of a stream's events, which are kept, written to the journal on disk
 // and sent.
 TEST(Memory, AResumableStreamThatFindsNoneTellsItsReader) {
@@ -269,6 +273,8 @@ TEST(Memory, AResumableStreamThatFindsNoneTellsItsReader) {
       EXPECT_EQ(serving.get("/v1/requests").body, "[]") << extra_mib;
       EXPECT_EQ(small(serving).status, 200) << extra_mib;
       EXPECT_EQ(serving.worker()["pid"], before["pid"]) << extra_mib;
+      // A journal that found no memory either refuses resumable streams until it is written again.
+      EXPECT_TRUE(Serving::eventually([&] { return journal_is_written(serving); })) << extra_mib;
     }
   }
   ::unlink(journal.c_str());
