@@ -26,7 +26,7 @@ inline Serving serve_model(const std::string& model, const std::vector<std::stri
     options.arguments.insert(options.arguments.end(), {"--set", setting});
   Serving serving;
   serving.daemon = std::make_unique<Daemon>(std::string(BULKHEAD_BIN_DIR) + "/bulkheadd", options);
-  serving.port = serving.daemon->wait_until_listening(120000);
+  serving.port = serving.daemon->wait_until_listening();
   EXPECT_NE(serving.port, 0) << serving.daemon->log();
   return serving;
 }

@@ -38,7 +38,7 @@ struct Serving {
 
   // Asks every 10 ms, for at most `patience`, until `holds` returns true. Returns whether it did.
   static bool eventually(const std::function<bool()>& holds,
-                         std::chrono::seconds patience = std::chrono::seconds(30)) {
+                         std::chrono::seconds patience = std::chrono::seconds(120)) {
     const auto end = std::chrono::steady_clock::now() + patience;
     for (;;) {
       if (holds()) return true;

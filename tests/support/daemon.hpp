@@ -103,7 +103,7 @@ class Daemon {
   Daemon& operator=(const Daemon&) = delete;
 
   // Waits for the line; returns 0 if the daemon ended without it.
-  std::uint16_t wait_until_listening(int patience_ms = 60000) {
+  std::uint16_t wait_until_listening(int patience_ms = 180000) {
     auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(patience_ms);
     while (output_.find('\n') == std::string::npos) {
       auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -134,7 +134,7 @@ class Daemon {
   }
   // Waits for the words, because a thread of the daemon writes its log.
   bool says(const std::string& words, std::size_t from = 0) const {
-    for (int i = 0; i < 3000; ++i) {
+    for (int i = 0; i < 12000; ++i) {
       const std::string text = log();
       if (text.size() >= from && text.find(words, from) != std::string::npos) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -144,7 +144,7 @@ class Daemon {
   void signal(int number) { send_signal(pid_, number); }
 
   // Returns the exit code, or minus the signal; nothing if the daemon still runs after the patience.
-  std::optional<int> wait_for_exit(int patience_ms = 30000) {
+  std::optional<int> wait_for_exit(int patience_ms = 120000) {
     for (int waited = 0; waited <= patience_ms; waited += 10) {
       int status = 0;
       if (::waitpid(pid_, &status, WNOHANG) == pid_) {

@@ -148,7 +148,7 @@ TEST_F(PidNamespace, IsMissingWithoutItsFirstProcess) {
   options.computing_workers = {"builtin-0"};
   {
     Daemon alone(daemon, options);
-    const std::uint16_t port = alone.wait_until_listening(120000);
+    const std::uint16_t port = alone.wait_until_listening();
     ASSERT_NE(port, 0) << alone.log();
     const json worker = json::parse(HttpClient(port).request("GET", "/v1/workers").body).at(0);
     for (const json& each : worker["protections"]) {

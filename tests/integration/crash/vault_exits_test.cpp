@@ -137,7 +137,7 @@ TEST_F(Vault, OfAProcessThatNeverEndsIsNotTakenOverAndItsStreamGoesOnBesideIt) {
 
 // The daemon ends a process that hangs. A spare that shares its memory ends, too.
 TEST_F(Vault, SparesOfAProcessThatNeverEndsAreReplaced) {
-  start("", {"isolation.exit_timeout_ms=1000", "isolation.heartbeat_timeout_ms=2000",
+  start("", {"isolation.exit_timeout_ms=1000", "isolation.heartbeat_timeout_ms=5000",
              "isolation.standby=1"});
   const json spare = spare_with("imported");
   const pid_t victim = serving_worker(serving_);
@@ -147,7 +147,7 @@ TEST_F(Vault, SparesOfAProcessThatNeverEndsAreReplaced) {
       stream(serving_.port, request_, kTokens / 2, [&] { send_signal(victim, SIGSTOP); });
   EXPECT_EQ(stopped.heard, undisturbed_.heard) << serving_.daemon->log();
   EXPECT_THAT(serving_.worker()["last_death"].get<std::string>(),
-              HasSubstr("hang: no progress for 2000 ms, and the kernel has not taken"));
+              HasSubstr("hang: no progress for 5000 ms, and the kernel has not taken"));
   EXPECT_EQ(way(), "loaded") << vault();
   EXPECT_NE(spare_with("imported")["pid"], spare["pid"]);
 }

@@ -138,7 +138,8 @@ class Vault : public testing::Test {
     ASSERT_TRUE(Serving::eventually([&] {
       const json worker = serving_.worker();
       return worker["state"] == "ready" && worker["pid"] != first;
-    }));
+    })) << serving_.worker()
+        << serving_.daemon->log();
   }
 
   void restart_failed() {
@@ -154,7 +155,8 @@ class Vault : public testing::Test {
     ASSERT_TRUE(Serving::eventually([&] {
       const json worker = serving_.worker();
       return worker["state"] == "ready" && worker["pid"] != before["pid"];
-    }));
+    })) << serving_.worker()
+        << serving_.daemon->log();
   }
 
   // Returns the spare, once it stands by with memory that it got in this way.
