@@ -1,4 +1,4 @@
-// Runs and measures what bench-decode measures. The sequences of a run have some tokens behind them and get a prompt;
+// Runs and measures what bench-decode measures. The sequences of a run begin with some tokens and get a prompt;
 // then all of them generate side by side.
 #pragma once
 

@@ -1,9 +1,9 @@
-// bench-recovery measures how long a stream pauses when its worker dies. A stream decodes behind a prompt of each
+// bench-recovery measures how long a stream pauses when its worker dies. A stream decodes after a prompt of each
 // length, and its worker is killed. The pause is the time from the kill to the first token on the client's socket
 // that the worker had not sent before. The daemon's own times (/v1/workers, last_recovery; the same clock) divide the
 // pause:
 //
-//   detect   from the kill until the daemon knows
+//   detect   from the kill until the daemon notices it
 //   exit     until its successor may begin: the process is gone and reaped (the kernel and the driver
 //            take its memory back), or, with a spare, known to have stopped
 //   spawn    until the successor's hello: exec, libraries, sandbox
@@ -11,7 +11,7 @@
 //   replay   until the daemon has the stream's next token: prompt and tokens computed again, or kept
 //   client   until the client has it
 //
-// The column "later" is no part of the pause: it is the stream's longest gap behind that token. A successor may send
+// The column "later" is no part of the pause: it is the stream's longest gap after that token. A successor may send
 // one token and then wait for the driver, which still takes back the dead process's memory.
 //
 // Modes: cold (a new process loads the model), vault (the new process imports what the dead one left in device
@@ -51,7 +51,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kPatience{300000};
 constexpr std::uint32_t kTokens = 48;      // of a measured stream
-constexpr std::uint32_t kFirstKill = 8;    // the first kill comes after at least so many events
+constexpr std::uint32_t kFirstKill = 8;    // the first kill comes after at least this many events
 constexpr std::uint32_t kEventsAfter = 8;  // how many further events of the bystander count after the recovery
 constexpr std::uint32_t kBystanderPrompt = 16, kBystanderTokens = 8000;
 constexpr double kShortestQuiet_ms = 500, kLongestQuiet_ms = 5000;

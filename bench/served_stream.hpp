@@ -74,7 +74,7 @@ struct Endpoint {
       : port(own) {}  // NOLINT(google-explicit-constructor): a daemon's port
   Endpoint(std::string name, std::uint16_t number) : host(std::move(name)), port(number) {}
 };
-// Parses "http://HOST:PORT", with or without a slash or "/v1" behind it.
+// Parses "http://HOST:PORT", with or without a slash or "/v1" after it.
 Result<Endpoint> parse_endpoint(std::string_view url);
 
 // A function that watches while streams are read. It is called after each read with the stream's number, the number

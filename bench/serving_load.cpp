@@ -5,14 +5,15 @@
 //   bench-serving-load --model FILE --minutes 10 [--streams 16] ...
 //   bench-serving-load --peer http://HOST:PORT [--peer-model NAME] [--vocabulary N] [--streams 1,8] ...
 //
-// Each client sends a request over a connection of its own, reads the stream to its end, and sends
-// the next. Without --minutes all requests are alike, and the program reports rates, times to the first token,
-// memory and the device's busy share for each number of clients; bench/compare sets two such files side by side.
-// With --minutes the load is mixed (prompts and answers of all lengths, greedy, drawn, with log-probabilities or
-// penalties) and lasts so many minutes. Then the program compares the pool's hit rate, the share of copies that
-// ran beside compute, the ring's reuse rate and the fallback allocations with what they should be. With --peer
-// the program sends the same requests to another server, which runs already, and reports only what clients see.
-// That server must take token ids for prompts and give as many tokens as a request asks for (ignore_eos).
+// Each client sends a request over a connection of its own, reads the stream to its end, and sends the next.
+// Without --minutes all requests are alike, and the program reports rates, times to the first token, memory and
+// the device's busy share for each number of clients; bench/compare sets two such files side by side. With
+// --minutes the load is mixed (prompts and answers of all lengths, greedy, drawn, with log-probabilities or
+// penalties) and lasts that many minutes. Then the program compares the pool's hit rate, the share of copies
+// that ran beside compute, the ring's reuse rate and the fallback allocations with what they should be. With
+// --peer the program sends the same requests to another server, which runs already, and reports only what
+// clients see. That server must take token ids for prompts and give as many tokens as a request asks for
+// (ignore_eos).
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -163,7 +164,7 @@ Status send_one(const Endpoint& server, const Request& request, Seen& seen) {
   return {};
 }
 
-// Runs so many clients. Each sends the requests that `next` returns, until there are no more.
+// Runs this many clients. Each sends the requests that `next` returns, until there are no more.
 void run_clients(const Endpoint& server, std::uint32_t clients, Seen& seen,
                  const std::function<bool(std::uint32_t client, std::mt19937&, Request&)>& next) {
   std::vector<std::thread> threads;

@@ -71,7 +71,7 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   # Clang warns of structures that begin with what Vulkan asks for and are zero otherwise, and of lambda expressions
   # that use `this` for some types only.
   target_compile_options(bulkhead_options INTERFACE
-    "SHELL:-Wno-missing-field-initializers -Wno-unused-lambda-capture")  # behind -Wextra, which has the first of them
+    "SHELL:-Wno-missing-field-initializers -Wno-unused-lambda-capture")  # after -Wextra, which has the first of them
 endif()
 if(BULKHEAD_SANITIZE)
   target_compile_options(bulkhead_options INTERFACE

@@ -5,10 +5,11 @@
 //
 //   khr-matrices IN OUT     both are lists of numbers, as `glslc -mfmt=num` writes them; they may be one file
 //
-// A matrix' use is told by its type: halves of 16 x 16 are first factors, halves of 16 x 8 second
-// ones, floats sums. Loads, stores and lengths are not translated: kernels fill matrices entry by
-// entry and know how many entries a lane has (NVIDIA's driver 580.159.04 dies of a length as a
-// constant). (The numbers of instructions and capabilities are those of the SPIR-V registry.)
+// A matrix's type shows its use: halves of 16 x 16 are first factors, halves of 16 x 8 are second
+// factors, and floats are sums. Loads, stores and lengths are not translated, because kernels fill
+// matrices entry by entry and have the number of a lane's entries as a constant (NVIDIA's driver
+// 580.159.04 crashes on a length as a constant). (The numbers of instructions and capabilities are
+// those of the SPIR-V registry.)
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -58,7 +59,7 @@ Words read(const char* path) {
   return words;
 }
 
-// An extension's name, as the words of its instruction have it: four characters a word, zeros behind.
+// An extension's name, as the words of its instruction have it: four characters a word, then zeros.
 Words name_words(const std::string& name) {
   Words words(name.size() / 4 + 1, 0);
   for (std::size_t i = 0; i < name.size(); ++i)

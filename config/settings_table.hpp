@@ -53,7 +53,8 @@ struct Field {
   bool power_of_two = false;
   // For enumerations, and for strings with a few allowed words. Empty: any text.
   std::vector<const char*> choices = {};
-  // This version lacks the feature behind the key: setting a value other than the default produces a Notice.
+  // This version lacks the feature that the key sets: setting a value other than the default produces a
+  // Notice.
   bool later = false;
   // The setting is or contains an API key, so settings_yaml() hides it.
   bool secret = false;

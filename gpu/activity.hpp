@@ -2,8 +2,8 @@
 // and how much of the copies overlapped with computing. With a trace file it also writes these intervals, and what
 // the host did meanwhile, as a timeline (trace.hpp).
 //
-// The device's times are nanoseconds on its own clock. On the drivers that we know all of its queues share this
-// clock; the Vulkan specification promises that only within one queue.
+// The device's times are nanoseconds on its own clock. On all drivers that were tested, all of its queues share
+// this clock; the Vulkan specification promises that only within one queue.
 //
 // Thread-safety: any thread.
 #pragma once

@@ -138,7 +138,8 @@ class RingBase : public CommandRing {
     pool_.free(commands);
   }
 
-  // Adds what the failed wait was for, and how far the device had got. A lost device may no longer tell that.
+  // Adds what the failed wait was for, and how far the device had got. A lost device may no longer report
+  // that.
   Status named(const Status& status, Ticket ticket) const {
     if (status.ok()) return status;
     std::string words = fmt::format("submission {} of {}", ticket, submitted_);
@@ -299,7 +300,7 @@ class RecordedRing final : public RingBase {
 
   Status record_into(VkCommandBuffer commands, const Build& build) {
     const Timed timed(*this, &CommandRingStats::recording_nanoseconds);
-    // Simultaneous use: the next step may be queued behind this one while this one runs.
+    // Simultaneous use: the next step may be queued after this one while this one runs.
     return record_commands(commands, VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT, build);
   }
 

@@ -1,7 +1,7 @@
 // Tells at which kernel a device stopped. For the command ring, if a setting asks for it.
 //
 // Vulkan does not tell which of a submission's kernels ran when the device hung or was lost. With marks on, each
-// command buffer writes the number of a kernel into host memory before the kernel starts, behind all work before it.
+// command buffer writes the number of a kernel into host memory before the kernel starts, after all work before it.
 // So kernels no longer overlap, and a step takes longer.
 #pragma once
 

@@ -317,7 +317,7 @@ bool settle_queues(Device& device, std::uint32_t timeout_ms) {
     if (std::find(queues, queues + i, queues[i]) != queues + i) continue;
     const VkFenceCreateInfo info{VK_STRUCTURE_TYPE_FENCE_CREATE_INFO, nullptr, 0};
     VkFence fence = VK_NULL_HANDLE;
-    // vkQueueWaitIdle has no bound. A fence behind all work has one, and only moments remain to wait for. A failure
+    // vkQueueWaitIdle has no bound. A fence after all work has one, and only moments remain to wait for. A failure
     // means a lost device, which no longer runs anything.
     if (vkCreateFence(device.handle(), &info, nullptr, &fence) == VK_SUCCESS &&
         vkQueueSubmit2(queues[i], 0, nullptr, fence) == VK_SUCCESS &&

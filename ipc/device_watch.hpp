@@ -1,12 +1,12 @@
-// What `bulkhead-worker --watch-nvidia LIBRARY` and the daemon tell each other.
+// The protocol between the daemon and `bulkhead-worker --watch-nvidia LIBRARY`.
 //
-// The daemon writes one byte to the process's stdin for each look that it wants. The process answers on its stdout
+// To ask for the figures, the daemon writes one byte to the process's stdin. The process answers on its stdout
 // with lines of four words, KIND ADDRESS WORD VALUE:
 //
 //     temperature 0000:01:00.0 gpu 61          WORD is a sensor; degrees Celsius
-//     slowed 0000:01:00.0 heat 0               WORD is a reason of kSlowedBy; 1: the device is slower for it
+//     slowed 0000:01:00.0 heat 0               WORD is a reason of kSlowedBy; 1: it slows the device
 //     memory 0000:01:00.0 used 1048576         used or total; bytes
-//     end - - 0                                the look is over
+//     end - - 0                                this answer is complete
 //     xid 0000:01:00.0 79 1                    at any time: an error of the device, WORD is its number
 //     failed - TEXT 0                          why the process ends; ~ stands for a space
 //

@@ -1,5 +1,5 @@
-// What a worker's exit code tells the daemon, even if there was no room for the worker's last message. Signals and
-// other programs' exit codes tell the daemon only that the process ended.
+// A worker's exit codes. They tell the daemon why the worker ended, even if there was no room for its last
+// message. Signals and other programs' exit codes tell the daemon only that the process ended.
 #pragma once
 
 namespace bulkhead::ipc {

@@ -107,7 +107,7 @@ constexpr const char* name_of(Point point) {
   return kPoints[static_cast<std::size_t>(point)].name;
 }
 
-// Tells that the process is at `point`. A test may have planned that it dies there.
+// Reports that the process has reached `point`. A test may have planned its death there.
 inline void reach(Point point) {
   fault::reach(name_of(point));
 }

@@ -40,7 +40,7 @@ struct Tokenize {
   using Answer = Tokenized;
   RequestId request;
   std::string text;
-  bool add_special = true;    // adds BOS and EOS where the model wants them
+  bool add_special = true;    // adds BOS and EOS where the model's vocabulary says so
   bool parse_special = true;  // reads the text of a special token as that token
   bool operator==(const Tokenize&) const = default;
   BULKHEAD_MESSAGE(16, "tokenize", request, text, add_special, parse_special)

@@ -1,7 +1,7 @@
 // A single-producer single-consumer ring of variable-length frames between two processes.
 //
-// This file knows only memory: no sockets, no messages, no waiting. Two rings, one for each direction, live in a
-// Region.
+// This file deals only with memory: no sockets, no messages, no waiting. Two rings, one for each direction, live
+// in a Region.
 //
 // Control words (RingControl), each with one writer:
 //     +0    head            the producer's: bytes published since the start
@@ -415,7 +415,7 @@ class RingConsumer {
                                    .load(std::memory_order_relaxed);  // (e)
     std::memcpy(&header_, &word, sizeof header_);
   }
-  // I3: one store of head has published the skipped bytes and the frame behind them.
+  // I3: one store of head has published the skipped bytes and the frame after them.
   bool skip_padding() {
     const std::uint64_t offset = tail_ & (size_ - 1);
     const std::uint64_t skip = kFrameHeaderBytes + header_.length;

@@ -37,7 +37,7 @@ class ServiceManager {
   std::vector<UniqueFd> passed_;
   Timer timer_;
   UniqueFd socket_;
-  std::string address_;                    // empty: nobody wants to be told
+  std::string address_;                    // empty: no service manager asks for notifications
   std::chrono::microseconds interval_{0};  // between the watchdog's messages; 0: none are wanted
 };
 

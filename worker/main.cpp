@@ -158,9 +158,9 @@ bool device_failed(const Error& error) {
   std::_Exit(code);
 }
 
-// The sandbox's filter knows a region that is not sealed by its descriptor's number. The channel has closed that
-// descriptor, so without this the next file would get its number, and the filter would refuse to change that file's
-// size.
+// The sandbox's filter recognises a region that is not sealed by its descriptor's number. The channel has closed
+// that descriptor, so without this the next file would get its number, and the filter would refuse to change that
+// file's size.
 void keep_number(int region) {
   if (region < 0 || ::fcntl(region, F_GETFD) >= 0) return;
   const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);

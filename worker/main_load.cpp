@@ -69,8 +69,8 @@ Result<std::unique_ptr<forward::Transformer>> make_executor(
   return forward::make_split_transformer(devices, *loaded.file, loaded.graph, options);
 }
 
-// Loads the draft model, if the settings want one. A successor goes on without it rather than not at all, because
-// streams wait, and no token depends on it.
+// Loads the draft model, if the settings name one. If that fails, a successor serves without it, because streams
+// wait, and no token depends on it.
 Status load_draft_model(const Arguments& arguments, const forward::TransformerOptions& options,
                         bool successor, Loaded& loaded) {
   if (arguments.draft.empty()) return {};

@@ -25,7 +25,8 @@ class MainLoop {
   using Promoted = std::function<bool(const ipc::Promote&, ipc::Ready&)>;
   // After a Ready whose vault is still to be offered: called now and then until it returns true.
   using OfferAgain = std::function<bool()>;
-  // `ready` is what the daemon was told; the loop sends it again when the daemon promotes a standby.
+  // `ready` is the message that the daemon got; the loop sends it again when the daemon promotes a
+  // standby.
   MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine, ipc::Ready ready,
            Promoted promoted, OfferAgain offer_again, const config::IpcSettings& settings);
 

@@ -1,5 +1,5 @@
-// What the worker does so that the daemon need not trust it later: it confines itself, and it makes it possible for
-// the daemon to tell which files of the cache folder were written before the first request.
+// What the worker does so that the daemon need not trust it later: it confines itself, and it lets the daemon find
+// out which files of the cache folder were written before the first request.
 #pragma once
 
 #include <string>

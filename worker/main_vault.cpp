@@ -55,8 +55,8 @@ std::string model_line(const model::GgufFile& file) {
   return line;
 }
 
-// The time when a file's content, mode, owner or names last changed. Nobody can set it by hand, so it tells of an edit
-// after which somebody restored the time of the content. It also changes when a file is deleted or renamed.
+// The time when a file's content, mode, owner or names last changed. No program can set it, so it shows an edit after
+// which somebody restored the time of the content. It also changes when a file is deleted or renamed.
 std::string change_time_of(const struct stat& file) {
   return fmt::format(" changed:{}.{:09}", file.st_ctim.tv_sec, file.st_ctim.tv_nsec);
 }
@@ -256,7 +256,7 @@ bool MainVault::adopt(engine::Engine& engine, bool may_adopt_kv, Writer writer) 
       report_.reason = fmt::format("{} entries of the directory are not whole", entries.doubtful);
   }
   if (!report_.reason.empty()) {
-    // Nobody can tell which pages the device may still write to, either.
+    // Such a directory does not show either to which pages the device may still write.
     if (writer == Writer::kUnsettled) return false;
     spdlog::warn("KV pages are computed anew: {}", report_.reason);
     directory_->empty();

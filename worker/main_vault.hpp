@@ -1,10 +1,11 @@
-// What this process imports and adopts from the one before it, and leaves to the one after it: weights and
-// KV pages in device memory that outlives a process, the model's open files, and a directory of what
-// lies where (vault/directory.hpp). The daemon holds the descriptors of all this in between.
+// What this process imports and adopts from its predecessor, and leaves to its successor: weights and KV
+// pages in device memory that outlives a process, the model's open files, and a directory of that memory
+// (vault/directory.hpp). Between the two processes, the daemon holds the descriptors of all this.
 //
-//   receive()      The daemon tells whether a predecessor left something, and sends its descriptors.
+//   receive()      Gets from the daemon what a predecessor left, if it left anything.
 //   open_model()   Opens the files from which the weights came, although their names may be gone.
-//   predecessor()  Is for forward::make_transformer, which compares, imports and checks the weights.
+//   predecessor()  Returns the predecessor's memory, for forward::make_transformer, which compares, imports and
+//                  checks the weights.
 //   begin()        Comes when this process is to serve: it takes over the predecessor's KV pages, or, if it has loaded
 //                  the model itself, offers its memory to the daemon.
 //
@@ -51,9 +52,9 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
   Result<std::unique_ptr<model::GgufFile>> open_model(const std::string& path);
   forward::ExportedMemory* predecessor() { return given() ? &predecessor_ : nullptr; }
   // Call it once, before anything is submitted to the engine. This object and the open `file` must outlive the engine.
-  // `may_adopt_kv`: the KV pages in the directory may be believed. kUnsettled: the directory's writer has stopped, but
-  // the device may still compute its last steps; the engine does not get the pages to which these can write before the
-  // daemon sends Settled. Empty: this process can't begin before Settled, and nothing has been done.
+  // `may_adopt_kv`: the engine may adopt the KV pages of the directory. kUnsettled: the directory's writer has
+  // stopped, but the device may still compute its last steps; the engine does not get the pages to which these can
+  // write before the daemon sends Settled. Empty: this process can't begin before Settled, and nothing has been done.
   enum class Writer : std::uint8_t { kGone, kUnsettled };
   std::optional<ipc::VaultReport> begin(const forward::Transformer& executor,
                                         const model::GgufFile& file, engine::Engine& engine,

@@ -49,19 +49,22 @@ Deed reached(const char* point);
 bool due(const char* point);
 }  // namespace detail
 
-// Tells that the process is at `point`. If the plan says so, the process dies or stops here.
+// Reports that the process has reached `point`. If the plan says so, the process dies or stops
+// here.
 inline void reach(const char* point) {
   if (detail::active) (void)detail::reached(point);
 }
-// The same for a step that can fail: returns true if the plan wants it to fail.
+// The same for a step that can fail: returns true if the plan says that it fails.
 inline bool fails(const char* point) {
   return detail::active && detail::reached(point) == detail::Deed::kFail;
 }
-// The same for a step that produces something: returns true if the plan wants the result damaged.
+// The same for a step that produces something: returns true if the plan says that the result is
+// damaged.
 inline bool corrupts(const char* point) {
   return detail::active && detail::reached(point) == detail::Deed::kCorrupt;
 }
-// Returns whether the next reach(point) acts. For a step that must be left half done before the process dies.
+// Returns whether the next reach(point) acts. A step that must be left half done before the process dies asks
+// this.
 inline bool due(const char* point) {
   return detail::active && detail::due(point);
 }

@@ -13,7 +13,7 @@ std::size_t end_of_string(std::string_view text, std::size_t at) {
   return at;
 }
 
-// `at` is the index of a value's first byte. Returns the index of the first byte behind it.
+// `at` is the index of a value's first byte. Returns the index of the first byte after it.
 std::size_t end_of_value(std::string_view text, std::size_t at) {
   int depth = 0;
   for (; at < text.size(); ++at) {

@@ -47,7 +47,7 @@ std::string text_of(const Field& field, bool json) {
   return " " + std::string(field.name) + "=" + quote + value + quote;
 }
 
-// Returns the number by which others know this process: in a namespace of process ids getpid() returns another one.
+// Returns this process's id as other processes see it: in a namespace of process ids getpid() returns another one.
 std::string process_number() {
   char number[32];
   const ssize_t length = ::readlink("/proc/self", number, sizeof number);

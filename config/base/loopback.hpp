@@ -1,4 +1,4 @@
-// Tells which addresses of a server cannot be reached from other machines.
+// Decides which addresses of a server cannot be reached from other machines.
 #pragma once
 
 #include <string>

@@ -53,7 +53,7 @@ struct ChecksumPiece {
 static_assert(sizeof(ChecksumPiece) == 24);
 
 // Computes checksums over pieces of memory while other work runs; each call may name other pieces. start() queues a
-// lot of checksums behind the work submitted so far, and finish() takes the results later. Nothing is allocated after
+// lot of checksums after the work submitted so far, and finish() takes the results later. Nothing is allocated after
 // create(). Use it from one thread.
 class ChecksumLots {
  public:

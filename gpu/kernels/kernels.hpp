@@ -166,14 +166,14 @@ struct AttentionShape {
   // long as keys.
   std::uint32_t value_entries = 0;
   bool plain_out = false;  // results are floats in plain order, whatever the form of a product's input
-  // A column also sees the positions of its sequence behind its own; with a window, as many of them as before its own.
+  // A column also sees the positions of its sequence after its own; with a window, as many of them as before its own.
   // The kernel then reads a changed list of columns (ParameterLayout::sights): an entry's position is the last one of
   // the sequence, and its token is the column's own position.
   bool both_ways = false;
 
   bool operator==(const AttentionShape&) const = default;
 
-  // Returns how many positions behind its own a column sees in a window.
+  // Returns how many positions after its own a column sees in a window.
   std::uint32_t seen_behind() const { return both_ways && window != 0 ? window - 1 : 0; }
   std::uint32_t head_padded() const { return kv_padded(head, kv); }
   // Returns the bytes of one layer's keys in one page. If values have room of their own, they take as many bytes
@@ -187,7 +187,7 @@ static_assert(sizeof(RopeKvPush) == 104);
 // A column has one workgroup for each head of q, then of k, then of v; or for the heads of q only.
 struct RopeKvRules {
   ValueNorm values = ValueNorm::kNone;
-  bool norm_last = false;  // q and k are normalised behind their rotation
+  bool norm_last = false;  // q and k are normalised after their rotation
   // Multiplies q at position p by 1 + temperature * ln(1 + p / temperature_span), where the quotient is rounded down.
   float temperature = 0;
   std::uint32_t temperature_span = 1;

@@ -8,7 +8,7 @@
 
 namespace bulkhead::gpu::kernels {
 
-// Returns the entries of a head, including the zeros behind them.
+// Returns the entries of a head, including the zeros after them.
 constexpr std::uint32_t kv_padded(std::uint32_t head, KvFormat format) {
   return format == KvFormat::kQ8 ? (head + 31) & ~31U : (head + 7) & ~7U;
 }

@@ -1,6 +1,6 @@
 // A tensor type's description: its row. gpu/kernels/types/ has a file for each type, with the type's row and the code
 // that turns a block of the file into what kernels read; tensor_types.hpp lists them all. It contains only facts of
-// the formats, and knows no GPU and no model.
+// the formats, and nothing about GPUs or models.
 #pragma once
 
 #include <array>
@@ -22,8 +22,8 @@ struct PlaneForm {
   std::uint32_t supers = 0;  // bytes per eight groups
 };
 
-// The form for matrix units (weight_layout.hpp, units.glsl). Kernels know a type only by this form, so types may
-// share a form. The numbers are specialisation constants.
+// The form for matrix units (weight_layout.hpp, units.glsl). Kernels depend on nothing else of a type, so types
+// may share a form. The numbers are specialisation constants.
 struct UnitForm {
   UnitQuants quants = UnitQuants::kNibbles;
   std::uint32_t high_bits = 0;  // 1 or 2 bits besides each nibble

@@ -2,7 +2,7 @@
 //
 // Key: if an API key is set, a request needs "Authorization: Bearer KEY". Keys of server.keys may only use models,
 // within their limits (key_limits.hpp).
-// Origin: a request must have no Origin or one of this server's own, and a Host by which this server is known:
+// Origin: a request must have no Origin or one of this server's own, and a Host that is a name of this server:
 // localhost, 127.0.0.1, [::1], the bound address or one of server.allowed_hosts. That stops web pages from reaching a
 // server on their reader's machine, by forms or by rebinding a name. The port is not compared: a page can't choose
 // it, and a tunnel (`ssh -L`) has its own. A server that is not bound to loopback can't know all of its names. But it
@@ -28,7 +28,7 @@ struct ApiOptions {
 enum class Who {
   kAnyone,    // anyone who can connect: for programs that monitor the daemon
   kOwnPages,  // the key rule and the origin rule, for reading as well as for changing
-  kClients,   // the same, and clients' keys are accepted: for routes that use models or tell about them
+  kClients,   // the same, and clients' keys are accepted: for routes that use models or describe them
 };
 
 // Returns the text after "Bearer " in the request's Authorization; empty if there is none.

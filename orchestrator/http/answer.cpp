@@ -53,7 +53,7 @@ void Answer::charge(std::uint64_t tokens) {
 void Answer::add_warnings(Exchange& exchange, std::span<const std::string> warnings) {
   for (const std::string& each : warnings) {
     const bool told = std::ranges::any_of(exchange.extra_headers, [&each](const auto& field) {
-      return field.second == each;  // another choice of the same prompt has already told it
+      return field.second == each;  // another choice of the same prompt has already added it
     });
     if (!told) exchange.extra_headers.emplace_back("X-Bulkhead-Warning", each);
   }
@@ -188,7 +188,7 @@ void Answer::queue_ended(Clock::time_point first_token, const ipc::Finished& fin
     reading_began_ = reading_began;
 }
 
-// A client that does not record its trace wants no span of it. A request without a trace begins one.
+// A client that does not record its trace gets no span in it. A request without a trace begins one.
 void Answer::export_span(int status, std::string_view how, const Facts& facts) const {
   if (trace_.known() && !trace_.sampled()) return;
   const auto now = Clock::now();

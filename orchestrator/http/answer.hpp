@@ -84,14 +84,14 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   virtual void cancel() = 0;
   // Tells the client that the answer fails.
   virtual void tell(const ApiError& error) = 0;
-  // Tells the client that there was an exception while the client was told of the end.
+  // Tells the client that an exception interrupted the message about the end.
   virtual void tell_exception() {}
   // Called when the answer has ended. The log and the metrics have it by then.
   virtual void ended() = 0;
   // The client is gone. That ends the answer, unless others can read it.
   virtual void lost(Exchange::Lost how);
 
-  // Cancels what is in progress, tells the client, and ends.
+  // Cancels what is in progress, sends the error to the client, and ends.
   void fail(const ApiError& error);
   // Ends the answer, unless it has ended: cancels what is in progress, calls `tell_client`, counts and logs the
   // answer. `how` is the finish reason, the error's code, or why the client was lost. Throws nothing.

@@ -74,8 +74,8 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
     return answer(refuse(kBadRequest, "An HTTP/1.1 request has exactly one Host field."));
   if (auto preflight = answer_preflight(context_.options, request, match.allow))
     return answer(*std::move(preflight));
-  // A preflight request never has a key. If its page may not call this server, that is the reason to tell, and not the
-  // missing key.
+  // A preflight request never has a key. If its page may not call this server, the answer gives that reason, and not
+  // the missing key.
   if (request.method == "OPTIONS" && !request.cors_method.empty()) {
     if (std::string why = origin_violation(context_.options, request); !why.empty())
       return answer(refuse(kForbiddenOrigin, std::move(why)));

@@ -1,5 +1,5 @@
 // The API as the HTTP layer sees it: it passes a request to the request's route (routes.hpp) if access.hpp allows the
-// caller that route. Nothing here knows sockets.
+// caller that route. Nothing here uses sockets.
 #pragma once
 
 #include <functional>

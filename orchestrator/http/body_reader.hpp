@@ -51,8 +51,9 @@ class BodyReader {
 ApiError why_not_read(const std::exception_ptr& exception);
 
 // Returns how many bytes of memory to count for the parser of a body: for its texts, and for as many values of arrays
-// as the body can have. Members of objects take up to three times as much as these; what they take beyond it is not
-// counted. That is some 64 MiB at most, because one body is parsed at a time. Nor is what bodies of up to kLarge take.
+// as the body can have. Members of objects take up to three times as much as values of arrays. The difference is not
+// counted: it is some 64 MiB at most, because one body is parsed at a time. Bodies of up to kLarge are not counted
+// either.
 std::size_t bytes_of_parser(std::size_t body);
 
 }  // namespace bulkhead::orchestrator

@@ -22,7 +22,7 @@ struct ChoiceOptions {
   bool hide_reasoning = false;
 };
 
-// Returns the parts of an answer for a client that does not want the reasoning.
+// Returns the parts of an answer without the reasoning, for a client that does not ask for it.
 std::vector<ipc::AnswerPart> without_reasoning(std::span<const ipc::AnswerPart> parts);
 
 class Choice {

@@ -89,7 +89,7 @@ class ClientConnection final : public Connection,
 
   // ---- reading ----
 
-  // Reads up to `most` bytes behind those in buffer_, then calls handle(error, bytes read), guarded. The handler
+  // Reads up to `most` bytes after those in buffer_, then calls handle(error, bytes read), guarded. The handler
   // commits the bytes. The connection stays alive until then. Only one read may be pending, and until its handler
   // has run, buffer_ must keep its memory, because the read writes there. If close_now() or drop_read() is called
   // before the read ends, the handler is not called.
@@ -107,7 +107,7 @@ class ClientConnection final : public Connection,
       });
     });
   }
-  // Nobody wants what the connection has read, nor what a pending read may still bring.
+  // Drops the bytes that the connection has read, and those that a pending read may still bring.
   void drop_read();
   // Called when no read is pending after drop_read().
   void read_dropped();
@@ -130,7 +130,7 @@ class ClientConnection final : public Connection,
   void stop_reading();
   // Watches whether the client is gone while an answer is being made: an end of file or a reset means that nobody
   // waits for the answer. The connection keeps a bounded amount of what a client sends ahead, so that it also sees an
-  // end behind those bytes.
+  // end after those bytes.
   void watch_for_end();
 
   // Refuses the request in the form of the protocol to which its path belongs.

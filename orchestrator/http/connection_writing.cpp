@@ -45,7 +45,7 @@ void ClientConnection::begin_stream(std::string_view request_id, std::string_vie
   if (closed_ || !answering_) return;
   chunked_ = request_http_1_1_;  // an HTTP/1.0 stream ends with its connection
   // A stream is the last answer on its connection, even if the stream's end is marked. Clients that
-  // use node-fetch 2, such as OpenAI's for JavaScript, take a stream for broken off ("Premature
+  // use node-fetch 2, such as OpenAI's for JavaScript, report such a stream as broken ("Premature
   // close") when Node.js puts a guard on a kept connection, as Debian 12's 18.20.4 and others do:
   // https://github.com/nodejs/node/issues/63989
   close_after_answer_ = true;

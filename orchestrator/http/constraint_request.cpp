@@ -1,4 +1,5 @@
-// Reads what form a request wants its answer to have: schemas as they were written, grammars, expressions.
+// Reads the form that a request demands of its answer: schemas as they were written, grammars,
+// expressions.
 #include <initializer_list>
 #include <string>
 #include <utility>

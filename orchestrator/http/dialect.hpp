@@ -116,8 +116,8 @@ class TokenCount final : public ConnectedAnswer {
 // the text and stores no values, because a worker sent the text, and values could take many times its size. Pure.
 bool is_whole_object(std::string_view arguments);
 
-// A protocol's name for a field, and the name by which the parser of chats knows it (`chat`). A name that begins with
-// a dot is part of a tool's path.
+// A protocol's name for a field, and the name of the same field in the parser of chats (`chat`). A name that begins
+// with a dot is part of a tool's path.
 struct FieldName {
   std::string_view chat;
   std::string_view own;

@@ -1,5 +1,5 @@
 // Turns the bytes that a connection has read into the request that a head describes, and into the body while it
-// arrives. Nothing here knows sockets.
+// arrives. Nothing here uses sockets.
 #pragma once
 
 #include <chrono>

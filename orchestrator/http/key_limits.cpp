@@ -15,8 +15,8 @@ namespace bulkhead::orchestrator {
 namespace {
 
 constexpr double kMinute = 60;  // seconds
-// Without this tolerance a rounding error could refuse a client that has waited as long as it was
-// told.
+// Without this tolerance a rounding error could refuse a client that has waited for the time that
+// its refusal named.
 constexpr double kRounding = 1e-6;
 
 // Seconds until a bucket that gets `per_minute` holds `wanted`, at least one. A longer time than an

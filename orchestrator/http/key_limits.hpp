@@ -1,6 +1,6 @@
 // Clients' keys (server.keys), what each has used, and whether it may begin another request. Each limit per minute is
 // a bucket that holds at most a minute's worth and is filled evenly; so a key that was silent may send a minute's
-// worth at once. One thread; knows no sockets.
+// worth at once. One thread. Nothing here uses sockets.
 #pragma once
 
 #include <chrono>

@@ -147,8 +147,8 @@ class LlamaCompletion final : public Dialect {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `return_tokens`: the answer has the ids of its tokens. `fields`: the paths of the members that the client wants of
-  // an answer; all if there are none.
+  // `return_tokens`: the answer has the ids of its tokens. `fields`: the paths of the answer's members that the client
+  // asks for; empty: all members.
   explicit LlamaCompletion(bool return_tokens, std::vector<std::string> fields,
                            std::uint32_t index = 0)
       : return_tokens_(return_tokens), fields_(std::move(fields)), index_(index) {}

@@ -1,5 +1,5 @@
 // The parts of llama.cpp's own API that its clients use: POST /completion, POST /infill and GET /props. These
-// functions know no sockets and no workers; only the functions that make answers read the clock.
+// functions use no sockets and no workers; only the functions that make answers read the clock.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // Anthropic's Messages API: from a request's bytes to a checked chat, and from an answer's parts to content blocks
-// and events. All functions are pure: they know no sockets and no workers.
+// and events. All functions are pure: they use no sockets and no workers.
 #pragma once
 
 #include <memory>

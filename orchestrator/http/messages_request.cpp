@@ -18,8 +18,8 @@ namespace {
 using nlohmann::json;
 using Ordered = nlohmann::ordered_json;  // templates show a schema's members in their order
 
-// Claude Code begins its system prompt with this and with a checksum that changes with each request. It would tell
-// the model nothing, and because of it no prompt would begin like the last one.
+// Claude Code begins its system prompt with this and with a checksum that changes with each request. It has no
+// meaning for a model, and with it no prompt would begin as the one before, so nothing could be reused.
 constexpr std::string_view kBillingBlock = "x-anthropic-billing-header:";
 
 // Members that this parser reads itself, and members that do not change an answer.
@@ -37,8 +37,8 @@ constexpr std::string_view kMessagesOwn[] = {"system",
                                              "service_tier",
                                              "context_management"};
 
-// A tool that the client runs and whose schema Anthropic's models know by the tool's type. Other models are shown the
-// schema.
+// A tool that the client runs, and whose type stands for a schema that Anthropic's models have learnt. Other models
+// are shown the schema.
 struct KnownTool {
   std::string_view type;  // the type begins with this; a date follows
   const char* description;
@@ -59,7 +59,7 @@ constexpr KnownTool kKnownTools[] = {
      R"("insert_line":{"type":"integer","description":"insert: the line behind which the text comes."},)"
      R"("insert_text":{"type":"string","description":"insert: the text."}},"required":["command","path"]})"},
 };
-// Types of further tools that the client runs, whose schemas this server does not know.
+// Types of further tools that the client runs. This server does not have their schemas.
 constexpr std::string_view kUnknownClientTools[] = {"computer_", "memory_"};
 
 class Translation : Translating {

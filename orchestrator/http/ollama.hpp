@@ -1,5 +1,5 @@
 // Ollama's API. These functions parse a request's bytes into a checked chat or completion, render an answer's parts
-// as lines of JSON, and describe models as Ollama's clients list them. They know no sockets and no workers; only the
+// as lines of JSON, and describe models as Ollama's clients list them. They use no sockets and no workers; only the
 // functions that make answers read the clock.
 #pragma once
 

@@ -127,7 +127,7 @@ class OllamaDialect final : public Dialect {
     return line(said_, thought_, calls_) + as_member(all_logprobs_) + end_;
   }
 
-  // Clients take each line for a piece of the answer, so this line is an empty piece.
+  // Clients read each line as a piece of the answer, so this line is an empty piece.
   std::string keep_alive() const override { return line("", "", "") + ",\"done\":false}\n"; }
 
  private:
@@ -151,7 +151,7 @@ class OllamaDialect final : public Dialect {
   static std::string as_member(const std::string& logprobs) {
     return logprobs.empty() ? "" : ",\"logprobs\":[" + logprobs + "]";
   }
-  // Returns the member for the tokens since the last line; empty if the client wants none.
+  // Returns the member for the tokens since the last line; empty if the client asked for none.
   std::string new_logprobs() {
     const std::string made = logprobs_.take_elements();
     if (!all_logprobs_.empty() && !made.empty()) all_logprobs_ += ',';

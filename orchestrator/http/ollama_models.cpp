@@ -19,7 +19,7 @@ std::string time_as_text(std::int64_t since_1970) {
   return text;
 }
 
-// Returns what a worker told when it last loaded the model; null if no worker has loaded it.
+// Returns what a worker reported when it last loaded the model; null if no worker has loaded it.
 const ipc::Ready* told_of(const ModelInfo& model) {
   for (const Worker* worker : model.workers) {
     if (!worker->ready().architecture.empty()) return &worker->ready();
@@ -80,7 +80,7 @@ json ollama_ps(const Router& router) {
 json ollama_show(const ModelInfo& model) {
   const ipc::Ready* ready = told_of(model);
   json info = json::object();
-  json capabilities = {"completion"};  // what each model can, until a worker has told more
+  json capabilities = {"completion"};  // the default until a worker has reported its own
   if (ready != nullptr) {
     info["general.architecture"] = ready->architecture;
     if (!ready->model_name.empty()) info["general.basename"] = ready->model_name;

@@ -1,5 +1,5 @@
-// The one place that knows OpenAI's wire format: it turns a request's bytes into a checked GenerationRequest, and
-// results into JSON and server-sent events. These functions know no sockets and no workers; only those that say so
+// The one place with OpenAI's wire format: it turns a request's bytes into a checked GenerationRequest, and
+// results into JSON and server-sent events. These functions use no sockets and no workers; only those that say so
 // read the clock.
 //
 // Unknown fields are ignored, because clients send many that mean nothing here. Fields that would change the answer

@@ -165,8 +165,8 @@ void answer_about_model(Call& call, const Result<std::size_t>& model) {
   call.refuse(api_error(unknown ? kModelNotFound : kModelTooLarge, why, "model"));
 }
 
-// Handles {"model": NAME} and answers with the model's description at that moment; the model's
-// state tells how far it is.
+// Handles {"model": NAME} and answers with the model's description at that moment. The
+// description's state says whether the model is loaded, or how far its loading is.
 template <Result<std::size_t> (Router::*act)(const std::string&)>
 void act_on_model(Call call, const std::string& name) {
   Router& router = call.context.services.router;

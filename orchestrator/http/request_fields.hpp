@@ -110,7 +110,7 @@ void read_tool_choice(Fields& fields, ipc::Submit& parameters);
 // Reads the names that other servers have for a template's settings about reasoning. Returns the members to add to
 // the chat, each with a comma before it (reasoning_request.cpp).
 std::string reasoning_members(Fields& fields);
-// Returns whether the client wants the answer without its reasoning (reasoning_request.cpp).
+// Returns whether the client asks for the answer without its reasoning (reasoning_request.cpp).
 bool hides_reasoning(Fields& fields);
 // Reads how many reasoning tokens the answer may have; -1: no limit (reasoning_request.cpp).
 void read_reasoning_budget(Fields& fields, ipc::Submit& parameters);

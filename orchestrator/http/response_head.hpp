@@ -1,4 +1,4 @@
-// Writes the heads of answers in HTTP/1.1. Nothing here knows sockets.
+// Writes the heads of answers in HTTP/1.1. Nothing here uses sockets.
 #pragma once
 
 #include <string>

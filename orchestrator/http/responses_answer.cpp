@@ -120,7 +120,7 @@ class ResponsesDialect final : public Dialect {
   std::string whole() const override { return response(cut_ ? "incomplete" : "completed"); }
 
  private:
-  // Notes by which namespace and name the client knows a tool. `tools` is valid JSON.
+  // Notes the namespace and the name that the client uses for a tool. `tools` is valid JSON.
   void find_namespaces(std::string_view tools) {
     if (tools.find("namespace") == tools.npos) return;
     const auto text_of = [](const nlohmann::json& object, const char* name) {
@@ -265,7 +265,7 @@ class ResponsesDialect final : public Dialect {
   Usage usage_;
   std::string echo_;  // members that repeat the request's
   std::vector<Item> items_;
-  // The namespaces and names of tools, by the names that the model knows.
+  // The namespaces and names of tools, by the names that the model gets.
   std::map<std::string, std::pair<std::string, std::string>> in_namespaces_;
   bool open_ = false;  // the last item
   bool cut_ = false;

@@ -164,7 +164,7 @@ class ResponsesTranslation : Translating {
     }
   }
 
-  // A thought precedes what the assistant says or calls. Behind these it begins another message.
+  // A thought precedes what the assistant says or calls. After these it begins another message.
   void think(const std::string& thought) {
     if (!assistant()["content"].is_null() || assistant().contains("tool_calls")) flush();
     Ordered& message = assistant();

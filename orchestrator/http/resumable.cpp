@@ -14,7 +14,8 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-// Makes an id of 128 random bits. Whoever knows the id (and the API key, where there is one) may read the stream.
+// Makes an id of 128 random bits. A client that has the id (and the API key, where there is one) may read the
+// stream.
 std::string new_id(bool chat) {
   return fmt::format("{}-{:016x}{:016x}", chat ? "chatcmpl" : "cmpl", random_u64(), random_u64());
 }

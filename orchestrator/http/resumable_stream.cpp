@@ -14,7 +14,7 @@ namespace {
 // kept anyway.
 constexpr std::size_t kMaxAheadBytes = 256 * 1024;
 constexpr std::size_t kSliceBytes = 64 * 1024;
-constexpr std::size_t kHeldAheadBytes = 16 * 1024;  // counted before there are so many events
+constexpr std::size_t kHeldAheadBytes = 16 * 1024;  // counted before the events have this many bytes
 // Memory that each event leaves for an error event. So a stream that finds no memory for its next event can say so.
 constexpr std::size_t kRoomForError = 4 * 1024;
 constexpr std::chrono::milliseconds kFullReaderPause{20};
@@ -323,7 +323,7 @@ void ResumableStream::tell(const ApiError& error) {
     if (owner_.disk_ == nullptr) return made_durable(ends_.size());
     return keep(RecordType::kFailed, event);
   }
-  given_up_ = true;  // no client knows the stream's id, so this is an ordinary error with its status
+  given_up_ = true;  // no client has the stream's id, so this is an ordinary error with its status
   if (reader_ == nullptr) return;
   reader_->on_lost = nullptr;
   reader_->respond(to_response(error));

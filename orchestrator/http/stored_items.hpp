@@ -2,7 +2,7 @@
 // ("item_reference") instead of the item. The AI SDK sends ids unless the client sets "store" to false.
 //
 // The items are in memory only. If there is no room for a new item, the oldest items are dropped. An id contains 64
-// random bits, so only the client that received an id knows it.
+// random bits, so only the client that received an id has it.
 #pragma once
 
 #include <cstddef>

@@ -347,7 +347,7 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
     wake.notify_all();
   }
 
-  // Runs under the mutex: after the end nobody is there to be told.
+  // Call it under the mutex: after the end there is nobody to report to.
   void tell(Done result) {
     if (ending) return;
     loop.post([weak = weak_from_this(), result = std::move(result)] {

@@ -39,7 +39,7 @@ class DiskJournal {
   };
   struct Opened {
     std::unique_ptr<DiskJournal> journal;
-    std::vector<DiskRequest> requests;  // the file's requests; call drop() for those that nobody wants
+    std::vector<DiskRequest> requests;  // the file's requests; call drop() for those that nobody resumes
   };
   // Creates the file if it does not exist. kUnavailable: another daemon uses it. kUnsupported: it is not a journal.
   static Result<Opened> open(EventLoop& loop, Options options);

@@ -58,8 +58,9 @@ class Journal {
   // Records the worker's answer to a prompt. kCorrupt if it contradicts an earlier answer or the request.
   static Status accept(JournalEntry& entry, std::span<const ipc::TokenId> prompt_tokens,
                        std::uint32_t max_tokens, std::uint32_t context_limit);
-  // Takes tokens of the prompt, for a client that wants them. Returns how many of them a worker that died had already
-  // reported. kCorrupt if they were not asked for, leave a gap, or have more alternatives than were asked for.
+  // Takes tokens of the prompt, for a client that asked for them. Returns how many of them a worker that died had
+  // already reported. kCorrupt if they were not asked for, leave a gap, or have more alternatives than were asked
+  // for.
   static Result<std::size_t> tell_prompt(JournalEntry& entry, const ipc::PromptTokens& told);
   // Returns whether the worker has reported every token of the prompt that was asked for.
   static bool prompt_is_told(const JournalEntry& entry);

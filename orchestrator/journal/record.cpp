@@ -10,7 +10,7 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-// The most bytes of which the search behind a damaged place computes checksums. A prompt can be made to look like the
+// The most bytes of which the search after a damaged place computes checksums. A prompt can be made to look like the
 // beginnings of many large records.
 constexpr std::size_t kMostSearchedBytes = std::size_t{1} << 30;
 constexpr std::size_t kChecksummedFrom = 8;  // of a record: everything after the checksum

@@ -8,7 +8,7 @@
 //
 // Little-endian, without padding. The checksum is CRC-32C, started with the file's salt. The file is only ever
 // appended to, so a crash leaves an intact beginning and at most one torn end. Other damage (a disk error, an edit by
-// hand) only costs the records that it touches: behind a damaged record the reader looks for the next intact one. The
+// hand) only costs the records that it touches: after a damaged record the reader looks for the next intact one. The
 // salt is random and secret, so no client can put bytes into a prompt that would then be taken for a record.
 #pragma once
 
@@ -55,7 +55,7 @@ void append_record(std::string& out, const JournalRecord& record, std::uint32_t 
 struct JournalEnd {
   std::size_t good_bytes = 0;     // up to the first damage, or to the end; includes the header
   std::string damage;             // what was wrong there; empty: nothing
-  std::size_t skipped_bytes = 0;  // damaged bytes with intact records behind them
+  std::size_t skipped_bytes = 0;  // damaged bytes with intact records after them
   std::size_t torn_bytes = 0;     // at the end
 };
 

@@ -195,7 +195,7 @@ bool XidCounter::reads_log() const {
 
 std::vector<DaemonFigure> XidCounter::read_on() {
   // A read gives one record. EPIPE means that records were overwritten before they were read; the next read continues
-  // behind them.
+  // after them.
   char record[8192];
   for (int reads = 0; state_->log.valid() && reads < 10'000; ++reads) {
     const ssize_t got = ::read(state_->log.get(), record, sizeof record);

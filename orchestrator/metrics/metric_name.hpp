@@ -6,8 +6,8 @@
 
 namespace bulkhead::orchestrator {
 
-// A figure's name in /metrics, and the factor for its value. Prometheus wants seconds, and counters that end in
-// "_total" (https://prometheus.io/docs/practices/naming/).
+// A figure's name in /metrics, and the factor for its value. Prometheus expects seconds, and counters that end
+// in "_total" (https://prometheus.io/docs/practices/naming/).
 struct MetricName {
   std::string name;
   double scale = 1;

@@ -83,7 +83,7 @@ inline constexpr const EventTimes* kTimes[] = {&kFirstToken, &kQueue, &kPrefill,
 
 }  // namespace events
 
-// A figure of a part that the router does not know: the event loop, the log, the server.
+// A figure of a part that is not the router's: the event loop, the log, the server.
 struct DaemonFigure {
   const char* name;
   const char* help;

@@ -98,7 +98,7 @@ void NvidiaReports::append_to(std::vector<DaemonFigure>& figures, bool xids) con
     figures.push_back({"bulkhead_device_temperature_celsius", "Temperature of a device", degrees,
                        false, "device", key.first, "sensor", key.second});
   }
-  // Under load many devices are at their power limit. That is no fault, so a reason of its own tells it.
+  // Under load many devices are at their power limit. That is no fault, so it has a reason of its own.
   std::map<std::string, double> throttled;
   for (const auto& [key, is_so] : last_.slowed) {
     figures.push_back({"bulkhead_device_slowed",

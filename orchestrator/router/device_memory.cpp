@@ -12,7 +12,7 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-// A worker may report any number; no device has so much memory.
+// A worker may report any number; no device has this much memory.
 constexpr double kMostBytes = 1e15;
 
 }  // namespace

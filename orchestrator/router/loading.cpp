@@ -8,7 +8,7 @@
 //   2. it unloads models that have no request in progress;
 //   3. it gives busy models no new requests ("yields"), so that step 2 applies to them later.
 // A model that was loaded has a turn of twice the time that its loading took, at most 30 s. The router does not unload
-// it for another model before its turn is over. So two models that clients want alternately compute for two thirds of
+// it for another model before its turn is over. So two models that clients use alternately compute for two thirds of
 // the time, or less if loading takes more than 15 s, and each serves all requests that wait for it.
 //
 // With a bound no process starts that make_room() has not counted. A model whose workers have all failed counts as not

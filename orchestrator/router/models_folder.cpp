@@ -110,7 +110,8 @@ Result<std::string> file_in_folder(const std::string& folder, const std::string&
   if (folder.empty()) return unknown("");
   const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
   if (std::ranges::any_of(name, is_control)) return unknown("; its name has control characters");
-  // Symbolic links in the folder are followed: whoever put them there means what they lead to.
+  // Symbolic links in the folder are followed, because the person who put them there means the
+  // files that they lead to.
   fs::path file = (fs::path(folder) / name).lexically_normal();  // an absolute name stays that
   if (lower(file.extension().string()) != ".gguf")
     file += ".gguf";  // as models are listed without it

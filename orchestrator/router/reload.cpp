@@ -19,7 +19,8 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-// Returns the key by which two entries of the configuration are told apart.
+// Returns the key of an entry of the configuration. Two entries with the same key are the same
+// model.
 std::string key_of(const config::ModelSettings& settings) {
   return settings.name.empty() ? "file " + settings.path : "name " + settings.name;
 }
@@ -129,7 +130,7 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
     } else if (step.changed) {
       const std::size_t model = add_model(step.settings, step.file);
       ModelInfo& old = models_[*step.old];
-      // The successor has the id that clients know, and that they can wait for.
+      // The successor has the id that clients have, and that they can wait for.
       if (step.settings.name.empty()) models_[model].id = old.id;
       models_[model].ever_served = old.ever_served;
       models_[model].loaded = old.loaded;
@@ -169,8 +170,8 @@ void Router::retire(std::size_t model, std::optional<std::size_t> successor) {
   move_waiting(model, successor);
 }
 
-// Says whether the model has fewer workers on the device than its settings want. Workers that are leaving do
-// not count.
+// Says whether the model has fewer workers on the device than its settings ask for. Workers that are leaving
+// do not count.
 bool Router::lacks_worker_on(std::size_t model, const std::string& device) const {
   return staying_on(model, device) < replica_count(models_[model].settings, device);
 }
@@ -182,8 +183,8 @@ std::size_t Router::staying_on(std::size_t model, const std::string& device) con
       }));
 }
 
-// Gives each device as many workers as the settings want. If a device has too many, workers that serve
-// leave last.
+// Gives each device as many workers as the settings ask for. If a device has too many, workers that
+// serve leave last.
 void Router::resize(std::size_t model) {
   const config::ModelSettings& settings = models_[model].settings;
   const auto& workers = models_[model].workers;

@@ -62,7 +62,7 @@ class RequestObserver {
   virtual void on_failed(RequestId request, const Failure& failure) = 0;
   // The router calls this for work that one message answers.
   virtual void on_answer(RequestId, const ipc::FromWorker&) {}
-  // Returns the name by which the client knows the request; empty if it has none.
+  // Returns the request's name at the client; empty if it has none.
   virtual std::string request_name() const { return ""; }
   // Returns the name of the client's key, because the router takes keys in turns. Empty if the client has none.
   virtual std::string_view turn_of() const { return {}; }

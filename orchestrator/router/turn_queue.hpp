@@ -32,7 +32,7 @@ class TurnQueue {
       line->requests.push_back(request);
     }
   }
-  // Adds a request that a worker had already: behind the others of that kind (push_begun), or before them (put_back).
+  // Adds a request that a worker had already: after the others of that kind (push_begun), or before them (put_back).
   void push_begun(RequestId request) { begun_.push_back(request); }
   void put_back(RequestId request) { begun_.push_front(request); }
 

@@ -85,8 +85,8 @@ bool Router::awaits_its_kind(RequestId request, std::size_t model) {
   return one_comes;
 }
 
-// Returns the worker with the least to do among those that can go on with the request. Without such a worker it
-// returns one that can't: send() tells the client why. Null: no worker is ready.
+// Returns the worker with the least to do among those that can go on with the request. If there is none, the
+// function returns a worker that can't, and send() tells the client why. Null: no worker is ready.
 Worker* Router::worker_for(RequestId request, std::size_t model) {
   const Waiters which = is_new(request) ? Waiters::kNew : Waiters::kAll;
   Worker* alike = least_loaded(model, which, journal_.find(request));

@@ -1,11 +1,11 @@
 // Counts deaths in a row: how far they incriminate a request that got no token of its own in between, or a worker
-// (restart_policy.hpp). Knows no request and no process.
+// (restart_policy.hpp). This class has no access to requests and processes.
 //
 // A poisonous request ends each worker in the same way. An innocent request that happens to meet a bad hour sees
 // deaths of many kinds. So only the most frequent kind counts, and the first death of that kind is nobody's fault. A
 // SIGKILL that does not come from the OOM killer, and a SIGSTOP, come from outside and say almost nothing about the
-// request. But the request must not be tried for ever, because whoever kills the workers may do so because of the
-// request: four such deaths count as one.
+// request. But the request must not be tried for ever, because a person or program may kill the workers on account
+// of the request: four such deaths count as one.
 #pragma once
 
 #include <algorithm>

@@ -29,7 +29,7 @@ namespace {
 constexpr const char* kDroppedPrefix = ".dropped-";
 constexpr int kMostNames = 100;   // names for one worker's folders that wait to be deleted
 constexpr int kMostDaemons = 64;  // daemons of one user that have workers of the same name
-// With what is put before and behind it, a file's name may have 255 bytes.
+// With what is put before and after it, a file's name may have 255 bytes.
 constexpr std::size_t kMostNameBytes = 180;
 
 // Returns the folder's name for a worker's name, in which there is no '%' and no '/'.
@@ -270,7 +270,7 @@ bool CacheFolder::passed(Check& check) {
 }
 
 void CacheFolder::seal() {
-  // Nobody knows what is in a folder that was not checked, so no seal may vouch for it.
+  // A folder that was not checked may contain anything, so no seal may vouch for it.
   if (path_.empty() || withheld_) return;
   timespec now{};
   // The kernel takes files' times from this clock.

@@ -258,7 +258,7 @@ CacheSeal::CacheSeal(std::string home, std::string name)
     : home_(std::move(home)), name_(std::move(name)) {}
 
 Result<CacheSeal::Key> CacheSeal::key() const {
-  static std::mutex one_makes_it;  // each worker's thread may want the key at the same time
+  static std::mutex one_makes_it;  // several workers' threads may need the key at the same time
   const std::lock_guard lock(one_makes_it);
   const std::string path = home_ + "/%key";
   BULKHEAD_TRY(const std::string kept, read_own(path, kKeyBytes));

@@ -48,7 +48,7 @@ void prefer_as_victim(pid_t pid) {
   if (file.valid()) (void)!::write(file.get(), kScore.data(), kScore.size());
 }
 
-// Indexes of fields of /proc/PID/stat behind the process's name, which may hold any characters.
+// Indexes of fields of /proc/PID/stat after the process's name, which may hold any characters.
 constexpr std::size_t kStatState = 0, kStatFlags = 6, kStatUserTime = 11, kStatSystemTime = 12,
                       kStatThreads = 17, kStatMemory = 20, kStatExitCode = 49;
 
@@ -59,7 +59,7 @@ bool may_trace_everybody() {
          (sets[0].effective >> CAP_SYS_PTRACE & 1) != 0;
 }
 
-// The kernel tells a process's exit code only to processes that may trace it: those of its user, or those with
+// The kernel shows a process's exit code only to processes that may trace it: those of its user, or those with
 // CAP_SYS_PTRACE. A container's superuser often lacks that capability. Then this thread looks at the process's folder
 // in /proc as the folder's owner. (The files in the folder become the superuser's as soon as an ending process has
 // given its memory back.)

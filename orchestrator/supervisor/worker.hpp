@@ -1,6 +1,6 @@
 // A worker as the daemon sees it: a name that outlives its processes. One process serves; spares may stand by
 // (standby_pool.hpp). When the serving process ends, a spare takes over at once, or a successor is started. The
-// receiver of the events (the router) knows what a request is, and decides what happens to one whose worker died.
+// receiver of the events (the router) decides what happens to a request whose worker died.
 //
 // States:   starting -> loading -> ready <-> draining -> drained
 //               ^---- restarting <----- any of them, when the process ends; but a drained worker that has no request
@@ -144,7 +144,7 @@ class Worker : private ProcessEvents {
   bool drains_again() const { return drains_again_; }
   // unload() was called, and the process is still there.
   bool unloading() const { return unload_after_drain_; }
-  // Returns whether the last process ended because it was told to, which is no death.
+  // Returns whether the last process ended because the daemon asked for it, which is no death.
   bool ended_as_asked() const { return ended_as_asked_; }
   // Returns the last death in words; empty if there was none. The cause counts only if there are words.
   const std::string& last_death() const { return last_death_; }
@@ -210,7 +210,8 @@ class Worker : private ProcessEvents {
   void unloaded();
   void become_next();
   void choose_owner_of_cache();
-  // Who tells the receiver of a change: set_state() at once, or its caller, which has more to do or to report first.
+  // Which function reports a change to the receiver: set_state(), at once, or its caller, which first has more to do
+  // or to report.
   enum class Tell { kNow, kByCaller };
   // No other function assigns state_.
   void set_state(WorkerState state, Tell tell = Tell::kNow);

@@ -37,11 +37,11 @@ void Worker::process_lost(WorkerProcess& process, const Death& death) {
   events_.worker_lost(*this, death, std::move(orphans));
 }
 
-// Lets a spare take over before the process has exited, since the kernel can take half a second to
-// take back the process's memory. The device may still compute the process's last steps meanwhile,
-// and the spare knows where those steps can write (worker/vault/README.md). The worker does this
-// only after a kill from outside: a process that ended itself, crashed or was killed by this daemon
-// may have given the device something else to do.
+// Lets a spare take over before the process has exited, because the kernel may need half a second
+// to free the process's memory. The device may still compute the process's last steps during that
+// time, and the vault's directory says where those steps can write (worker/vault/README.md). The
+// worker does this only after a kill from outside: a process that ended itself, crashed or was
+// killed by this daemon may have given the device other work, too.
 void Worker::process_stopped(WorkerProcess& process) {
   if (&process != process_.get() || leaving_ != nullptr || state_ != WorkerState::kReady) return;
   if (!vault_.may_adopt_kv() || !pool_.ready(vault_.epoch())) return;
@@ -52,14 +52,14 @@ void Worker::process_stopped(WorkerProcess& process) {
 }
 
 // Counts the process as dead and starts its successor beside it. The successor gets none of the
-// process's memory, since the device may go on with the process's work as long as that memory is
-// there. If the device has no room for the model a second time, the successor ends with that error,
-// and the worker starts another one until the crash budget is spent.
+// process's memory, because the device may continue the process's work as long as that memory
+// exists. If the device has no room for the model a second time, the successor ends with that
+// error, and the worker starts another one until the crash budget is spent.
 void Worker::process_stuck(WorkerProcess& process, const Death& death) {
   if (&process == leaving_.get()) {
     if (state_ == WorkerState::kStopped) return events_.worker_changed(*this);
-    // A spare that serves has taken over what it could, and needs nothing more. One that does not serve yet waits for
-    // this exit (worker/vault/README.md).
+    // A spare that serves has taken over everything, and needs nothing of this process. A spare that does not serve
+    // yet waits for this exit (worker/vault/README.md).
     if (process_ != nullptr && !serves(state_)) {
       leave_in_kernel(std::move(leaving_));
       return process_->kill("took over from a process that does not end");
@@ -88,7 +88,7 @@ void Worker::predecessor_gone(const Death& death) {
   loop_.post([gone = std::shared_ptr(std::move(leaving_))] {});  // the process called this
   recovery.gone();
   if (state_ == WorkerState::kStopped) return events_.worker_changed(*this);
-  if (!death.by_others()) {  // the worker had taken it for another end
+  if (!death.by_others()) {  // the worker had assumed a kill from outside
     spdlog::error("worker {}: the process before it ended otherwise: {}", name(), death.words);
     vault_.drop("the process that made it did not end as it seemed");
     vault_dropped();
@@ -135,7 +135,7 @@ void Worker::spare_ended(const Spare& spare, const Death& death) {
 
 // Called if a person asked for a restart, and the process does not end as asked. The next process may look for another
 // model file. But if requests have begun with the memory of the old one, the next process goes on with it, and the
-// worker restarts once more behind them.
+// worker restarts once more after them.
 void Worker::owe_restart() {
   if (left_requests_ && vault_.held()) {
     drains_again_ = restarts_again_ = true;

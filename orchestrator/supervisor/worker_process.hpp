@@ -65,7 +65,7 @@ struct Death {
   DeathCause cause = DeathCause::kExit;
   std::string words;
   int signal = 0;               // the signal that ended the process; 0: none did
-  bool as_asked = false;        // the process was told to end, and did; that is no death
+  bool as_asked = false;        // the daemon asked the process to end, and it did; that is no death
   std::string last_word = {};   // the process's own reason why it can't serve; empty: it gave none
   bool from_outside = false;    // somebody sent SIGKILL or SIGTERM, or a SIGSTOP that made it hang
   std::uint64_t vault = 0;      // the number of the vault that the process was given; 0: none
@@ -92,9 +92,9 @@ class ProcessEvents {
   virtual Status process_answer(ipc::FromWorker&& answer) = 0;
   // The first sign of the end: the end of the channel or of the process, or the decision to end the process.
   virtual void process_dying(WorkerProcess& process) = 0;
-  // Follows process_dying() in a separate turn: the daemon no longer listens to the process, and knows how it ends.
-  // The receiver can take its requests back (take_unfinished()), perhaps long before the kernel has reclaimed its
-  // memory.
+  // Follows process_dying() in a separate turn: the daemon no longer listens to the process, and has the cause of
+  // its end. The receiver can take its requests back (take_unfinished()), perhaps long before the kernel has
+  // reclaimed its memory.
   virtual void process_lost(WorkerProcess& process, const Death& death) = 0;
   // Somebody killed the process while it served: none of its threads runs any more, and the daemon has received
   // everything that it had sent. The device may still compute for the process; process_ended() follows when the

@@ -69,8 +69,8 @@ WorkerProcess::~WorkerProcess() {
       std::make_shared<Leftover>(loop_, name_, std::move(group_), std::move(process_)));
 }
 
-// Called once the process serves, for the threads that it has then. A thread's end tells of the process's death
-// earlier than the channel does: the channel closes only when the process's memory has been unmapped.
+// Called once the process serves, for the threads that it has then. A thread's end shows the process's death
+// earlier than the channel does: the channel closes only when the kernel has unmapped the process's memory.
 void WorkerProcess::watch_threads() {
   thread_watches_.clear();
   thread_exits_ = process_.thread_exit_fds();
@@ -100,7 +100,7 @@ void WorkerProcess::look_whether_stopped() {
   receive_last_words();
   const bool killed = stopped_->killed_by(SIGKILL) && kill_cause_.empty() && !asked_to_end_;
   if (killed && fatal_.empty() && stage_ == Stage::kServing) events_->process_stopped(*this);
-  // The kernel tells what ended a process only to processes that may trace it; for others the status is 0.
+  // The kernel shows what ended a process only to processes that may trace it; others see the status 0.
   if (kill_cause_.empty() && stopped_->status == 0) return;
   if (kill_cause_.empty()) known_death();
   lost();
@@ -120,7 +120,7 @@ const Death& WorkerProcess::known_death() {
 }
 
 // SIGKILL does not end a process that waits in the kernel for a driver, and an ended process may wait there while the
-// kernel frees it. Nobody knows for how long, so its requests do not wait for that.
+// kernel frees it. That may take any time, so its requests do not wait for it.
 void WorkerProcess::exit_took_too_long() {
   if (process_.has_ended()) return;  // ended() will be called soon
   receive_last_words();

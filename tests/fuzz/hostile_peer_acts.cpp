@@ -37,8 +37,8 @@ std::size_t HostilePeer::left_open() {
       std::ranges::count_if(readers, [](const UniqueFd& fd) { return fd.valid(); }));
 }
 
-// Makes a TCP socket with SO_LINGER and bytes that nobody reads: whoever closes it last waits for a
-// minute.
+// Makes a TCP socket with SO_LINGER and bytes that nobody reads: the process that closes it last
+// waits for a minute.
 void HostilePeer::lingering(const Step& step, UniqueFd& socket) {
   std::optional<test::LingeringSocket> made = test::make_lingering(60);
   if (!made) return;  // this machine has no network

@@ -47,7 +47,7 @@ namespace bulkhead {
 namespace {
 
 constexpr int kRecordsPerTurn = 32;
-constexpr int kTurnsAfterwards = 5000;  // rings and sockets can hold a tenth of what takes so many turns
+constexpr int kTurnsAfterwards = 5000;  // rings and sockets hold at most a tenth of what fills this many turns
 constexpr std::size_t kMostScript = 8192;
 constexpr std::size_t kSlackBytes = std::size_t{1} << 20;
 constexpr double kMostTurnSeconds =

@@ -30,7 +30,7 @@ class EncoderModel : public MadeModel {
     const std::string key = "tokenizer.ggml.token_type_count";
     const std::size_t at = file.find(key);
     ASSERT_NE(at, std::string::npos);
-    file[at + key.size() + 4] = 1;  // behind the value's type
+    file[at + key.size() + 4] = 1;  // after the value's type
     std::ofstream(path_, std::ios::binary) << file;
     GgufAdditions made(path_);
     const model::TensorInfo& norm = *made.file().find_tensor("blk.0.layer_output_norm.weight");
@@ -110,7 +110,7 @@ TEST_F(EncoderModel, RefusesWhatItCantDoAndSaysWhatItCan) {
            {"/api/generate", {{"prompt", "baba"}}}})
     EXPECT_THAT(post(serving, path, body, 400).dump(), HasSubstr(can)) << path;
   EXPECT_EQ(post(serving, "/api/show", {{"model", ""}})["capabilities"], json{"embedding"});
-  // Ollama's clients rely on a cut; others are told.
+  // Ollama's clients rely on a cut; other clients get an error.
   const std::string text = long_text(2000);
   EXPECT_THAT(post(serving, "/v1/embeddings", {{"input", text}}, 400).dump(),
               HasSubstr("context length is 512 tokens"));

@@ -5,11 +5,11 @@
 // "s<seed>". A model whose file's name has "other" in it gives 5000 + i and " o<i>". Words in the prompt are orders,
 // which fake_orders.hpp lists. A chat whose chat_template_kwargs have "raw" (and "family"), and with FAKE_ANSWERS every
 // chat, gets the text that fake_answers.hpp describes, five bytes a token, cut into parts as a model of that family
-// writes them. FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (so many starts die while loading;
-// counted in COUNTER_FILE), DIE_AFTER (all starts but so many do), DIE_BY_SIGNALS (those die by a signal, each start by
-// another), CRASH_WITH_UNITS (so does every start without engine.matrix_units=off, by SIGSEGV), PROTOCOL,
-// NUMERICS_BY_PID, NUMERICS_BY_DEVICE (--device), NAME, HOLD, THREAD (has a second thread), SPARE_LIES (one that stands
-// by when there is a file of that name removes it and breaks a rule).
+// writes them. FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (the first N starts die while loading;
+// counted in COUNTER_FILE), DIE_AFTER (all starts after the first N do), DIE_BY_SIGNALS (those die by a signal, each
+// start by another), CRASH_WITH_UNITS (each start without engine.matrix_units=off dies by SIGSEGV), PROTOCOL,
+// NUMERICS_BY_PID, NUMERICS_BY_DEVICE (--device), NAME, HOLD, THREAD (has a second thread), SPARE_LIES (a spare that
+// finds a file of that name removes the file and breaks a rule).
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>

@@ -1,5 +1,5 @@
 // There must be only one way to read where a request ends: if a proxy in front read it in another way, a client could
-// add text to the next client's request. Each case is sent unchanged with a second request behind it; if the first
+// add text to the next client's request. Each case is sent unchanged with a second request after it; if the first
 // request is refused, the second one must never be answered.
 #include <string>
 #include <vector>
@@ -127,8 +127,8 @@ void add_refused_chunks(Requests& all) {
                          "\r\n0\r\n\r\n"));
   all.push_back(chunks("1c\r\n" + kBody + "\r\n0\r\n\r\n"));  // longer than it says
   all.push_back(chunks("1e\r\n" + kBody + "\r\n0\r\n\r\n"));  // shorter
-  all.push_back(chunks("1d\r\n" + kBody + "\n0\r\n\r\n"));    // a bare LF behind the data
-  all.push_back(chunks("1d\r\n" + kBody + "0\r\n\r\n"));      // nothing behind it
+  all.push_back(chunks("1d\r\n" + kBody + "\n0\r\n\r\n"));    // a bare LF after the data
+  all.push_back(chunks("1d\r\n" + kBody + "0\r\n\r\n"));      // nothing after it
   all.push_back(chunks("1d\r\n" + kBody + "\r\n0\n\n"));      // bare LFs at the end
   all.push_back(chunks("1d\r\n" + kBody + "\r\n0\r\nX : 1\r\n\r\n"));
   all.push_back(chunks("1d\r\n" + kBody + "\r\n0\r\n X: 1\r\n\r\n"));

@@ -6,7 +6,7 @@
 //   BULKHEAD_DRIVER_MODEL   the model file, which the worker may read
 //   BULKHEAD_DRIVER_CACHE   the worker's cache folder
 //   BULKHEAD_DRIVER_SKIPS   numbers of calls that are in the worker's table, with commas around
-//   BULKHEAD_DRIVER_I386    this kernel knows the 32-bit system calls
+//   BULKHEAD_DRIVER_I386    this kernel has the 32-bit system calls
 //   BULKHEAD_DRIVER_HIDDEN  the worker may have namespaces, which hide others' files
 //   BULKHEAD_DRIVER_LOOKS   it does no harm, and only says what it can learn about files
 //   BULKHEAD_DRIVER_WHO     it does no harm, and only says which user it is, and whether that user reads the file

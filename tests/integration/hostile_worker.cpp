@@ -4,7 +4,7 @@
 //
 // Orders in the prompt:
 //   slow       a token every 5 ms
-//   lie=NAME   that lie, but only in the first process that is told so: it makes the file that
+//   lie=NAME   that lie, but only in the first process that gets the order: it makes the file that
 //              HOSTILE_TOLD in the environment names, and a successor that finds the file is honest
 // The text of an embedding and the document of a ranking obey lie=NUMBER; NUMBER, such as nan or -inf, becomes a value
 // or the score. With "always" in the text, each process lies.
@@ -165,7 +165,7 @@ class Worker {
     return true;
   }
 
-  // Returns the lie that the text tells this process to use; empty: none.
+  // Returns the lie that the text orders of this process; empty: none.
   static std::string lie_in(const std::string& text) {
     const std::size_t at = text.find("lie=");
     if (at == std::string::npos) return "";
@@ -268,7 +268,7 @@ class Worker {
   void lingering() {
     const std::optional<test::LingeringSocket> socket = test::make_lingering(600);
     if (!socket) std::exit(8);
-    // Its reader lives on in a process that nobody knows.
+    // Its reader lives on in a process of which the daemon does not know.
     if (::fork() == 0) {
       for (int fd = 0; fd < 64; ++fd) {
         if (fd != socket->reader.get()) ::close(fd);
@@ -284,11 +284,11 @@ class Worker {
   void tell(const std::string& name, RequestId request) {
     if (!tell_frames(name) && !tell_tokens(name, request) && !tell_messages(name, request) &&
         !use_socket(name) && name != "long_prompt")
-      std::exit(10);  // an order that nobody knows: the test would prove nothing
+      std::exit(10);  // an unknown order: the test would prove nothing
     wait_for_the_end();
   }
 
-  // Each returns false if it knows no order of that name.
+  // Each returns false if it has no order of that name.
   bool tell_frames(const std::string& name) {
     if (name == "late_vault") {
       send(ipc::VaultOffer{1, 0, 1});

@@ -58,7 +58,7 @@ class Mark {
   std::string folder_;
 };
 
-// Says whether a process may have so many threads; a container may allow fewer.
+// Says whether a process may have this many threads; a container may allow fewer.
 bool can_have_threads(int count) {
   std::atomic<bool> done = false;
   std::vector<std::thread> threads;
@@ -143,7 +143,7 @@ class Neighbour {
     const std::size_t so_far = received_;
     return Serving::eventually([&] { return received_ > so_far; });
   }
-  // What it got, behind stop_reading(), is an exact beginning of its answer.
+  // What it got, after stop_reading(), is an exact beginning of its answer.
   void expect_true_beginning() const {
     std::string text;
     std::size_t at = 0;

@@ -72,7 +72,7 @@ TEST(Completions, EchoThePromptWithItsLogProbabilities) {
   EXPECT_EQ(choice["logprobs"]["top_logprobs"][0], nullptr);
   EXPECT_EQ(choice["logprobs"]["token_logprobs"][1], -0.25);
   EXPECT_EQ(choice["logprobs"]["text_offset"][5], 5);
-  // Streamed, by tokens, with an answer behind it.
+  // Streamed, by tokens, with an answer after it.
   body = {{"prompt", {104, 105}}, {"max_tokens", 2}, {"seed", 4}, {"echo", true}, {"stream", true}};
   for (const bool logprobs : {false, true}) {
     if (logprobs) body["logprobs"] = 0;

@@ -115,7 +115,7 @@ TEST_F(JournalFaults, ASpoiltRecordCostsItsRequestAlone) {
   }
   serving.daemon->signal(SIGTERM);
   ASSERT_EQ(serving.daemon->wait_for_exit(), 0);
-  // In the first record behind the header, which belongs to the first request.
+  // In the first record after the header, which belongs to the first request.
   std::fstream stream(file(), std::ios::in | std::ios::out | std::ios::binary);
   stream.seekp(60);
   stream.put('\x7f').put('\x7f');

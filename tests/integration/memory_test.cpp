@@ -55,7 +55,7 @@ TEST(Memory, UnfinishedBodiesStayWithinTheBudgetAndSmallRequestsGoOn) {
   EXPECT_LT(status_kib(serving, "VmHWM") - before, 120 * 1024);
   EXPECT_GT(serving.metric("bulkhead_http_no_memory_total"), 30);
   EXPECT_LE(serving.metric("bulkhead_http_memory_most_bytes"), 64 << 20);
-  // Refused clients were told so, and when to try again.
+  // Refused clients got an error that says when to try again.
   int told = 0;
   for (const auto& client : clients) {
     pollfd item{client->fd(), POLLIN, 0};
@@ -214,8 +214,8 @@ TEST(Memory, AnAnswerThatFindsNoneFailsAloneAndItsWorkerLives) {
   EXPECT_GE(failed, 3);
 }
 
-// A thread parses this body. Whatever step of the request then finds no memory, its client is told, or loses its
-// connection.
+// A thread parses this body. Whichever step of the request then finds no memory, the client gets an error, or
+// loses its connection.
 TEST(Memory, ALargeRequestThatFindsNoneIsNotLeftWithoutAnAnswer) {
   const Serving serving = serve({"server.max_body_mb=256", "server.max_memory_mb=4096",
                                  "isolation.heartbeat_timeout_ms=60000"});

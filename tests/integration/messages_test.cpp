@@ -184,7 +184,7 @@ TEST(Messages, CountingGeneratesNothing) {
           << path;
     }
   }
-  // This answer's token comes behind any that the worker had generated before.
+  // This answer's token comes after any that the worker had generated before.
   EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
   EXPECT_EQ(serving.worker()["ipc"]["tokens_received"], 1);
 }

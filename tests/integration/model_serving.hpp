@@ -138,7 +138,7 @@ inline std::uint64_t cached_tokens(const Answer& answer) {
   return answer.usage.at("prompt_tokens_details").at("cached_tokens");
 }
 
-// Asks for 40 tokens behind a prompt of 100, and again behind the prompt and the first 20 of these. The second answer
+// Asks for 40 tokens after a prompt of 100, and again after the prompt and the first 20 of these. The second answer
 // goes on from the state that was saved within the prompt, with the tokens of the first answer. Returns the first.
 inline Answer expect_to_go_on_from_a_saved_state(const Serving& serving,
                                                  const std::vector<std::uint32_t>& prompt) {

@@ -10,8 +10,8 @@
 namespace bulkhead::test {
 namespace {
 
-// The fixture knows the probabilities of the answer's tokens after the prompt. So the prompt and the answer make
-// one chunk; the answer is longer, and all tokens that count lie in it. The text is this chunk twice.
+// The fixture contains the probabilities of the answer's tokens after the prompt. So the prompt and the answer
+// make one chunk; the answer is longer, and all tokens that count lie in it. The text is this chunk twice.
 TEST(Perplexity, IsThatOfTheFixturesProbabilities) {
   const auto model = fixtures() / "models" / "tiny-llama-Q8_0.gguf";
   if (!std::filesystem::exists(model))

@@ -71,8 +71,8 @@ TEST(Signals, ThatMeanNothingToTheDaemonDoNotEndIt) {
   EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
 }
 
-// Somebody who sends SIGTERM or SIGKILL to a worker wants that, so it is no request's fault, however often it
-// happens.
+// A person who sends SIGTERM or SIGKILL to a worker means to end it, so it is no request's fault, however
+// often it happens.
 TEST(Signals, ATerminatedWorkerIsNoStrikeAgainstItsRequest) {
   const Serving serving = serve({"isolation.max_strikes=1"});
   HttpClient client(serving.port);
@@ -178,7 +178,7 @@ TEST(Log, LinesThatFoundNoRoomAreCountedAndTold) {
   for (int i = 0; i % 500 != 0 || dropped() == 0; ++i)
     ASSERT_TRUE(answers(serving)) << i;
   EXPECT_GT(dropped(), 0);
-  // A reader that comes back is told how many lines were dropped.
+  // A reader that comes back reads how many lines were dropped.
   std::atomic<bool> told = false;
   std::thread reader([&] {
     std::string text;

@@ -53,7 +53,7 @@ class Terminal {
   void type(const std::string& text) const {
     EXPECT_EQ(::write(fd_.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
-  // Reads until `text` comes, behind the text that was awaited before.
+  // Reads until `text` comes, after the text that was awaited before.
   bool shows(const std::string& text) {
     for (;;) {
       if (const std::size_t at = shown_.find(text, seen_); at != std::string::npos) {

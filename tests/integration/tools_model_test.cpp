@@ -1,5 +1,5 @@
-// Tool calls of a real model, which knows nothing about tools. Schemas restrict its calls, over each protocol, whole
-// and streamed, and when the worker dies.
+// Tool calls of a real model, which was not trained to use tools. Schemas restrict its calls, over each protocol,
+// whole and streamed, and when the worker dies.
 #include <fstream>
 #include <map>
 

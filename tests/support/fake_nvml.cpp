@@ -59,7 +59,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
   return 0;
 }
 int nvmlDeviceGetPciInfo_v3(void* device, unsigned* info) {
-  info[4] = 0;                                 // domain, behind the 16 bytes of the old address
+  info[4] = 0;                                 // domain, after the 16 bytes of the old address
   info[5] = device == &devices[0] ? 1 : 0xc1;  // bus
   info[6] = 0;                                 // device
   return 0;

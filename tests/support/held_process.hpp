@@ -14,7 +14,7 @@
 
 namespace bulkhead::test {
 
-// The reason for skipping a test that holds a process, in one line, because tools/test prints it behind the test's
+// The reason for skipping a test that holds a process, in one line, because tools/test prints it after the test's
 // name.
 inline constexpr const char* kNoTracing =
     "not checked: what the daemon does while the kernel takes long to take this dead process "

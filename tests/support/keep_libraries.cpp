@@ -1,7 +1,7 @@
-// Keeps every library loaded until a program of an AddressSanitizer build ends: a test program, or a program that a
-// test starts. LeakSanitizer looks for leaks at the end of the process. If the Vulkan loader had unloaded a driver by
-// then, LeakSanitizer would not see the driver's static memory, and would take what that memory points to for leaked
-// (128 bytes of Mesa's, seen with libvulkan_lvp.so).
+// Replaces dlclose() in the test programs of AddressSanitizer builds, and in the programs that tests start, so that
+// every library stays loaded until the process ends. LeakSanitizer looks for leaks at that time. It does not see the
+// static memory of a driver that the Vulkan loader has unloaded, so it would report the blocks to which that memory
+// points (seen with libvulkan_lvp.so: 128 bytes).
 extern "C" int dlclose(void* library);
 extern "C" int dlclose(void* /*library*/) {
   return 0;

@@ -1,5 +1,5 @@
-// TCP sockets whose last close waits, since they have bytes that nobody reads (SO_LINGER): what a hostile peer sends to
-// hold up whoever closes them.
+// TCP sockets whose last close waits, because they have bytes that nobody reads (SO_LINGER). A hostile peer sends them
+// to hold up the process that closes them.
 #pragma once
 
 #include <netinet/in.h>
@@ -16,7 +16,8 @@ struct LingeringSocket {
   UniqueFd reader;  // once it is closed, the sender lingers no more
 };
 
-// Whoever closes `sender` last waits for so many seconds. None: this machine has no TCP over the loopback.
+// The process that closes `sender` last waits for this many seconds. Empty: this machine has no TCP over
+// the loopback.
 inline std::optional<LingeringSocket> make_lingering(int seconds) {
   LingeringSocket made;
   UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

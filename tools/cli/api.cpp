@@ -274,7 +274,7 @@ bool put(std::string_view text) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     if (written < 0) {
       if (errno == EINTR) continue;
-      // A reader that has left wants no message; a full disk must be reported.
+      // A reader that has left needs no message; a full disk must be reported.
       if (errno != EPIPE && !output_failed.exchange(true))
         std::fprintf(stderr, "bulkhead: writing to stdout: %s\n", std::strerror(errno));
       return false;

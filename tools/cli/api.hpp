@@ -54,20 +54,20 @@ struct Answer {
 };
 
 using OnPiece = std::function<void(std::string_view)>;
-// Posts with "stream": true and passes each piece of text on as it arrives, and each piece of reasoning to
-// `on_reasoning`, if there is one. Ctrl-C ends the answer, not the program.
+// Posts with "stream": true. Passes each piece of text to `on_text` as it arrives, and each piece of
+// reasoning to `on_reasoning`, if that is set. Ctrl-C ends the answer, not the program.
 Result<Answer> stream_answer(HttpClient& client, const std::string& path, nlohmann::json request,
                              const OnPiece& on_text, const OnPiece& on_reasoning = {});
 
-// Writes all of the text to stdout. Returns false if nobody reads any more or it can't be written; in the latter case
-// stderr says so once, and the program fails (output_failed) whatever else it does.
+// Writes all of the text to stdout. Returns false if stdout's reader has left or the write failed. A failed write is
+// reported on stderr once, and makes the program's exit code a failure (output_failed).
 bool put(std::string_view text);
 // The same with a value as one line. Bytes that are not UTF-8 are replaced.
 bool put_json(const nlohmann::json& value);
 extern std::atomic<bool> output_failed;
 
-// Whether the user wants colours on a terminal: yes, unless NO_COLOR says no (no-color.org: an empty one is none), or
-// TERM says that the terminal has none.
+// Returns whether to write colours to a terminal. NO_COLOR forbids them (no-color.org; an empty value counts as
+// unset), and so does a TERM without colours.
 bool colours_wanted();
 
 }  // namespace bulkhead::cli

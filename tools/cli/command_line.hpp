@@ -12,7 +12,7 @@ namespace bulkhead::cli {
 // Adds --url and --api-key.
 void add_connection(CLI::App& command, Connection& connection);
 
-// Sets what the help says behind the options. Exit codes begin a line of their own, and lines are broken after 78
+// Sets the help's text after the options. Exit codes begin a line of their own, and lines are broken after 78
 // columns, except examples, which begin with a blank.
 void add_footer(CLI::App& command, std::string text);
 

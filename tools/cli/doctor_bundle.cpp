@@ -78,14 +78,14 @@ std::string devices() {
 std::string without(std::string text, const std::string& secret) {
   constexpr std::string_view kInstead = "(hidden)";
   if (secret.empty()) return text;
-  // The search continues behind the replacement, which may contain the secret's letters.
+  // The search continues after the replacement, which may contain the secret's letters.
   for (std::size_t at = text.find(secret); at != std::string::npos;
        at = text.find(secret, at + kInstead.size()))
     text.replace(at, secret.size(), kInstead);
   return text;
 }
 
-// Collects the files of the archive, with everything that the daemon tells.
+// Collects the files of the archive, with everything that the daemon reports.
 class Gathering {
  public:
   Gathering(HttpClient client, std::string secret)

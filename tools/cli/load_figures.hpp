@@ -1,4 +1,4 @@
-// Computes the figures of a load test from its measurements. Nothing here knows of connections.
+// Computes the figures of a load test from its measurements. Nothing here uses connections.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a load test requests from a server. Nothing here knows connections.
+// What a load test requests from a server. Nothing here uses connections.
 #pragma once
 
 #include <cstddef>

@@ -76,7 +76,7 @@ Result<ModelFit> model_fit(const model::GgufFile& file, const model::ModelGraph&
     const bool cpu = device.kind == gpu::DeviceKind::kCpu;
     const config::EngineSettings engine =
         forward::with_sizes({}, file, graph, {cpu, device.device_memory_bytes});
-    // Only an open device tells whether it has matrix units, with which weights may take more memory.
+    // Only an open device shows whether it has matrix units, with which weights may take more memory.
     BULKHEAD_TRY(const forward::MemoryNeed need, forward::memory_need(file, graph, engine, !cpu));
     const std::uint64_t fixed = need.weights + need.transient + need.states;
     const std::uint64_t least = need.kv.bytes(kLeastTokens);

@@ -21,8 +21,8 @@ void take_environment(const char* name, std::string& value) {
 }  // namespace
 
 // The environment is read here, before the command line, and not by CLI11's envname(). A command shares its connection
-// with its subcommands. CLI11 would read the environment for options that do not stand behind the subcommand's name,
-// and so replace what the user wrote before that name.
+// with its subcommands. CLI11 would read the environment for options that do not come after the subcommand's name, and
+// so replace what the user wrote before that name.
 void add_connection(CLI::App& command, Connection& connection) {
   const std::string usual = Connection().url;
   take_environment("BULKHEAD_URL", connection.url);

@@ -21,7 +21,7 @@ namespace {
 
 constexpr useconds_t kLookEveryUs = 500'000, kLookForCtrlCEveryUs = 50'000;
 
-// Returns whether nobody reads this program's output any more, as behind `| head -1`. A write would fail, too, but the
+// Returns whether nobody reads this program's output any more, as with `| head -1`. A write would fail, too, but the
 // next line may come much later.
 bool reader_has_left() {
   pollfd out{STDOUT_FILENO, 0, 0};

@@ -28,7 +28,7 @@ struct TopWorker {
 };
 
 struct TopFrame {
-  std::string error;  // why nothing is known now
+  std::string error;  // why there are no figures now
   std::uint64_t requests = 0, waiting = 0;
   double tokens_per_second = 0;
   // Medians of the times that the daemon measured between the looks; negative if it measured none.

@@ -16,7 +16,7 @@ Shape with_latents(Shape shape, std::uint32_t latent, std::uint32_t q_latent, st
   shape.value_size = value;
   return shape;
 }
-// Gives the shape experts that sigmoids choose, behind one dense layer.
+// Gives the shape experts that sigmoids choose, after one dense layer.
 Shape with_sigmoids(Shape shape, float expert_scale) {
   shape.dense_layers = shape.shared_experts = 1;
   shape.sigmoid = shape.renormalised = true;
@@ -136,7 +136,7 @@ Shape with_convolutions(Shape shape, std::string kinds) {
   shape.taps = 3;
   return shape;
 }
-// Gives the shape such layers, and experts that sigmoids choose behind some dense layers.
+// Gives the shape such layers, and experts that sigmoids choose after some dense layers.
 Shape with_convolutions_and_experts(Shape shape, std::string kinds, std::uint32_t dense_layers) {
   shape.dense_layers = dense_layers;
   shape.sigmoid = shape.renormalised = true;
@@ -186,7 +186,7 @@ Shape with_pooling(Shape shape, std::uint32_t type) {
   return shape;
 }
 
-// Gives the shape two dense layers behind the pooling.
+// Gives the shape two dense layers after the pooling.
 Shape with_dense(Shape shape, std::uint32_t between) {
   shape.dense = between;
   return with_pooling(std::move(shape), 1);

@@ -64,7 +64,7 @@ struct Shape {
   // What stands for a text in an encoder, as pooling_type in GGUF files has it (1 the mean, 2 the first token). 0: the
   // model is a decoder.
   std::uint32_t pooling = 0;
-  // Entries between two dense layers behind the pooling; 0: there are none.
+  // Entries between two dense layers after the pooling; 0: there are none.
   std::uint32_t dense = 0;
 };
 

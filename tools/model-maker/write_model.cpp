@@ -47,7 +47,7 @@ Status write_at(int fd, std::span<const std::byte> bytes, std::uint64_t offset,
 // tensor.
 struct Head {
   std::string bytes;
-  std::vector<std::uint64_t> offsets;  // each tensor's place behind the head
+  std::vector<std::uint64_t> offsets;  // each tensor's place after the head
   std::uint64_t data_bytes = 0;        // bytes of all tensors, with padding
 
   std::uint64_t file_bytes() const { return bytes.size() + data_bytes; }

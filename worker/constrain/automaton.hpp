@@ -68,7 +68,8 @@ class Automaton {
   ConfigId entered(NodeId node, ConfigId parents);
 
   // Returns whether every text of characters of these classes leads back to this configuration. Returns false, too, if
-  // that can't be told with little work. As for a step, spent() counts the same whatever is remembered.
+  // finding out would take much work. As for a step, spent() counts the same work whether results are remembered or
+  // not.
   bool runs_on(ConfigId config, CharClasses classes);
   // Returns whether one of the configuration's texts takes every text of at most `length` characters of these classes.
   bool takes_freely(ConfigId config, CharClasses classes, std::uint32_t length);

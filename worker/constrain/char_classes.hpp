@@ -2,8 +2,8 @@
 // tell apart: each sign and each usual blank alone, digits, letters with those of hexadecimal digits apart, and the
 // characters outside ASCII by their first bytes.
 //
-// So a walk over a vocabulary can tell at once that a text goes on freely through all of a subtree of tokens: the
-// subtree knows its characters (TokenTrie::below), and an automaton's state knows which classes it takes as a whole.
+// So a walk over a vocabulary finds at once that an automaton's state takes every token of a subtree: the subtree
+// has the set of its characters (TokenTrie::below), and the state has the set of classes that it takes as a whole.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The formats of JSON Schema's `format`: a row with an expression for each. Only this table knows them.
+// The formats of JSON Schema's `format`: a row with an expression for each. No other file depends on
+// them.
 #pragma once
 
 #include <optional>

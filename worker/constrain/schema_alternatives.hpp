@@ -17,7 +17,7 @@ namespace bulkhead::constrain {
 
 using SchemaSet = std::vector<const Json*>;
 
-// How a schema came into a set: what unevaluatedProperties must know of it.
+// How a schema came into a set: what unevaluatedProperties needs of it.
 struct Origin {
   bool evaluates = true;  // false: it came as a part of what must not hold
   SchemaSet within;       // the schemas with unevaluatedProperties that apply it, itself included

@@ -9,7 +9,7 @@ namespace {
 
 // How many tokens of a subtree that is taken as a whole count as much work as a node that is walked.
 constexpr std::size_t kTokensOfNode = 16;
-// From this size on, a subtree has so many children that it pays to ask first which bytes can lead on at all.
+// From this size on, a subtree has many children, so it pays to ask first which bytes can lead on at all.
 constexpr std::uint32_t kWide = 128;
 // A frame that takes fewer bytes than this needs no base.
 constexpr std::size_t kManyBytes = 64;

@@ -1,7 +1,7 @@
 // The vocabulary as a trie of bytes, for running all tokens through an automaton in one walk.
 //
 // Nodes are in depth-first order, each with the size of its subtree. So when a walk finds a byte impossible, one
-// addition skips all tokens behind it. Immutable and thread-safe; made once for a model.
+// addition skips all tokens after it. Immutable and thread-safe; made once for a model.
 #pragma once
 
 #include <algorithm>

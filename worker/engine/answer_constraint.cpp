@@ -138,7 +138,8 @@ void AnswerConstraint::hold(std::string_view spelled) {
   held_text_ = spelled;
   epoch_ = 0;
   locate();
-  // A call that the grammar does not know (a family's code, keys in another order) is not constrained.
+  // A call in a form that the grammar does not have (a family's code, keys in another order) is not
+  // constrained.
   given_up_ = at_ == constrain::kNowhere;
   fresh_ = true;
   phase_ = given_up_ ? Phase::kFree : Phase::kHeld;

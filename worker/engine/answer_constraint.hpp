@@ -1,6 +1,6 @@
 // Constrains a whole answer. Text and reasoning are free, and the grammar of calls applies from where the answer's
 // parser sees a call begin. If the answer must be a call or must follow a schema, that grammar applies from the
-// start, or behind the reasoning. The answer's parser decides where the answer stands, so the grammar never applies
+// start, or after the reasoning. The answer's parser decides where the answer stands, so the grammar never applies
 // to what would be read as text, and everything that is read as a call follows it.
 //
 // A pure function of the request and the tokens. Use it from one thread.
@@ -77,9 +77,9 @@ class AnswerConstraint : public TokenConstraint {
   // Returns the rest of the text that opens reasoning, if a constrained answer may still open it; otherwise an empty
   // text.
   std::string_view opener_left() const;
-  // Forbids the tokens that complete a mark and go on in a way that the grammar behind the mark does not allow.
+  // Forbids the tokens that complete a mark and go on in a way that the grammar after the mark does not allow.
   bool forbid_beyond(std::string_view mark, std::string_view before, std::string_view grammar_text);
-  // The same behind a call's name, for JSON that is only a call once its name has ended.
+  // The same after a call's name, for JSON that is only a call once its name has ended.
   bool forbid_beyond_name();
   std::span<const std::uint32_t> all();
   bool must_end_reasoning() const {

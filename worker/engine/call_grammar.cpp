@@ -42,7 +42,7 @@ class Builder {
     const bool more = !wish_.one_call && repeats();
     if (more) after = grammar_->add(choice({}));
     const NodeId first = block(after);
-    // The blanks behind a block may be the end of the answer.
+    // The blanks after a block may be the end of the answer.
     if (more) {
       add_way(after, end);
       add_way(after, blanks(grammar_->add(choice({end, first}))));
@@ -139,7 +139,7 @@ class Builder {
     return grammar_->add(choice(std::move(ways)));
   }
 
-  // {"name": N, "arguments": {...}}, with an id before or behind it if the family has ids
+  // {"name": N, "arguments": {...}}, with an id before or after it if the family has ids
   NodeId json_call(NodeId next) {
     const auto& keys = calls_.keys;
     const auto key = [&](const std::string& name, NodeId value) {
@@ -331,7 +331,7 @@ class Builder {
     return mark(tool.name, behind);
   }
 
-  // What follows `to=`, which other forms of the header have before or behind their channel.
+  // What follows `to=`, which other forms of the header have before or after their channel.
   NodeId channels(NodeId next) {
     const NodeId name = any_tool([&](const OfferedTool& tool) {
       const NodeId body = mark("<|message|>", arguments(tool, next));

@@ -5,8 +5,8 @@
 //   blanks BLOCK (blanks BLOCK)* blanks
 //   BLOCK: a section of calls, a list of calls, or one call, with its marks
 //
-// It knows no tokens. If the vocabulary has a mark as a token of its own, only that token can write the mark, so that
-// no other text can stand for it. `spell` returns the bytes that mean the token.
+// It does not depend on tokens. If the vocabulary has a mark as a token of its own, only that token can write the
+// mark, so that no other text can stand for it. `spell` returns the bytes that mean the token.
 #pragma once
 
 #include <functional>

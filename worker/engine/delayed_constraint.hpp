@@ -1,4 +1,4 @@
-// A constraint that begins behind a mark: an answer follows a schema only after the reasoning that the prompt has
+// A constraint that begins after a mark: an answer follows a schema only after the reasoning that the prompt has
 // opened. (answer_constraint.hpp does this for tool calls.)
 #pragma once
 
@@ -21,7 +21,7 @@ namespace bulkhead::engine {
 std::string_view open_reasoning(const model::Tokenizer& tokenizer, std::span<const TokenId> prompt,
                                 const model::answer::Family& family);
 
-// Until the answer contains the mark, every token is allowed except the end tokens, and tokens that go on behind the
+// Until the answer contains the mark, every token is allowed except the end tokens, and tokens that go on after the
 // mark with something that `inner` does not accept. `inner` applies to what follows the mark, except for blanks in the
 // token that completes the mark.
 class DelayedConstraint : public TokenConstraint {

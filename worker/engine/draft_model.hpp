@@ -3,7 +3,7 @@
 // temperature above 0, both models choose the same token wherever their probabilities are similar.
 //
 // The model has its own paged KV cache, where a sequence's positions follow the sequence's tokens. What the model
-// computed behind a wrong guess is dead, and the next step overwrites it. No result depends on anything here, because
+// computed after a wrong guess is dead, and the next step overwrites it. No result depends on anything here, because
 // the engine checks every guess (speculator.hpp).
 //
 // The model computes only while no step of the engine is in flight, and the caller waits for it. One thread.
@@ -22,7 +22,7 @@
 
 namespace bulkhead::engine {
 
-// A sequence as the draft model knows it.
+// What the draft model records about a sequence.
 struct DraftContext {
   PageList pages;
   std::uint32_t computed = 0;  // positions whose keys and values match the sequence's tokens
@@ -35,7 +35,7 @@ struct DraftContext {
 class DraftModel {
  public:
   // The executor must outlive this. Its model must not carry states (ExecutorLimits::states), because positions
-  // behind wrong guesses are computed again.
+  // after wrong guesses are computed again.
   explicit DraftModel(Executor& executor);
   DraftModel(const DraftModel&) = delete;
   DraftModel& operator=(const DraftModel&) = delete;
@@ -93,7 +93,7 @@ class DraftModel {
   std::vector<WindowPages> windows_;
   std::vector<std::uint32_t> members_;  // indices of wanted sequences that get guesses
   std::vector<std::uint32_t>
-      ends_;  // for a step that reads: the position behind its columns, by index of `wanted`
+      ends_;  // for a step that reads: the position after its columns, by index of `wanted`
 };
 
 }  // namespace bulkhead::engine

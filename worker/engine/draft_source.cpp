@@ -42,7 +42,7 @@ void NgramSource::advance(std::span<const TokenId> tokens) {
 std::size_t NgramSource::guess(std::span<const TokenId> tokens, std::span<TokenId> guesses) const {
   if (follows_ == 0) return 0;
   for (std::size_t i = 0; i < guesses.size(); ++i) {
-    // Behind the end of the known tokens, its own guesses follow, so a short period repeats for ever.
+    // After the end of the known tokens, its own guesses follow, so a short period repeats for ever.
     const std::size_t from = follows_ + i;
     guesses[i] = from < tokens.size() ? tokens[from] : guesses[from - tokens.size()];
   }

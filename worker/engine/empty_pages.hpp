@@ -12,7 +12,7 @@ namespace bulkhead::engine {
 
 class EmptyPages {
  public:
-  // Pages [0, first) are the first part; behind them come slabs of `slab` pages. Allocates all that it ever needs.
+  // Pages [0, first) are the first part; after them come slabs of `slab` pages. Allocates all that it ever needs.
   EmptyPages(std::uint32_t pages, std::uint32_t first, std::uint32_t slab)
       : first_(first), slab_(slab), parts_(1 + (slab == 0 ? 0 : (pages - first) / slab)) {
     parts_.front().reserve(first);

@@ -187,7 +187,7 @@ void Engine::mark_started() {
   }
 }
 
-// Outputs of sequences that are gone, most often behind their end, are ignored: they were neither drawn nor counted.
+// Outputs of sequences that are gone, most often after their end, are ignored: they were neither drawn nor counted.
 void Engine::handle_outputs(std::span<const ColumnOutput> outputs) {
   std::erase_if(failed_masks_, [this](const FailedMask& each) { return each.step < steps_ended_; });
   for (const ColumnOutput& output : outputs) {
@@ -208,7 +208,7 @@ void Engine::handle_outputs(std::span<const ColumnOutput> outputs) {
   }
 }
 
-// An output behind a wrong guess is of no use, because its column computed another token than the sequence has. One
+// An output after a wrong guess is of no use, because its column computed another token than the sequence has. One
 // that was drawn under another mask than the constraint's is of no use either.
 void Engine::check_draft(Request& request, const ColumnOutput& output) {
   const bool draft = scheduler_.is_draft(output.column);
@@ -348,7 +348,7 @@ void Engine::finish(Request& request, ipc::FinishReason reason) {
     message.reasoning_tokens = request.reader->reasoning_tokens();
     const bool over = request.reader->feed(std::exchange(message.text, {}), parts);
     if (by_text && !over) request.cut_call = request.reader->in_call();
-    // A client must not take a part of a call for a whole call.
+    // A client must not mistake a part of a call for a whole call.
     if (request.cut_call) reason = ipc::FinishReason::kLength;
     const bool whole = request.reader->finish(reason, parts);
     if (!whole && reason == ipc::FinishReason::kStop) reason = ipc::FinishReason::kLength;

@@ -1,13 +1,13 @@
 // The engine: requests go in, tokens come out. It combines the scheduler, an executor, the sampler, the text streams
-// and the tokenizer's thread. It knows no channel and no Vulkan.
+// and the tokenizer's thread. It uses no channel and no Vulkan.
 //
 // The engine passes all its messages (ipc/messages.hpp) to one callback, in the order in which they may be sent. For
 // each request that is first Accepted or Failed, then its tokens in TokenBatches, then Finished (or Failed).
 //
 // In a turn the engine plans and submits steps until as many are in flight as the executor allows. It does the host's
 // work while the device computes, waits for the oldest step, takes that step's tokens and emits them. If the device
-// passes tokens from step to step itself, the engine plans steps before it knows the tokens of those in flight (see
-// scheduler.hpp). It drops what the device computes for a request behind the request's end.
+// passes tokens from step to step itself, the engine plans steps before it has the tokens of those in flight (see
+// scheduler.hpp). It drops what the device computes for a request after the request's end.
 //
 // The engine collects tokens into records by these rules:
 // - It sends a request's first token at once.
@@ -101,7 +101,7 @@ class Engine {
   // their sums, before any request comes; it returns how many it took. An error is the device's.
   void set_ledger(PageLedger* ledger) { guard_.set_ledger(ledger); }
   Result<std::uint32_t> adopt(std::span<const EnteredPage> pages);
-  // Adopts the states behind pages (state_book.hpp) that adopt() took, and compares them with their
+  // Adopts the states after pages (state_book.hpp) that adopt() took, and compares them with their
   // sums first. Returns how many it took, and takes the others out of the ledger. An error is the device's.
   void set_state_ledger(StateLedger* ledger) { guard_.set_state_ledger(ledger); }
   Result<std::uint32_t> adopt_states(std::span<const EnteredState> states);
@@ -164,7 +164,7 @@ class Engine {
   std::string cant_generate() const;
   void truncate(std::vector<TokenId>& text) const;
   void begin_telling(Request& request);
-  // Reports the prompt's token behind `position`, with its log-probability from the logits there.
+  // Reports the prompt's token after `position`, with its log-probability from the logits there.
   void score_prompt(Request& request, const ColumnOutput& output, std::uint32_t position);
   void tell_prompt_token(Request& request, const Sampler::Logprobs& logprobs);
   Status submit_steps();

@@ -71,7 +71,7 @@ void Engine::adjust(const Scheduler::Member& member, TokenId token, Adjusted& ma
   if (mask != nullptr && allows_any(*mask)) {
     made.mask = *mask;
   } else {
-    masks_ahead_.reset();  // the draft is drawn without a mask, and so are those behind it
+    masks_ahead_.reset();  // the draft is drawn without a mask, and so are those after it
   }
 }
 
@@ -95,7 +95,7 @@ bool Engine::allows_any(std::span<const std::uint32_t> mask) const {
 }
 
 // Says whether a draft's output, whose column has the right token, was drawn under the mask that the constraint has
-// now. Its penalties were right, because they follow from the tokens alone. No step is submitted behind one with
+// now. Its penalties were right, because they follow from the tokens alone. No step is submitted after one with
 // drafts, so the masks are still there.
 bool Engine::drawn_under_its_mask(Request& request, std::uint32_t column) const {
   if (!request.adjusted || request.constraint == nullptr) return true;

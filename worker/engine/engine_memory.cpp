@@ -90,7 +90,7 @@ Status Engine::look_at_memory(std::uint64_t step) {
 }
 
 // No sequence goes on from these states any more, and sequences that did so compute their tokens again. The pages
-// behind which the states were saved are not damaged, so their memory is used again.
+// after which the states were saved are not damaged, so their memory is used again.
 void Engine::leave_out_states(std::span<const EnteredState> states) {
   std::vector<PageIndex> pages;
   for (const EnteredState& state : states)
@@ -152,7 +152,7 @@ Result<std::uint32_t> Engine::adopt_states(std::span<const EnteredState> states)
   for (std::size_t i = 0; i < states.size(); ++i) {
     if (!whole[i] || !scheduler_.adopt_state(states[i].page, states[i].slot)) {
       guard_.overwritten(states[i].slot);
-      // Without checksums, nobody knows whether the memory is unchanged.
+      // Without checksums, there is no sign whether the memory is unchanged.
       if (!whole[i] && executor_.limits().most_pages_summed > 0)
         scheduler_.leave_out_state(states[i].slot);
       continue;

@@ -47,7 +47,7 @@ Status check_tokens(std::span<const TokenId> tokens, std::uint32_t vocabulary, c
   return {};
 }
 
-// Makes these tokens impossible, whatever the request wants.
+// Makes these tokens impossible, whatever the request asks for.
 void forbid_tokens(std::span<const TokenId> tokens, std::vector<ipc::TokenBias>& biases) {
   for (const TokenId token : tokens) {
     std::erase_if(biases, [token](const ipc::TokenBias& each) { return each.token == token; });
@@ -309,8 +309,8 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
   resume(request, before);
 }
 
-// Tells the prompt's tokens all at once if no log-probabilities are wanted. Otherwise the engine tells each token as
-// soon as the position before the token is computed.
+// Sends the prompt's tokens all at once if the request asks for no log-probabilities. Otherwise the engine sends
+// each token as soon as the position before it is computed.
 void Engine::begin_telling(Request& request) {
   tell_prompt_token(request, {});
   if (request.scores_prompt()) {
@@ -403,7 +403,8 @@ Status Engine::reserve_rows(Request& request, std::uint32_t most_edits) {
       static_cast<std::uint32_t>(std::min<std::size_t>(outputs, limits.max_outputs)));
 }
 
-// Says whether the device computes the log-probabilities that the request wants, if it wants any.
+// Says whether the device computes the log-probabilities that the request asks for, if it asks for
+// any.
 bool Engine::logprobs_on_device(const Request& request) const {
   return request.wanted_logprobs <= executor_.limits().most_logprobs;
 }

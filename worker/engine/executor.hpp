@@ -1,5 +1,5 @@
 // The interface between the engine and the device: a step goes in, tokens and logits come out. The
-// engine knows no Vulkan; the executor knows no requests.
+// engine uses no Vulkan; the executor gets no requests.
 //
 // A step is a list of columns. A column is one token of one sequence at one position. The executor writes the
 // column's key and value to the sequence's pages, lets it attend to all positions up to its own (in an encoder to all
@@ -40,7 +40,7 @@ enum class Output : std::uint8_t {
   kGreedy,
   kLogits,   // like kGreedy, plus the whole row of logits
   kSampled,  // like kGreedy, but the device draws the token as Column::choice says
-  kHidden,   // like kGreedy, plus the hidden state behind the last norm, from which the logits are computed
+  kHidden,   // like kGreedy, plus the hidden state after the last norm, from which the logits are computed
 };
 
 // A draw, as worker/engine/sampler.hpp defines it, at a temperature above 0.
@@ -120,12 +120,12 @@ struct WindowPages {
   std::span<const PageIndex> pages;  // in [total_pages, total_pages + window_pages)
 };
 
-// How many pages a sequence keeps behind its window. A successor may find the sequence shorter by up to this many
+// How many pages a sequence keeps before its window. A successor may find the sequence shorter by up to this many
 // pages, because the last pages had no sums yet.
 inline constexpr std::uint32_t kPagesBehindWindow = 2;
 
 // Returns how many window pages a sequence needs to continue: those that its next position sees, wherever a page
-// begins, those that it keeps behind them, and one more to write to.
+// begins, those that it keeps before them, and one more to write to.
 constexpr std::uint32_t window_reserve(std::uint32_t window, std::uint32_t page_tokens) {
   return (window + 2 * page_tokens - 2) / page_tokens + kPagesBehindWindow + 1;
 }
@@ -163,7 +163,7 @@ struct ExecutorLimits {
   std::uint32_t max_sequences = 0;  // per step
   std::uint32_t page_tokens = 0;    // positions in a page
   std::uint32_t total_pages = 0;
-  // A cache that grows (Executor::grow): pages [0, first_pages) always have memory, and behind them come slabs of
+  // A cache that grows (Executor::grow): pages [0, first_pages) always have memory, and after them come slabs of
   // slab_pages each, up to total_pages, which have memory only after grow(). slab_pages 0: all pages have memory.
   std::uint32_t first_pages = 0;
   std::uint32_t slab_pages = 0;
@@ -200,7 +200,7 @@ struct ExecutorLimits {
   std::vector<std::uint32_t> widths = {};
   // The number that stands for the first state slot in start_sums(); the other slots follow.
   PageIndex first_state() const { return total_pages + window_pages; }
-  // The pages that always have memory, and how many slabs there can be behind them.
+  // The pages that always have memory, and how many slabs there can be after them.
   std::uint32_t pages_at_first() const { return slab_pages == 0 ? total_pages : first_pages; }
   std::uint32_t slabs() const {
     return slab_pages == 0 ? 0 : (total_pages - first_pages) / slab_pages;
@@ -230,17 +230,19 @@ class Executor {
   // Takes a slab's memory back. No step and no lot of sums in flight may have one of its pages.
   virtual void shrink(std::uint32_t /*slab*/) {}
 
-  // Starts a step behind those in flight; fewer than steps_in_flight must be in flight. The caller may free what the
+  // Starts a step after those in flight; fewer than steps_in_flight must be in flight. The caller may free what the
   // step refers to after the call.
   virtual Status submit(const Step& step) = 0;
   // Says what the adjusted outputs of the step submitted last get before their draws, in the order of these outputs.
   // The device computes the step's logits meanwhile. Call it once after submit() of a step with adjusted columns,
-  // before the next submit() and before wait() for that step. The executor may keep what it was told until the next
-  // submit() or wait(): the device has less to do between a step and the next one if it gets both together.
+  // before the next submit() and before wait() for that step. The executor may keep the adjustments until the next
+  // submit() or wait(): the device has less to do between two steps if it gets the adjustments together with the
+  // next step.
   virtual Status choose(std::span<const Adjustment> /*adjustments*/) {
     return Error(ErrorCode::kUnsupported, "this executor adjusts no logits");
   }
-  // Sends what choose() has kept. For a caller that does something else before the next submit() or wait().
+  // Sends what choose() has kept. A caller calls this if it does something else before the next submit() or
+  // wait().
   virtual Status flush() { return {}; }
   // For steps that may take longer than the engine may be silent. Waits at most `wait_ms` for the oldest step in
   // flight. Returns false if that step still runs: the engine gives a sign of life and asks again. Returns true if the

@@ -15,7 +15,7 @@ namespace bulkhead::engine {
 
 class ForcedSource final : public DraftSource {
  public:
-  // Both must outlive it. The constraint must stand behind the same tokens that guess() gets.
+  // Both must outlive it. The constraint must have taken the same tokens that guess() gets.
   ForcedSource(TokenConstraint& constraint, const model::Tokenizer& tokenizer)
       : constraint_(constraint), tokenizer_(tokenizer) {}
 
@@ -27,7 +27,7 @@ class ForcedSource final : public DraftSource {
 
   TokenConstraint& constraint_;
   const model::Tokenizer& tokenizer_;
-  mutable std::vector<TokenId> known_;  // the guesses behind known_for_ tokens
+  mutable std::vector<TokenId> known_;  // the guesses after known_for_ tokens
   mutable std::size_t known_for_ = 0;   // 0: none are known
 };
 

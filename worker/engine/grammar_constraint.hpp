@@ -28,7 +28,7 @@ namespace bulkhead::engine {
 // must not say "try again later".
 Error for_good(const Error& error);
 
-// Compiles the grammar that a request wants; kNone is not allowed. Errors are those of ConstraintCompiler.
+// Compiles the grammar of a request's form; kNone is not allowed. Errors are those of ConstraintCompiler.
 Result<constrain::Compiled> compile_constraint(const ipc::Constraint& wanted);
 
 // The masks of one grammar, for all requests that have it. One thread makes it and asks for the first mask; then it
@@ -52,12 +52,12 @@ class GrammarMasks {
   std::uint64_t epoch_ = 1;
 };
 
-// Masks behind guesses within one grammar.
+// Masks after guesses within one grammar.
 class GrammarAhead final : public MasksAhead {
  public:
   // Returns a token's text in the grammar.
   using Text = std::function<std::string_view(TokenId)>;
-  // `at`: the place behind the answer's tokens. `to_the_end`: the grammar also says what follows the answer's end.
+  // `at`: the place after the answer's tokens. `to_the_end`: the grammar also says what follows the answer's end.
   GrammarAhead(constrain::TokenMasks& masks, constrain::ConfigId at, Text text, bool to_the_end)
       : masks_(masks), at_(at), text_(std::move(text)), to_the_end_(to_the_end) {}
 

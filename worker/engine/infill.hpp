@@ -1,4 +1,4 @@
-// Makes prompts for filling a gap. Such a prompt contains the text before the gap and the text behind it, each with a
+// Makes prompts for filling a gap. Such a prompt contains the text before the gap and the text after it, each with a
 // mark: a special token that the model was trained on for this purpose. The vocabulary says which tokens are the
 // marks.
 #pragma once

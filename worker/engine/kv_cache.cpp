@@ -49,7 +49,7 @@ PageIndex PagePool::take() {
     page = empty_.pop();
   } else {
     // The oldest page has no followers (see above). If that ever fails, it is better to keep an older page than to
-    // find a follower behind another page's tokens.
+    // find a follower after another page's tokens.
     page = idle_.oldest();
     while (index_.follower_count(page) != 0)
       page = idle_.newer(page);
@@ -284,7 +284,7 @@ std::uint32_t PageList::reuse(std::span<const TokenId> tokens, const StateBook* 
   return taken - had;
 }
 
-// Reuses the window pages of the shared pages from index `had` on, as far as a window behind
+// Reuses the window pages of the shared pages from index `had` on, as far as a window after
 // them sees them.
 void PageList::reuse_windows(std::uint32_t had) {
   const std::uint32_t seen = pool_->windows_.first_seen(shared_positions());

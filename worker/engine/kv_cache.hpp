@@ -2,18 +2,18 @@
 // number.
 //
 // A page holds the keys and values of `page_tokens` consecutive positions. Every page is in one of
-// four states; of those that are there, its number of users says which:
+// four states:
 //
 //     empty    nobody uses it, and it cannot be found
 //     used     by one PageList, or, when it is full and shared, by several
-//     idle     nobody uses it, but it is full and its tokens are known: a prompt that begins with them can use
-//              it. When no empty page is left, the idle page that was used longest ago is emptied; so idle
-//              pages count as free.
+//     idle     nobody uses it, but it is full and can be found by its tokens: a prompt that begins with
+//              them can use it. When no empty page is left, the idle page that was used longest ago is
+//              emptied; so idle pages count as free.
 //     absent   the page's slab has no memory now (ExecutorLimits::slab_pages)
 //
-// A cache that grows has its further pages in slabs behind the first part, which is always there (page_slabs.cpp). The
-// engine adds a slab when pages run out, and lets one leave when fewer pages have sufficed for some time. Empty pages
-// of lower slabs are handed out first.
+// A cache that grows has a first part, which is always there, and further pages in slabs (page_slabs.cpp). The engine
+// adds a slab when pages run out, and gives one back when fewer pages have sufficed for some time. Empty pages of
+// lower slabs are handed out first.
 //
 // Only full pages are shared, and nobody writes to a full page again, so pages are never copied. Equal tokens from
 // position 0 on make pages that are equal to the last bit, whichever sequence computed them and in whatever batches
@@ -52,8 +52,8 @@ enum class Sharing : std::uint8_t { kNone, kPrefixes };
 using StateSlot = std::uint32_t;  // ExecutorLimits::states
 inline constexpr StateSlot kNoState = 0xFFFFFFFF;
 
-// A full page that can be found by its tokens: what a ledger is told, and what is adopted from a
-// predecessor.
+// A full page that can be found by its tokens. Ledgers record such pages, and a successor adopts
+// them.
 struct EnteredPage {
   PageIndex page = 0;
   // The page before it. For a window page this is the full page that it belongs to.
@@ -62,9 +62,9 @@ struct EnteredPage {
   PageSum sum{};                    // zeros until the sum has been computed
 };
 
-// Learns which pages can be found by their tokens, and also of each page that is handed out, before any step may
-// write to it. So if the process dies, the steps that the device still runs can write only to pages that were handed
-// out and have not been entered since.
+// Records which pages can be found by their tokens. It also gets each page that is handed out, before any step may
+// write to that page. So if the process dies, the steps that the device still runs can write only to pages that were
+// handed out and have not been entered since.
 class PageLedger {
  public:
   virtual ~PageLedger() = default;
@@ -120,7 +120,7 @@ class PagePool {
     ledger_ = ledger;
     windows_.set_ledger(ledger);
   }
-  // Sets the book that must forget the states behind emptied pages; null: there are none. It must outlive the pool.
+  // Sets the book that must forget the states after emptied pages; null: there are none. It must outlive the pool.
   void set_states(StateBook* states) { states_ = states; }
   // Adopts pages of both kinds that were computed before this pool existed; each must come after
   // its EnteredPage::before. They are idle from now on and can be found. Call it while every page is
@@ -152,7 +152,7 @@ class PagePool {
   std::optional<std::uint32_t> leaving_slab() const { return leaving_; }
 
   // Makes these pages, and every page that follows one of them in the cache, impossible to find: what was computed
-  // behind an untrusted page can't be trusted either. kLeaveOut: the given pages are also never handed out again.
+  // after an untrusted page can't be trusted either. kLeaveOut: the given pages are also never handed out again.
   // Lists that hold one of the pages must be cleared before they publish anything. A window page is dropped with the
   // full page that it belongs to. Returns for each full page whether it was dropped.
   enum class Fate : std::uint8_t { kUseAgain, kLeaveOut };
@@ -227,7 +227,7 @@ class PageList {
   std::uint64_t covered() const;
   void clear();
 
-  // Releases window pages that no column from `position` on sees. `ends` has the indices of pages behind which other
+  // Releases window pages that no column from `position` on sees. `ends` has the indices of pages after which other
   // sequences are likely to continue.
   void slide(std::uint32_t position, std::span<const std::uint32_t> ends) {
     windows_.slide(position, ends);
@@ -239,7 +239,7 @@ class PageList {
   // Returns how many it found.
   std::uint32_t reuse(std::span<const TokenId> tokens);
   // The same, but if `states` is not null, it stops at the last page that has a snapshot of the
-  // states behind it. `known` gets the number of pages that could be found without that rule, those
+  // states after it. `known` gets the number of pages that could be found without that rule, those
   // that the list had included.
   std::uint32_t reuse(std::span<const TokenId> tokens, const StateBook* states,
                       std::uint32_t& known);

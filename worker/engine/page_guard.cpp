@@ -118,7 +118,7 @@ Result<std::vector<EnteredPage>> PageGuard::sound(std::span<const EnteredPage> p
       damaged_at_ = now_();
       damaged_.push_back(page.page);
       spoilt[page.page] = true;
-      // Whatever was computed behind a window page was also computed behind its full page.
+      // Whatever was computed after a window page was also computed after its full page.
       if (pool_.windows().owns(page.page) && page.before < spoilt.size())
         spoilt[page.before] = true;
     }

@@ -5,19 +5,19 @@
 // background.
 //
 //     entered()          A page is full. The guard has the device make its sum.
-//       the sum is there The guard tells the ledger of the page and its sum.
+//       the sum is there The guard enters the page and its sum in the ledger.
 //     found()            A sequence reuses the page. The guard has it compared beside the next step,
 //                        unless it was compared within the last second and no damage was found lately,
-//                        and collect() says whether to believe the step's results.
+//                        and collect() says whether the step's results are valid.
 //     left()             The guard forgets the page.
 //
 // The device computes sums in lots between steps (Executor::start_sums), and nobody waits for them: when a step has
 // ended, the lots that were started before it have ended, too. If the executor makes no sums, the guard only passes
-// on what it learns.
+// its calls on to the ledger.
 //
 // The device makes sums of saved states, too. The guard compares them when a sequence goes on from them
 // (used()), when a successor adopts them, and in the background. Every sequence that went on from changed states
-// holds the page behind which they were saved.
+// holds the page after which they were saved.
 //
 // The guard does not notice a page that changed before its sum was computed, nor one that changes while a sequence
 // computes with it and before the next comparison. Builds with fault injection can damage pages themselves, at the
@@ -47,7 +47,7 @@ struct GuardFigures {
 // Memory that has changed; valid until the next PageGuard::collect().
 struct DamagedMemory {
   std::span<const PageIndex> pages;
-  std::span<const EnteredState> states;  // with the pages behind which they were saved
+  std::span<const EnteredState> states;  // with the pages after which they were saved
 };
 
 class PageGuard final : public PageLedger, public StateLedger {
@@ -57,7 +57,7 @@ class PageGuard final : public PageLedger, public StateLedger {
   // weights, all pages that can be found and all saved states once; 0: the background does nothing.
   PageGuard(Executor& executor, const PagePool& pool, std::chrono::seconds pass, Now now);
 
-  // The ledger that the guard tells of pages and their sums; null: none.
+  // The ledger in which the guard enters pages and their sums; null: none.
   void set_ledger(PageLedger* ledger) { ledger_ = ledger; }
   void set_state_ledger(StateLedger* ledger) { state_ledger_ = ledger; }
 
@@ -79,10 +79,10 @@ class PageGuard final : public PageLedger, public StateLedger {
   Result<std::vector<EnteredPage>> sound(std::span<const EnteredPage> pages);
   // The engine has adopted these pages, which sound() returned.
   void know(std::span<const EnteredPage> pages);
-  // Compares saved states that a predecessor left with their sums. Returns for each whether it has not changed; an
-  // executor that makes no sums believes none. No step may be in flight.
+  // Compares saved states that a predecessor left with their sums. Returns for each whether it has not changed. If
+  // the executor makes no sums, every state counts as changed. No step may be in flight.
   Result<std::vector<bool>> whole(std::span<const EnteredState> states);
-  // The engine has adopted these states, which whole() believed.
+  // The engine has adopted these states, which whole() found unchanged.
   void know(const EnteredState& state);
 
   // Starts the comparisons and sums that are due. Call it before step number `step` is submitted.
@@ -117,7 +117,7 @@ class PageGuard final : public PageLedger, public StateLedger {
     std::uint64_t step = 0;
   };
   bool current(const Job& job) const { return pages_[job.page].life == job.life; }
-  // Returns the number under which start_sums() knows the slot; pages have their own numbers.
+  // Returns the slot's number in start_sums(), where pages have their own numbers.
   PageIndex number_of(StateSlot slot) const { return first_state_ + slot; }
   void forget(PageIndex number);
   void want_sum(PageIndex number);

@@ -11,7 +11,7 @@
 // A page's number stands for all tokens before it, so a page may be erased only when no page in the
 // index follows it (follower_count() is 0).
 //
-// The index does not know who uses a page. It allocates nothing after construction. One thread.
+// The index does not record who uses a page. It allocates nothing after construction. One thread.
 #pragma once
 
 #include <cstdint>

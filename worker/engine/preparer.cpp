@@ -57,8 +57,8 @@ std::string_view tools_of(const ipc::ChatPrompt& prompt) {
   return tools[0].text;
 }
 
-// Returns what the reader of the chat's answer must know. `tools`: the tools that may be called, as JSON; text that
-// looks like a call of another tool stays text. `constrained`: the answer is calls, or what the request wants it to be.
+// Returns what the reader of the chat's answer needs. `tools`: the tools that may be called, as JSON; text that looks
+// like a call of another tool stays text. `constrained`: the answer is calls, or has the form that the request demands.
 Result<model::answer::AnswerRequest> answer_request(const Preparer::Chat& chat,
                                                     std::string_view tools,
                                                     const jinja::ChatPrompt& prompt,
@@ -259,7 +259,7 @@ Status Preparer::prepare_chat(const Chat& chat, const ipc::Constraint& wanted, O
   return {};
 }
 
-// Adds what form the request wants its answer to have, besides calls.
+// Adds the form that the request demands of its answer, besides calls.
 void Preparer::add_constraint(const Job& job, Outcome& outcome) {
   if (job.constraint.kind == ipc::ConstraintKind::kNone || outcome.content_held) return;
   const model::Tokenizer& tokenizer = *language_.tokenizer;

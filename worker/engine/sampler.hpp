@@ -70,7 +70,7 @@ class TokenHistory {
 
   // The edits of the next row; valid until the next add_*().
   LogitEdits edits() const { return {edits_, {}, sampling_.repetition_penalty}; }
-  // Writes the edits of the row behind `tokens`, which may be generated next, to `ahead`: those that then differ from
+  // Writes the edits of the row after `tokens`, which may be generated next, to `ahead`: those that then differ from
   // edits().
   void look_ahead(std::span<const TokenId> tokens, std::vector<LogitEdit>& ahead) const;
 

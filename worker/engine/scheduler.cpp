@@ -181,7 +181,7 @@ void Scheduler::ask(Sequence& sequence, Output output) {
 }
 
 std::uint32_t Scheduler::draft_room() const {
-  if (in_flight() > 0 && records_[latest_].drafts > 0) return 0;  // no further step is planned behind one with drafts
+  if (in_flight() > 0 && records_[latest_].drafts > 0) return 0;  // no further step is planned after one with drafts
   const bool reads = std::ranges::any_of(running_, [](const Sequence* sequence) {
     return sequence->computed < sequence->known || sequence->pending() > 1;
   });
@@ -249,7 +249,7 @@ void Scheduler::plan_generating() {
   }
 }
 
-// Adds the drafts' columns behind the sequence's own column, which add_columns() has just added.
+// Adds the drafts' columns after the sequence's own column, which add_columns() has just added.
 void Scheduler::add_drafts(Sequence& sequence, std::span<const TokenId> drafts) {
   Planned& record = records_[latest_];
   // The output of the last draft's column gives the sequence's last token.
@@ -303,7 +303,7 @@ void Scheduler::admit() {
     if (limits_.states > 0) sequence.slot = states_.lend();
     waiting_.pop_front();
     sequence.state = Sequence::State::kRunning;
-    // It comes behind the sequences that wait for their next chunk, but not behind those whose chunk in flight was
+    // It comes after the sequences that wait for their next chunk, but not after those whose chunk in flight was
     // planned before this sequence arrived.
     sequence.served = completed_turns_;
     sequence.in_turn = 0;
@@ -352,7 +352,7 @@ void Scheduler::plan_prefill() {
       count = std::min(count, sequence->branch - sequence->computed);
     if (sequence->prompt_output != Output::kNone &&
         sequence->computed + 1 < sequence->prompt_length) {
-      // Each of its columns may need a row of outputs, and each sequence behind it may need one.
+      // Each of its columns may need a row of outputs, and each sequence after it may need one.
       const auto behind = static_cast<std::uint32_t>(turn_.size() - 1 - i);
       count = std::min(count, limits_.max_outputs - record.outputs - behind);
     }

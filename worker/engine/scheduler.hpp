@@ -24,7 +24,7 @@
 // judged by the pages that are always there.
 //
 // Windows (ExecutorLimits::window). A sequence gets window pages when it reaches their positions, so a step has no
-// more columns of a prompt than there are window pages for. It releases those behind its window when the steps that
+// more columns of a prompt than there are window pages for. It releases those before its window when the steps that
 // could see them have ended, and keeps enough to continue (window_reserve()). If sequences that read prompts have all
 // window pages and none can continue, the scheduler preempts the youngest.
 //
@@ -42,14 +42,14 @@
 // only the token reveals; the owner then removes the sequence, and what was computed past the end is dropped. If the
 // host chooses the token (Output::kLogits), the sequence skips the steps that are planned before the token is known.
 // Once the owner knows a token, it may change who chooses the next one (ask()). The scheduler then drops what steps
-// in flight compute for the sequence, as behind a wrong draft, and computes the position again.
+// in flight compute for the sequence, as after a wrong draft, and computes the position again.
 //
 // Drafts. The owner may give a generating sequence guesses of the tokens after its next one. Each guess gets a column
-// of its own behind the sequence's own column, with an output. Once the step has ended, the owner takes the outputs
+// of its own after the sequence's own column, with an output. Once the step has ended, the owner takes the outputs
 // in order, and confirm() says for each whether its column had the token that the sequence has there now. After the
 // first wrong guess, the owner drops what later columns computed, and the next step overwrites their keys and values.
 // The scheduler never counts such positions as computed, so no other sequence and no ledger gets a page that holds
-// one. It plans no step while a step with drafts is in flight, because nobody knows where that step's sequences will
+// one. It plans no step while a step with drafts is in flight, because it is open where that step's sequences will
 // continue. Drafts never take a page from a sequence, and a step has no drafts while a prompt could be read.
 //
 // Doubt. If the content of pages has changed, or if a sequence's logits are not numbers, the scheduler removes these
@@ -63,8 +63,8 @@
 // States (ExecutorLimits::states). A slot holds what a model's layers carry from position to position. A
 // running sequence owns its slot until it is removed or preempted. The device computes steps in order, so the
 // next owner may have the slot at once. Pages without states are of no use to a new sequence. So the sequence
-// reuses the pages up to one behind which a step saved the states, too (state_book.hpp), and goes on
-// from there. The scheduler has steps save the states behind these pages:
+// reuses the pages up to one after which a step saved the states, too (state_book.hpp), and goes on
+// from there. The scheduler has steps save the states after these pages:
 //
 //   the last page but a few tokens of a prompt   chat templates end prompts differently in the next turn
 //   where a prompt leaves what others had        more prompts are likely to begin so; the scheduler notices it
@@ -72,8 +72,8 @@
 //   the last page of each step of a prompt, and each page of an answer; only the latest of these is kept: for the
 //   same sequence after a preemption or this process's death, and for the next turn of a chat
 //
-// The scheduler knows tokens and positions. It knows nothing of sampling, text, requests or the device. Use it from
-// one thread.
+// The scheduler works with tokens and positions. It does not deal with sampling, text, requests or the device. Use
+// it from one thread.
 #pragma once
 
 #include <algorithm>
@@ -116,7 +116,7 @@ struct Sequence {
   PageList pages;
   StateSlot slot = kNoState;    // the slot of its states, while it runs
   StateSlot resume = kNoState;  // a snapshot from which its next columns continue instead
-  // Set if the sequence could not continue behind positions that it shares with other sequences, because a snapshot
+  // Set if the sequence could not continue after positions that it shares with other sequences, because a snapshot
   // or window pages were missing: the end of these positions.
   std::uint32_t branch = 0;
   // The latest snapshot that is kept only until the next one: its page, and its number in StateBook.
@@ -130,7 +130,7 @@ struct Sequence {
   std::uint32_t row = 0;          // which output of step `planned_in` its last column's is
   std::uint32_t reused = 0;       // how many of `computed` were found in the cache before the
                                   // first preemption
-  std::uint32_t reused_end = 0;   // the position behind the pages that it found last
+  std::uint32_t reused_end = 0;   // the position after the pages that it found last
   std::uint32_t preemptions = 0;  // times it lost its pages
   // It takes no pages from the cache and enters none there: its logits were not numbers once, and any page with its
   // tokens may be the reason.
@@ -218,7 +218,7 @@ class Scheduler {
     std::uint32_t columns = 0;      // without drafts
     std::uint32_t outputs = 0;      // how many of the columns, from the last one backwards, choose a token
     std::uint32_t preemptions = 0;  // the sequence's preemptions when this was planned
-    StateSlot saved = kNoState;     // the slot that gets the states behind position `saved_at` - 1
+    StateSlot saved = kNoState;     // the slot that gets the states after position `saved_at` - 1
     std::uint32_t saved_at = 0;
     bool passing = false;           // the sequence's next snapshot replaces it
     std::uint32_t drafts_from = 0;  // the sequence's drafts are the columns of the step from here on
@@ -271,10 +271,10 @@ class Scheduler {
 
   // See PagePool. Call take_over() and the like while no sequence has been added.
   void set_ledger(PageLedger* ledger) { pool_.set_ledger(ledger); }
-  // See StateBook; the states behind pages that were adopted before.
+  // See StateBook; the states after pages that were adopted before.
   void set_state_ledger(StateLedger* ledger) { states_.set_ledger(ledger); }
   bool adopt_state(PageIndex page, StateSlot slot);
-  // As StateBook::leave_out, once nobody finds the page behind which the slot was saved.
+  // As StateBook::leave_out, once nobody finds the page after which the slot was saved.
   bool leave_out_state(StateSlot slot) { return states_.leave_out(slot); }
   std::uint32_t adopt(std::span<const EnteredPage> pages) { return pool_.adopt(pages); }
   std::uint32_t withhold(std::span<const PageIndex> pages) { return pool_.withhold(pages); }

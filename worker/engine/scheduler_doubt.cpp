@@ -1,4 +1,4 @@
-// Doubt: what happens to sequences whose pages or outputs can't be believed (scheduler.hpp).
+// Doubt: what happens to sequences whose pages or outputs may be wrong (scheduler.hpp).
 #include <vector>
 
 #include "worker/engine/scheduler.hpp"

@@ -20,7 +20,7 @@ void Scheduler::go_on_from_snapshot(Sequence& sequence) {
   states_.hold(sequence.resume);
 }
 
-// Returns the position behind the last page of a prompt that gets a snapshot; 0 if the prompt is
+// Returns the position after the last page of a prompt that gets a snapshot; 0 if the prompt is
 // too short.
 std::uint32_t Scheduler::end_to_save(const Sequence& sequence) const {
   const std::uint32_t end = sequence.known - std::min(sequence.known, kPromptTail);

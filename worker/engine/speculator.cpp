@@ -121,7 +121,7 @@ std::size_t Speculator::worthwhile(std::uint32_t own, std::size_t running) {
   double best = kLeastGain * own / plain.seconds, tokens = own;
   std::size_t count = 0;
   // If the step before had drafts, this step may lose time because of it. Nobody knows yet how much, so this step tries
-  // a width without earnings only behind a step without drafts.
+  // a width without earnings only after a step without drafts.
   const bool may_try =
       owed_ <= kMayOwe && (drafted_columns_ == 0 || earned_[place(drafted_columns_)] > 0);
   guessed_.clear();
@@ -229,7 +229,7 @@ double Speculator::lost_before(std::uint32_t columns, std::uint32_t before, doub
   return std::max(0.0, known > 0 ? rest : std::min(rest, lost_after_[place(before)]));
 }
 
-// The fastest of the samples that are due counts: a step behind a prompt's step, or the very first one, can be slow,
+// The fastest of the samples that are due counts: a step after a prompt's step, or the very first one, can be slow,
 // and compared with a slow step all drafts seem to gain.
 void Speculator::learn_plain(Plain& plain, double took) {
   plain.drafted = 0;

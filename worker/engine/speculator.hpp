@@ -13,15 +13,15 @@
 //   - What steps take, by their number of columns, with drafts and without. Steps without drafts are measured again
 //     now and then. So everything that makes columns expensive counts: the experts that further columns of a mixture
 //     read, rows of logits that the host looks at, masks, a slow device.
-//   - What the step behind one with drafts loses, because it waits for the host; by the number of columns of the step
+//   - What the step after one with drafts loses, because it waits for the host; by the number of columns of the step
 //     with drafts, so that a width that does not pay does not affect the others.
 // The estimates for a width and the guesses' probabilities can be wrong. So gains and losses are counted as they
-// occur, a step with drafts together with what the step behind it loses. A loss is a debt that later steps pay back,
+// occur, a step with drafts together with what the step after it loses. A loss is a debt that later steps pay back,
 // 1 % of a step each. Until it is paid, only widths that have gained more than they lost get drafts. So drafts lose
-// at most about 1 % plus the cost of one trial, whatever the device does.
-// A step gets the number of drafts, the likeliest ones of all sequences, that gives the most tokens a second; it gets
-// none unless that is kLeastGain times as many as without drafts. Nor does it get drafts that would delay a sequence:
-// each sequence is expected to get its tokens as fast as without drafts, or at most 2 % slower.
+// at most about 1 % plus the cost of one trial, whatever the device does. A step gets the number of drafts, the
+// likeliest ones of all sequences, that gives the most tokens a second; it gets none unless that is kLeastGain times
+// as many as without drafts. It gets no drafts that would delay a sequence either: each sequence is expected to get
+// its tokens as fast as without drafts, or at most 2 % slower.
 //
 // A draft model (draft_model.hpp) is a second source, whose guesses take time of their own. The speculator asks it
 // for sequences for which n-grams promise fewer tokens, while no step is in flight, because its guesses must follow
@@ -58,7 +58,7 @@ enum class Speculation : std::uint8_t {
   kAlways,  // wherever there is a guess; for tests
 };
 
-// What the speculator knows about one sequence.
+// What the speculator records about one sequence.
 struct Drafting {
   std::unique_ptr<DraftSource> source;  // null: nothing is guessed
   std::unique_ptr<DraftSource>
@@ -184,13 +184,13 @@ class Speculator {
   Speculation mode_;
   std::array<Plain, Costs{}.size()> plain_{};  // steps without drafts
   Costs drafted_{};
-  // How much longer the step behind one with drafts takes, by the columns of the step with drafts.
+  // How much longer the step after one with drafts takes, by the columns of the step with drafts.
   Costs lost_after_{};
   std::uint32_t drafted_columns_ = 0;  // of the step that ended last; 0: it had no drafts
   bool all_have_drafts_ = false;       // whether all running sequences have drafts in the step in flight
   // The unit of the next three is a step without drafts.
   double gained_ =
-      0;             // gain of the step with drafts that ended last, until the step behind it has ended
+      0;             // gain of the step with drafts that ended last, until the step after it has ended
   double owed_ = 0;  // what drafts have lost and later steps have not paid back yet
   std::array<double, Costs{}.size()> earned_{};  // what drafts gained, by their steps' columns
   std::vector<Candidate> candidates_;

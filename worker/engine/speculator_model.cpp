@@ -43,7 +43,7 @@ float Speculator::model_tokens(const Drafting& drafting, std::uint32_t guesses) 
   return sum;
 }
 
-// Copies the model's guesses if they are for the tokens behind `size`. Returns how many there are.
+// Copies the model's guesses if they are for the tokens after `size`. Returns how many there are.
 std::size_t Speculator::take_from_model(const Drafting& drafting, std::size_t size,
                                         std::span<TokenId> guesses) {
   if (drafting.model_count == 0 || drafting.model_from != size) return 0;

@@ -4,7 +4,7 @@
 //
 //     free
 //     lent       a running sequence's own, or one that a step in flight saves to
-//     snapshot   it holds the states behind the last position of a full page that can be found by its
+//     snapshot   it holds the states after the last position of a full page that can be found by its
 //                tokens. A sequence that reuses pages up to that one goes on from there.
 //
 // Snapshots have a budget: the slots that running sequences can't need. When it is used up, the snapshot that was
@@ -26,15 +26,15 @@
 
 namespace bulkhead::engine {
 
-// A snapshot: the slot holds the states behind the page's last position.
+// A snapshot: the slot holds the states after the page's last position.
 struct EnteredState {
   StateSlot slot = 0;
   PageIndex page = 0;
   PageSum sum{};  // the slot's checksum; zeros if it has not been computed
 };
 
-// A ledger of snapshots. The book tells the ledger which slots are snapshots. Before a step may write to such a slot
-// again, the book tells the ledger that the slot is no longer a snapshot.
+// A ledger of snapshots. The book enters the slots that are snapshots. Before a step may write to such a slot again,
+// the book takes its entry back.
 class StateLedger {
  public:
   virtual ~StateLedger() = default;
@@ -77,7 +77,7 @@ class StateBook {
   bool leave_out(StateSlot slot);
   std::uint32_t left_out() const { return left_out_; }
 
-  // Sets the ledger that the book tells from now on; null: none.
+  // Sets the ledger for all further entries; null: none.
   void set_ledger(StateLedger* ledger) { ledger_ = ledger; }
   // Enters a snapshot that a predecessor made, before the first sequence comes. The page must be in the
   // prefix cache. False: the slot is not free, the page has a snapshot, or the budget is used up.

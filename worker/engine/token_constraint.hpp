@@ -17,13 +17,14 @@
 
 namespace bulkhead::engine {
 
-// Foretells the masks behind tokens that may come next. Valid until the next call of any constraint.
+// Computes masks in advance: those that hold after tokens that may come next. Valid until the next
+// call of any constraint.
 class MasksAhead {
  public:
   virtual ~MasksAhead() = default;
-  // Returns the mask behind `token`, which follows those of earlier calls; valid until the next call. It may be wrong,
+  // Returns the mask after `token`, which follows those of earlier calls; valid until the next call. It may be wrong,
   // so the caller compares it with the constraint's own once that has got the token. Null: the mask is not known, and
-  // neither are those behind it.
+  // neither are those after it.
   virtual const std::vector<std::uint32_t>* behind(TokenId token) = 0;
 };
 

@@ -72,8 +72,8 @@ class WindowPool {
   // Call this when `full` is about to leave the index: its window page can't be found any more.
   void leave(PageIndex full);
   // Adopts a predecessor's pages; no list may have pages yet. EnteredPage::before names the full page
-  // that a page belongs to. The pool leaves out pages without such a full page, and tells the ledger
-  // that they left.
+  // that a page belongs to. The pool leaves out pages without such a full page, and takes them out of
+  // the ledger.
   void adopt(std::span<const EnteredPage> pages);
 
   // See PagePool::withhold().
@@ -138,7 +138,7 @@ class WindowList {
   void slide(std::uint32_t position, std::span<const std::uint32_t> ends);
   // Puts the window page of `full` at `index`, in place of the list's own page there, if any.
   void reuse(std::uint32_t index, PageIndex full);
-  // Sets from() as for a sequence that goes on behind page `end`. The list must have the pages up to
+  // Sets from() as for a sequence that goes on after page `end`. The list must have the pages up to
   // `end` already.
   void begin_behind(std::uint32_t end);
   void clear();

@@ -36,7 +36,7 @@ constexpr std::uint64_t pages_for(std::uint64_t positions) {
   return (positions + k::kPageTokens - 1) / k::kPageTokens;
 }
 
-// The sizes of pages of both kinds, and how many of each the cache wants.
+// The sizes of pages of both kinds, and how many of each the cache should have.
 struct Wanted {
   std::uint64_t full_bytes = 0, window_bytes = 0;  // bytes of one page
   std::uint64_t full = 0;                          // full pages of a whole context

@@ -1,13 +1,13 @@
 // The memory of keys, values and states on the device: where it lies, and how it grows.
 //
-// A cache of a fixed size has the pages of each store (model::KvStore) behind one another, as step_context.hpp says:
+// A cache of a fixed size has the pages of each store (model::KvStore) one after another, as step_context.hpp says:
 // kernels compute a page's address as base + number * bytes of a page, with one number for all stores.
 //
 // A cache that grows keeps that rule. It consists of slabs, each an allocation of its own with the same layout: for
 // each store the keys of slab_pages pages, then as many values. The base is that of the first slab. A page of another
 // slab gets the number (slab's address - first slab's address) / bytes of a page + its place in the slab, which leads
 // from the base to the page in every store. For this, slabs must lie at whole pages from each other, so one may begin
-// some bytes behind the beginning of its allocation. A slab may also lie below the first one, so all numbers are higher
+// some bytes after the beginning of its allocation. A slab may also lie below the first one, so all numbers are higher
 // by kNumberBias, and the base is lower by as many pages: a kernel's sum wraps around to the right address. The
 // engine's page numbers stay the same wherever slabs lie; StepContext::page_numbers translates.
 //

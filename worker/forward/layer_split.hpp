@@ -1,6 +1,6 @@
 // Splits a model into stages: each stage has some consecutive layers, which one device computes. Pure host code.
 //
-// A model can be cut between two layers if the layers behind the cut need only the residual stream from those before
+// A model can be cut between two layers if the layers after the cut need only the residual stream from those before
 // it. Some models share keys and values between layers, or make inputs of later layers from the token; such a model
 // can be cut in few places or nowhere.
 #pragma once

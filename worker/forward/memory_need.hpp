@@ -27,7 +27,7 @@ struct DeviceSize {
 };
 // Returns the settings, with a number for engine.max_batch if they leave it open (0). The number is 16 on a CPU
 // device and at most 256 on a GPU. It is smaller for large models, because their steps take longer. It is also
-// smaller if half of the memory behind the weights could not hold 1,024 tokens of each sequence.
+// smaller if half of the memory that the weights leave could not hold 1,024 tokens of each sequence.
 config::EngineSettings with_sizes(config::EngineSettings engine, const model::GgufFile& file,
                                   const model::ModelGraph& graph, const DeviceSize& device);
 // The numbers for which engine.max_batch 0 stands with a model: `most` on a GPU with at least `memory_bytes`, fewer

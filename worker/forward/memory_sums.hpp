@@ -1,5 +1,5 @@
 // Computes checksums of KV pages, saved states and weights while the device computes, so that changed memory is
-// noticed. Only pieces_of() knows which memory belongs to a page or a slot of states.
+// noticed. Only pieces_of() decides which memory belongs to a page or a slot of states.
 #pragma once
 
 #include <cstdint>

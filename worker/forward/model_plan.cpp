@@ -45,7 +45,7 @@ class Planner {
   }
 
  private:
-  // Adds the matrices before and behind the layers; it is one matrix if both are the same tensor.
+  // Adds the matrices before and after the layers; it is one matrix if both are the same tensor.
   Status add_ends() {
     if (graph_.start == model::StreamStart::kEmbedding) {
       BULKHEAD_TRY(plan_.embedding, matrix({graph_.embedding_rows}, {}));

@@ -52,7 +52,7 @@ class OwnKernelStep {
   std::uint32_t stride(model::ActivationIndex activation) const {
     return stride_of(context_, activation);
   }
-  // How far a column is written: zeros stand behind the entries of a product's input.
+  // How far a column is written: zeros follow the entries of a product's input.
   std::uint32_t padded_width(model::ActivationIndex activation) const {
     return is_input(activation) ? gpu::kernels::input_padded(context_.mapping, width(activation))
                                 : width(activation);

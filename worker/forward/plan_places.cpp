@@ -11,7 +11,7 @@ using model::kStream;
 
 namespace {
 
-// The places behind those of the activations. Pages and states, which sequences keep, count as one place.
+// The places after those of the activations. Pages and states, which sequences keep, count as one place.
 constexpr std::uint32_t kScalesPlace = kMostActivations, kQPlace = 62, kKvPlace = 63;
 
 constexpr Places place(std::uint32_t index) {

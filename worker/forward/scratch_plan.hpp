@@ -58,7 +58,7 @@ constexpr std::uint32_t mask_words(std::uint32_t vocabulary) {
 constexpr std::uint64_t adjusted_row_bytes(std::uint64_t outputs) {
   return gpu::kernels::kAdjustedRowsOffset + outputs * gpu::kernels::kAdjustedRowBytes;
 }
-// Returns the bytes of that list and of the masks behind it.
+// Returns the bytes of that list and of the masks after it.
 constexpr std::uint64_t adjustment_bytes(std::uint32_t vocabulary, std::uint64_t outputs) {
   return adjusted_row_bytes(outputs) + outputs * 4 * std::uint64_t{mask_words(vocabulary)};
 }

@@ -223,7 +223,7 @@ class SplitTransformer final : public Transformer {
     return status;
   }
 
-  // Fewer steps are in flight than there are stages, so behind a full stage some stage is free or becomes free.
+  // Fewer steps are in flight than there are stages, so after a full stage some stage is free or becomes free.
   Status make_room(std::size_t stage) { return at_[stage] ? hand_on(stage) : Status(); }
 
   // Waits for the stage's step and gives it to the next stage.

@@ -3,7 +3,8 @@
 // All of it stays in memory that the host maps, because kernels read it once. The list of adjusted outputs has the
 // addresses of the edits.
 //
-// This class knows the layout of gpu/kernels/adjusted_rows.glsl, but not when a step gets its adjustments.
+// This class follows the layout of gpu/kernels/adjusted_rows.glsl. Its caller decides when a step gets its
+// adjustments.
 #pragma once
 
 #include <cstdint>

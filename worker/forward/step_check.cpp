@@ -51,7 +51,7 @@ Status check_windows(const engine::Step& step, const engine::ExecutorLimits& lim
   return {};
 }
 
-// Each sequence's columns are those of positions 0 and up, one behind the other.
+// Each sequence's columns are those of positions 0 and up, one after the other.
 Status check_whole(const engine::Step& step, const engine::ExecutorLimits& limits) {
   if (!limits.both_ways) return {};
   for (std::size_t i = 0; i < step.columns.size(); ++i) {

@@ -42,7 +42,7 @@ struct ParameterLayout {
 
 // What changes in the logits of a slot's step before its draws (gpu/kernels/adjusted_rows.glsl).
 struct AdjustmentLayout {
-  std::uint64_t masks = 0;       // offset of the masks behind the list of outputs
+  std::uint64_t masks = 0;       // offset of the masks after the list of outputs
   std::uint32_t mask_words = 0;  // of a mask
   std::uint64_t stride = 0;      // between slots
 };

@@ -66,7 +66,7 @@ bool ExpertSteps::sums(const model::Router& router, MatrixIndex down) const {
 }
 
 Status ExpertSteps::add(const ExpertProductsStep& step) {
-  // Only the first product tells the products that follow which experts it has chosen, and only if they ask.
+  // Only the first product writes down which experts it has chosen, and only if later products need to know.
   k::ChoosesHere chooses = k::ChoosesHere::kByRoute;
   if (chooses_in_products(step.router))
     chooses =

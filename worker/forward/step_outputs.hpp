@@ -1,4 +1,4 @@
-// The norm behind the last layer, which a step and the recording of hidden states share.
+// The norm after the last layer, which a step and the recording of hidden states share.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The base of AttentionSteps and ExpertSteps. It knows the buffers of a step's dispatches, and the list to which they
+// The base of AttentionSteps and ExpertSteps. It has the buffers of a step's dispatches, and the list to which they
 // are appended.
 #pragma once
 

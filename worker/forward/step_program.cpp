@@ -384,7 +384,7 @@ class Builder {
   const StepShape shape_;
   const std::uint32_t slot_;
   const std::uint64_t parameters_;
-  const bool chained_;  // the kernels behind the embedding are links of a chain
+  const bool chained_;  // the kernels after the embedding are links of a chain
   StepProgram program_;
   StepEmitter* emit_ = nullptr;
   Access since_;  // what was accessed since the last barrier

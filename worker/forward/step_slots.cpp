@@ -44,7 +44,7 @@ k::SampleChoice device_choice(const engine::Choice& choice, std::uint32_t positi
   return made;
 }
 
-// Notes that the output is adjusted. The upper bits of its choice tell kernels the number of its row of adjustments.
+// Notes that the output is adjusted. The upper bits of its choice are the number of its row of adjustments.
 void note_adjusted(StepSlot& slot, const engine::Column& column, std::uint32_t row,
                    k::SampleChoice& choice) {
   slot.adjusted.push_back({row, column.logprobs >= 0, column.edited});

@@ -1,8 +1,9 @@
 // Slots: what each step in flight needs for itself, namely parameters, logits and results, on the device and in
 // memory that the host maps. Steps take the slots in turn.
 //
-// This class knows the layout of parameters and results (gpu/kernels), but not how a step is computed. After make(),
-// only reserve_logits() and reserve_adjustments() allocate memory. The caller calls them between steps.
+// This class follows the layout of parameters and results (gpu/kernels). Other classes decide how a step is
+// computed. After make(), only reserve_logits() and reserve_adjustments() allocate memory. The caller calls them
+// between steps.
 #pragma once
 
 #include <array>
@@ -31,7 +32,7 @@ struct StepSlot {
   // The same for a stage of a split model: rows of the residual stream, from the stage before it and for the stage
   // after it.
   gpu::BufferSlice brought, computed;
-  // Blocks of kLogitsRows rows for the logits that the host wants, in the order of their outputs. make() allocates
+  // Blocks of kLogitsRows rows for the logits that the host reads, in the order of their outputs. make() allocates
   // one block, and reserve_logits() allocates more when requests need them. The reasons: the host chooses the tokens
   // of few sequences, rows for all sequences could take hundreds of MiB, and host memory that the device can write to
   // is slow to allocate.
@@ -89,7 +90,7 @@ class StepSlots {
 
   // The parts of a slot's parameters that its step needs on the device, and their destinations.
   std::array<Upload, 3> uploads(std::uint32_t index) const;  // all but the first may be empty
-  // Fills the next slot's parameters and outputs. Returns an error if the step wants more rows of logits than were
+  // Fills the next slot's parameters and outputs. Returns an error if the step needs more rows of logits than were
   // reserved and the host has no memory for them.
   Status write_parameters(const engine::Step& step);
   // Writes what the slot's adjusted outputs get, for what follows its step.

@@ -1,5 +1,5 @@
 // Splits a GGUF matrix's blocks into the planes that kernels read (gpu/kernels/weight_layout.hpp), without changing a
-// bit of a quant or a scale. Pure host code; knows no Vulkan.
+// bit of a quant or a scale. Pure host code, without Vulkan.
 #pragma once
 
 #include <cstddef>

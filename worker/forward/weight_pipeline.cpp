@@ -242,8 +242,8 @@ struct WeightPipeline::Impl {
     starved_ns += nanoseconds_since(begin);
   }
 
-  // Returns staging memory for the next piece, and sends filled pieces meanwhile. Returns nothing if it was told to
-  // stop.
+  // Returns staging memory for the next piece, and sends filled pieces meanwhile. Returns nothing if the pipeline
+  // has been stopped.
   Result<std::optional<gpu::BlitQueue::Piece>> room_for(std::uint64_t bytes, std::size_t& in_hand) {
     for (;;) {
       BULKHEAD_RETURN_IF_ERROR(send_filled(in_hand));

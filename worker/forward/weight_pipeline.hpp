@@ -8,7 +8,8 @@
 // The host never holds more than the blit queue's staging memory, however large the model is. Each matrix is cut into
 // pieces, so that a single large matrix keeps all threads busy, too.
 //
-// It knows neither models nor tensor types: a job is a buffer and a function that fills any part of it.
+// It depends neither on models nor on tensor types: a job is a buffer and a function that fills any
+// part of it.
 #pragma once
 
 #include <cstdint>

@@ -58,7 +58,7 @@ std::uint64_t hash_of_layout(const std::vector<PipelineJob>& jobs, const BlockPl
   return hash;
 }
 
-// Writes zeros behind each piece, up to the next piece or the end of its block. The checksums of blocks, which are a
+// Writes zeros after each piece, up to the next piece or the end of its block. The checksums of blocks, which are a
 // part of the weights' name (Transformer::numerics_id), must not depend on what was in the memory before.
 void fill_blocks_whole(std::vector<PipelineJob>& jobs, const BlockPlan& plan) {
   for (std::size_t i = 0; i < jobs.size(); ++i) {

@@ -1,6 +1,6 @@
 // What a model computes, as data: the tensors that it takes from its file, and for each layer a list of operations
 // over named activations. An architecture's file (architectures/NAME.cpp) makes it. Validation, placement, packing,
-// buffers, memory need, recorded commands, `inspect` and make-model go through it. It knows no GPU.
+// buffers, memory need, recorded commands, `inspect` and make-model go through it. It does not depend on the GPU.
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@ struct MatrixPart {
   std::uint64_t first_row = 0;
   std::uint64_t rows = 0;
   bool rotates =
-      false;  // rows of q or k: a device may want rows that rotate together to be neighbours
+      false;  // rows of q or k: for some devices, rows that rotate together are packed as neighbours
 };
 
 // Floats from one or more whole tensors, one after another, each multiplied by `scale`.
@@ -54,7 +54,7 @@ struct Activation {
   enum class Form {
     kStream,  // the residual stream: floats
     kFloats,  // floats
-    kInput,   // what a product reads, in the form that the device's kernels want
+    kInput,   // what a product reads, in the form that the device's kernels take
   };
   std::string name;
   std::uint32_t width = 0;  // entries per column
@@ -63,7 +63,7 @@ struct Activation {
 };
 // The residual stream is every graph's first activation.
 inline constexpr ActivationIndex kStream = 0;
-// A plan has bits for so many, and for those that it adds (forward/model_plan.hpp).
+// A plan has a bit for each of these, and for each that it adds (forward/model_plan.hpp).
 inline constexpr std::size_t kMostGraphActivations = 48;
 
 // How positions rotate pairs of a head's entries: pair i by position * frequencies[i]. Both entries are also
@@ -177,7 +177,7 @@ struct Rotate {
   HeadShape heads = {};
   VectorIndex bias = kAbsent;  // [q, k, v]
   VectorIndex q_gain = kAbsent, k_gain = kAbsent;
-  bool norms_turned = false;  // q and k are normalised behind their rotation, not before it
+  bool norms_turned = false;  // q and k are normalised after their rotation, not before it
   float epsilon = 0;
   RopeIndex rope = kAbsent;  // kAbsent: no rotation
   KvIndex kv = kAbsent;
@@ -224,7 +224,7 @@ struct ScoreRules {
   std::uint32_t window = 0;
   float soft_cap = 0;           // a score s becomes soft_cap * tanh(s / soft_cap); 0: unchanged
   VectorIndex sinks = kAbsent;  // for each head: a score that is part of the softmax and has no value
-  // It also sees the positions behind its own; with a window, as many as before its own. One step must compute all
+  // It also sees the positions after its own; with a window, as many as before its own. One step must compute all
   // positions of a sequence.
   bool both_ways = false;
 };

@@ -19,7 +19,7 @@ GraphBuilder::GraphBuilder(const GgufFile& file, const Architecture& architectur
     : file_(file), architecture_(architecture), has_(std::move(has)), prefix_(architecture.name) {
   graph_.architecture = architecture.name;
   read_names();
-  // The blocks behind the last layer draft tokens; streams do not need them.
+  // The blocks after the last layer draft tokens; streams do not need them.
   const std::uint32_t blocks = count("block_count", kMaxLayers);
   const std::uint32_t drafting = count("nextn_predict_layers", kMaxLayers, 0);
   if (drafting >= blocks)

@@ -224,10 +224,10 @@ class GraphBuilder {
   std::pair<std::uint32_t, double> rope_size(const HeadShape& heads, const std::string& ending = "",
                                              double usual_base = 10'000.0);
   double scaling_factor();
-  // Another factor of cosines and sines.
+  // Returns a further factor of cosines and sines.
   double attention_factor();
-  // Returns YaRN's factor of cosines and sines. A file may have a number in place of the usual one; a 1 is only what
-  // programs write that know of none.
+  // Returns YaRN's factor of cosines and sines. A file may have a number in place of the usual one. A 1 does not
+  // count, because programs that do not know this factor write it.
   double yarn_magnitude(double usual);
   void stretch_by_yarn(Rope& rope, double base);
   std::optional<Router> any_router();

@@ -108,7 +108,7 @@ class PairMap {
   explicit PairMap(std::size_t entries = 0)
       : slots_(std::bit_ceil(entries * 2 + 16)), mask_(slots_.size() - 1) {}
 
-  // Of equal pairs the first one stays. Insert at most as many pairs as the constructor was told.
+  // If a pair is inserted twice, the first value stays. Insert at most `entries` pairs.
   void insert(std::uint32_t left, std::uint32_t right, Merge merge) {
     const std::uint64_t key = pair_key(left, right);
     for (std::size_t i = start(key);; i = (i + 1) & mask_) {

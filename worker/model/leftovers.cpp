@@ -34,7 +34,7 @@ Status GraphBuilder::refuse_other_computations() const {
   const auto unread = [this](const char* name) { return !read_keys_.contains(name); };
   if (unread("expert_count")) {
     BULKHEAD_TRY(const auto experts, file_.get_uint(key("expert_count")));
-    // Hunyuan's dense models tell of one expert, which is their feed-forward.
+    // Files of Hunyuan's dense models say that they have one expert, which is their feed-forward.
     if (experts.value_or(0) > 1)
       return unsupported("is a mixture of " + std::to_string(*experts) +
                          " experts; for architecture " + prefix_ +

@@ -44,7 +44,7 @@ class MergeChain {
     slots_.resize(slots_.size() + length - 1, kInner | length);
   }
 
-  // Returns the place behind the last byte, which is also next() of the last symbol.
+  // Returns the place after the last byte, which is also next() of the last symbol.
   std::uint32_t size() const { return static_cast<std::uint32_t>(slots_.size()); }
   bool starts(std::uint32_t at) const { return (slots_[at] & kInner) == 0; }
   std::uint32_t id(std::uint32_t at) const { return slots_[at] & kValue; }

@@ -1,5 +1,5 @@
 // The merges that a model file lists for byte-level BPE and for Gemma 4's BPE, best first, and the symbols that they
-// merge. A symbol is a token, or a text that only merges know; such a text has a number beyond the vocabulary.
+// merge. A symbol is a token, or a text that occurs only in merges; such a text has a number beyond the vocabulary.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace bulkhead::model {
 // Several threads may call const functions at once.
 class MergeList {
  public:
-  // The vocabulary must outlive the list. Its arena stores the texts that only merges know.
+  // The vocabulary must outlive the list. Its arena stores the texts that occur only in merges.
   explicit MergeList(Vocabulary& vocabulary)
       : vocabulary_(vocabulary), symbols_(vocabulary.size()) {}
   MergeList(const MergeList&) = delete;

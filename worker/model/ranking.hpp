@@ -1,5 +1,5 @@
-// Models that rank: how such a model's file wants a query and a document put to it, and the classification head that
-// turns the last hidden state into the document's score. The host computes the head, which has a few rows.
+// Models that rank: the prompt that the model's file demands for a query and a document, and the classification head
+// that turns the last hidden state into the document's score. The host computes the head, which has a few rows.
 #pragma once
 
 #include <cstdint>

@@ -80,8 +80,9 @@ class SpmTokenizer final : public VocabularyTokenizer {
  private:
   using VocabularyTokenizer::VocabularyTokenizer;
 
-  // Phi-3's tokenizers say for each special token that it takes the white space behind it (rstrip), but a GGUF file
-  // doesn't tell it. Some files have Phi-3 as architecture llama; these are known by their name, as in llama.cpp.
+  // Phi-3's tokenizers say for each special token that it takes the white space after it (rstrip), but a GGUF file
+  // doesn't contain that. Some files give Phi-3 the architecture llama; the model's name shows these, as in
+  // llama.cpp.
   static bool of_phi3(const GgufFile& file) {
     const std::string architecture = lower_text(file, "general.architecture");
     const std::string name = lower_text(file, "general.name");

@@ -84,7 +84,7 @@ std::vector<TokenId> VocabularyTokenizer::encode(std::span<const Segment> segmen
   Run run;
   bool first = true;
   bool skips_blanks =
-      false;  // the last token takes the white space behind it, and only that has come so far
+      false;  // the last token takes the white space after it, and only that has come so far
   const auto add_text = [&](std::string_view text) {
     if (skips_blanks)
       text.remove_prefix(std::min(text.find_first_not_of(kWhiteSpace), text.size()));

@@ -1,5 +1,5 @@
-// Checks whether a file's tokenizer is one that this program knows, without reading its vocabulary. That takes
-// microseconds; Tokenizer::from_gguf takes a tenth of a second and more.
+// Checks whether a file's tokenizer is one that this program supports, without reading its vocabulary. That
+// takes microseconds; Tokenizer::from_gguf takes a tenth of a second and more.
 #pragma once
 
 #include "config/base/error.hpp"

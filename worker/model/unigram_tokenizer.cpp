@@ -2,7 +2,7 @@
 // the vocabulary's pieces it takes the one whose scores, logarithms of probabilities, have the greatest sum. The text
 // is normalised before (charsmap.hpp). Spaces are written as U+2581.
 //
-// This follows the library SentencePiece. Hugging Face's fast implementation takes a character and the marks behind it
+// This follows the library SentencePiece. Hugging Face's fast implementation takes a character and the marks after it
 // as one when it normalises, and gives other tokens for some of those.
 //
 // Kudo: "Subword regularization: Improving neural network translation models with multiple subword candidates", 2018.
@@ -183,7 +183,7 @@ class UnigramTokenizer final : public VocabularyTokenizer {
   double unknown_score_ = 0;
   bool merges_spaces_ = false;  // and drops those around the text
   bool crosses_spaces_ =
-      false;  // some piece goes on behind a space, so words can't be cut one by one
+      false;  // some piece goes on after a space, so words can't be cut one by one
 };
 
 }  // namespace

@@ -195,7 +195,7 @@ class VocabularyReader {
   }
 
   // Returns the token that takes the white space before it; empty: none does. The models' own tokenizers say so
-  // (lstrip), but a GGUF file doesn't tell it. llama.cpp (src/llama-vocab.cpp) goes by the same names.
+  // (lstrip), but a GGUF file doesn't contain that. llama.cpp (src/llama-vocab.cpp) goes by the same names.
   std::string_view mask_with_blanks() const {
     const auto within = [this](const char* key, std::string_view part) {
       return lower_text(file_, key).find(part) != std::string::npos;

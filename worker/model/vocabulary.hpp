@@ -97,7 +97,7 @@ struct VocabularyDefaults {
   const char* eos_key = "tokenizer.ggml.eos_token_id";
   bool needs_unknown = false;  // text without a token becomes the unknown one, so there must be one
   bool specials_take_blanks =
-      false;  // special tokens but <unk>, <s> and <|endoftext|> take white space behind them
+      false;  // special tokens but <unk>, <s> and <|endoftext|> take white space after them
 };
 
 // Reads tokenizer.ggml.{tokens,token_type,scores,*_token_id,add_*_token}. kCorrupt for lists of different lengths,

@@ -166,7 +166,7 @@ class WordPieceTokenizer final : public VocabularyTokenizer {
     for (TokenId token = 0; token < vocabulary_.size(); ++token) {
       if (!vocabulary_.from_text(token)) continue;
       std::string_view text = vocabulary_.texts[token];
-      // The mark alone is a piece that continues a word: a first piece has text behind it.
+      // The mark alone is a piece that continues a word: a first piece has text after it.
       const bool starts_word = text.size() > kSpaceMark.size() && text.starts_with(kSpaceMark);
       pieces_[token] = text;
       if (starts_word) {

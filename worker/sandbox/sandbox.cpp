@@ -35,9 +35,9 @@ Status confine_calls(const SandboxRequest& request) {
   CallContext context;
   context.process = ::getpid();
   // If the region shrank under the daemon, SIGBUS would end the daemon. A memfd has a seal against that, but a POSIX
-  // object can't be sealed, and there must be no second descriptor of it that the filter does not know. The filter
-  // knows a number, so it gets none for a sealed region: otherwise the next file with that number could not change
-  // its size. (A driver's cache was such a file, and each start then compiled every kernel.)
+  // object can't be sealed, and there must be no second descriptor of it that the filter does not cover. The filter
+  // goes by the number, so it gets none for a sealed region: otherwise the next file with that number could not
+  // change its size. (A driver's cache was such a file, and each start then compiled every kernel.)
   if (request.region >= 0 && can_change_size(request.region)) context.region = request.region;
   BULKHEAD_TRY(context.also, calls_by_name(request.more_calls));
   std::vector<sock_filter> filter = build_call_filter(context, Refusal::kErrno);

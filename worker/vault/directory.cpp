@@ -316,8 +316,8 @@ void Directory::leave_state(std::uint32_t slot) {
 void Directory::empty() {
   long_at(memory_ + offsetof(Header, epoch))
       .store(splitmix(epoch() + 1), std::memory_order_seq_cst);
-  // Nobody believes entries of an earlier epoch, but they must not look damaged either, so each one is taken back. An
-  // entry that was never made stays as it is.
+  // No successor uses entries of an earlier epoch, but they must not look damaged either, so each one is taken back.
+  // An entry that was never made stays as it is.
   for (std::uint32_t page = 0; page < description_.pages; ++page) {
     if (word_at(entry(page)).load(std::memory_order_relaxed) != 0) leave(page);
   }

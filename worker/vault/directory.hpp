@@ -1,7 +1,7 @@
-// The directory of a vault: host memory that tells a successor what the device memory beside it holds. A worker
-// writes the directory while it runs. The daemon holds the directory's descriptor and never looks inside. The process
-// that left the directory may have been killed in the middle of a store, or may have malfunctioned. So the successor
-// believes only entries that pass these checks:
+// The directory of a vault: host memory that describes to a successor what the device memory beside it holds. A
+// worker writes the directory while it runs. The daemon holds the directory's descriptor and never looks inside. The
+// process that left the directory may have been killed in the middle of a store, or may have malfunctioned. So the
+// successor uses only entries that pass these checks:
 //
 //   +0       header    magic, version, sizes, the sum over header and description
 //   +128     description: identity (text), blocks' bytes, the weights' checksums; never changes
@@ -18,7 +18,7 @@
 //   +states  one entry for each slot of layers' states, of 32 bytes
 //
 //   entry    +0  u32 sequence   as above
-//            +4  u32 page       the slot holds the states behind this page's last position
+//            +4  u32 page       the slot holds the states after this page's last position
 //            +8  u64 sum        over epoch, slot, page and content
 //            +16 u32 content[4] the checksum that the device computed of the slot's bytes
 //
@@ -86,7 +86,7 @@ struct EnteredState {
   Checksum content{};
 };
 
-// Returns the pages whose entries are whole, each behind the page that it follows, and the states behind pages.
+// Returns the pages whose entries are whole, each after the page that it follows, and the states after pages.
 struct Entries {
   std::vector<EnteredPage> pages;
   std::vector<EnteredState> states;
@@ -113,13 +113,13 @@ class Directory {
   UniqueFd take_descriptor() { return std::move(fd_); }
 
   // ---- writing, by the one process that owns the KV pages now ----
-  // Enters that `page` holds the keys and values of these page_tokens tokens, behind `before`, and that `content` is
+  // Enters that `page` holds the keys and values of these page_tokens tokens, after `before`, and that `content` is
   // the checksum of its bytes. A window page must leave no later than the page to which it belongs.
   void enter(std::uint32_t page, std::uint32_t before, std::span<const std::uint32_t> tokens,
              const Checksum& content);
   // Withdraws the page's entry: steps may write to the page from now on.
   void leave(std::uint32_t page);
-  // Enters that the slot holds the states behind `page`, which is entered already, and that `content` is the checksum
+  // Enters that the slot holds the states after `page`, which is entered already, and that `content` is the checksum
   // of its bytes. Call leave_state() for the slot before leave() for the page.
   void enter_state(std::uint32_t slot, std::uint32_t page, const Checksum& content);
   void leave_state(std::uint32_t slot);

@@ -1,4 +1,4 @@
-// Q5_K: like Q4_K, with 32 more bytes behind the scales: bit g of byte i is the fifth bit of weight i of group g.
+// Q5_K: like Q4_K, with 32 more bytes after the scales: bit g of byte i is the fifth bit of weight i of group g.
 #pragma once
 
 #include "gpu/kernels/packed_scales.hpp"

@@ -217,8 +217,7 @@ class HeldSpare : public testing::Test {
   Serving serving_;
 };
 
-// The settings want no spare in its place any more: the daemon forgets the spare, but not its
-// process.
+// The new settings have no spare. The daemon forgets the spare, but still reaps its process.
 TEST_F(HeldSpare, IsReapedWhenItEndsAfterAll) {
   start();
   const pid_t stuck = spare();
@@ -297,7 +296,7 @@ TEST_F(HeldSpare, CountsAgainstItsWorkersLimit) {
   expect_whole(serving_.complete(stream_of("x", 5)).body, 5);
 }
 
-// The next settings remove the process's worker, so nothing that knows the process is left.
+// The next settings remove the process's worker, so nothing is left that refers to the process.
 TEST(HeldWorker, ThatIsTakenOutIsReapedWhenItEndsAfterAll) {
   char name[] = "/tmp/bulkhead-held-XXXXXX";
   const std::filesystem::path folder = ::mkdtemp(name);

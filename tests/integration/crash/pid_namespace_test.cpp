@@ -1,5 +1,5 @@
-// Workers in a namespace of process ids of their own: their deaths are told as without one, and with each of them the
-// first process of its namespace goes.
+// Workers in a namespace of process ids of their own. The daemon reports their deaths as it does without a namespace,
+// and the first process of a worker's namespace ends with the worker.
 #include <signal.h>
 
 #include <cctype>
@@ -108,7 +108,7 @@ TEST_F(PidNamespace, DeathsAreToldAsWithoutIt) {
   EXPECT_EQ(running_children(serving_.daemon->pid()).size(), 2U);
 }
 
-// Whoever ends the first process ends the worker; the daemon starts another.
+// The end of the first process ends the worker, and the daemon starts another one.
 TEST_F(PidNamespace, DiesWithItsFirstProcess) {
   const pid_t worker = pid(), first = first_of(worker);
   ASSERT_EQ(::kill(first, SIGKILL), 0);

@@ -143,7 +143,7 @@ TEST(Reference, SettingsAreReadBackAsTheyAre) {
   }
 }
 
-// Another reader of YAML must not take a text for a number or a truth value.
+// Another reader of YAML must not read a text as a number or a truth value.
 TEST(Reference, TextsAreQuotedWhereTheyWouldBeSomethingElse) {
   Settings settings;
   settings.models.resize(1);

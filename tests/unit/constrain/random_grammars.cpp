@@ -290,7 +290,7 @@ std::string gbnf(Source& from) {
     out += name + " ::= ";
     for (std::size_t ways = 1 + from.below(2); ways > 0; --ways) {
       for (std::size_t left = 1 + from.below(3); left > 0; --left) {
-        // A rule may call itself behind a text only.
+        // A rule may call itself after a text only.
         if (from.one_in(3)) {
           out += name == "two" ? gbnf_text(from) + " " + from.of(names)
                                : from.of(std::vector<const char*>{"two", "(two)"});

@@ -89,7 +89,7 @@ std::vector<std::string> vocabulary(Source& from, const Made& made, bool all_byt
     for (int i = 0; i < 20 && !text.empty(); ++i)
       pieces.push_back(text.substr(from.below(text.size()), 1 + from.below(14)));
   }
-  // The same behind an escape, behind the rest of a character, or behind the end of a string.
+  // The same after an escape, after the rest of a character, or after the end of a string.
   const std::string prefix = from.of(std::vector<const char*>{
       "\\n", "\\u00e9", "\\ud83d\\ude00", "\xAD", "\xB8\xAD", "\x80", "\",\"", "\": \""});
   for (std::size_t i = 0; i < words.size() && words[i].size() < 4; ++i)

@@ -98,7 +98,7 @@ TEST(CallGrammar, TagsHoldWhatTextsMayBe) {
   EXPECT_FALSE(passes_with(R"({"type": ["integer", "null"]})", "x"));
   EXPECT_TRUE(passes_with(R"({"type": ["string", "null"], "maxLength": 100000})", "\"x\""));
   EXPECT_TRUE(passes_with(R"({"type": "array", "items": {"type": "string"}})", "[\"a<\"]"));
-  // The parser would take this for the end of the value.
+  // The parser would read this as the end of the value.
   EXPECT_FALSE(
       passes_with(R"({"type": "array", "items": {"type": "string"}})", "[\"</parameter>\"]"));
   const std::string either =

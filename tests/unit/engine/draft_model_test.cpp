@@ -210,7 +210,7 @@ TEST(DraftModel, GuessesNothingOfRowsThatAreNoNumbers) {
 struct Alone {
   explicit Alone(const ExecutorLimits& limits) : executor(limits), model(executor) {}
 
-  // Returns the guesses behind `tokens`.
+  // Returns the guesses after `tokens`.
   Tokens guess(DraftContext& context, const Tokens& tokens, std::uint32_t rounds) {
     Tokens guesses(engine::kMostDrafts);
     std::vector<DraftModel::Wanted> wanted(1);

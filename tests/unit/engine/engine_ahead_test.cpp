@@ -1,4 +1,4 @@
-// With several steps in flight there are the same tokens as with one; nothing that was computed behind an end is
+// With several steps in flight there are the same tokens as with one; nothing that was computed after an end is
 // sent; no page is reused while a step may write to it; and no sequence waits longer.
 #include <algorithm>
 #include <string>

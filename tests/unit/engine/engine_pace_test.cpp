@@ -93,7 +93,7 @@ struct Beside {
   std::vector<ipc::TokenId> prompt_answer, stream_answer;
 };
 
-// Runs a stream, and then a prompt of so many tokens beside it.
+// Runs a stream, and then a prompt of this many tokens beside it.
 Beside run_beside(std::uint32_t prompt, milliseconds gap, const Device& device = {},
                   std::uint32_t depth = 1, bool by_host = false) {
   engine::ExecutorLimits limits = small_limits();
@@ -181,7 +181,7 @@ engine::EngineOptions many_at_once() {
   return options;
 }
 
-// A step takes from several prompts, in turn, until it has a width's columns. A prompt behind these must not begin the
+// A step takes from several prompts, in turn, until it has a width's columns. A prompt after these must not begin the
 // next width.
 TEST(EnginePace, SeveralPromptsFillAWidthAndNoMore) {
   const Device device{

@@ -108,7 +108,7 @@ TEST(EngineRequests, TooLittleMemoryForEditsRefusesARequestAndNoMore) {
   EXPECT_EQ(harness.answer(4).tokens.size(), 20U) << "the others have ended";
 }
 
-// The model's file forbids tokens, and a request that wants one does not get it.
+// The model's file forbids tokens. A request whose biases favour one of them does not get it.
 TEST(EngineRequests, ForbiddenTokensAreNeverChosen) {
   const auto run = [](std::vector<TokenId> forbidden, ipc::Submit request) {
     EngineHarness harness;

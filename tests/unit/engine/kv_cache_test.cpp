@@ -47,8 +47,8 @@ TEST(KvCache, MovedListsOwnTheirPagesOnce) {
   EXPECT_EQ(pool.free_pages(), 4U);
 }
 
-// Compares the pool with a model that knows only the rules: every page is free or in one list, at the place where it
-// was put.
+// Compares the pool with a model that consists only of the rules: every page is free or in one list, at the place
+// where it was put.
 TEST(KvCache, RandomUseNeverSharesLosesOrMovesAPage) {
   constexpr std::uint32_t kPages = 50, kPageTokens = 4, kLists = 12;
   std::mt19937 random(7);

@@ -270,7 +270,7 @@ std::map<std::uint64_t, std::pair<Tokens, bool>> serve(const Traffic& traffic, b
   constexpr std::uint64_t kRequests = 120;
   std::uint64_t cancelled = 0;
   for (std::uint64_t id = 1; id <= kRequests; ++id) {
-    // One of three system prompts, sometimes with one of a few questions behind it.
+    // One of three system prompts, sometimes with one of a few questions after it.
     Tokens prompt = some_tokens(1000 + below(3), 4 + below(3) * 9);
     for (std::uint64_t more = below(4); more > 0; --more)
       prompt = prompt + some_tokens(2000 + below(4), 1 + below(12));

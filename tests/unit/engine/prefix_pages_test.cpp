@@ -129,8 +129,8 @@ TEST(PrefixPages, TwoOfTheSameBecomeOne) {
   EXPECT_EQ(pool.used_pages(), 0U);
 }
 
-// The test compares the pool with a model that knows only the rules: what a page holds, and who
-// uses it.
+// The test compares the pool with a model that consists only of the rules: what a page holds, and
+// who uses it.
 TEST(PrefixPages, RandomUseKeepsEveryRule) {
   constexpr std::uint32_t kPages = 40, kLists = 8;
   std::mt19937 random(11);

@@ -146,7 +146,7 @@ class EveryFourth final : public DraftSource {
   Tokens recorded_;
 };
 
-// A step with a draft takes no longer, but the step behind it, which waits for the host, takes more than twice as
+// A step with a draft takes no longer, but the step after it, which waits for the host, takes more than twice as
 // long.
 TEST(Speculator, CountsWhatTheStepBehindDraftsLoses) {
   const auto time_with = [](microseconds lost) -> StepTime {
@@ -166,7 +166,7 @@ TEST(Speculator, CountsWhatTheStepBehindDraftsLoses) {
   EXPECT_LT(cheap.seconds, cheap_off.seconds * 0.85) << "it pays here";
 }
 
-// Knows so many of every eight tokens: two and all eight in turn, each for a while.
+// Guesses two of every eight tokens for 64 tokens, then all eight for 64 tokens, and so on.
 class InTurns final : public DraftSource {
  public:
   explicit InTurns(std::vector<TokenId> recorded) : recorded_(std::move(recorded)) {}
@@ -184,7 +184,7 @@ class InTurns final : public DraftSource {
   std::vector<TokenId> recorded_;
 };
 
-// Behind a step of more than `free` columns so much time is lost; behind a narrower step none is lost.
+// A step after a step of more than `free` columns takes `lost` longer.
 StepTime losing_behind(std::uint32_t free, microseconds lost) {
   return [free, lost, before = 1U](std::size_t, std::uint32_t columns) mutable {
     const bool waits = std::exchange(before, columns) > free;
@@ -206,7 +206,8 @@ TEST(Speculator, AWidthThatDoesNotPayLeavesTheOthersAlone) {
   EXPECT_LT(none.seconds, without.seconds * 1.02);
 }
 
-// Guesses with the first accuracy and with the second one in turn, each for so many tokens.
+// Guesses with the first accuracy for `period` tokens, then with the second accuracy for as many,
+// and so on.
 class ComeAndGo final : public DraftSource {
  public:
   ComeAndGo(const Tokens& recorded, double first, double second, std::size_t period)
@@ -271,7 +272,7 @@ TEST(Speculator, LosesTwoPercentAtMostWhateverTheDeviceDoes) {
   }
 }
 
-// The step behind the prompt's takes much longer than those that follow.
+// The step after the prompt's takes much longer than those that follow.
 TEST(Speculator, TakesNoSlowFirstStepForWhatStepsTakeWithoutDrafts) {
   const StepTime time = [](std::size_t step, std::uint32_t columns) {
     return microseconds(step == 1 ? 20000 : 2000) + microseconds(columns > 1 ? 6000 : 0);
@@ -324,7 +325,7 @@ TEST(Speculator, LetsNoStreamWaitForTheGuessesOfAnother) {
   const Ends without = ends_of_two(Speculation::kOff, free);
   EXPECT_LT(with.other, without.other * 1.02);
   EXPECT_LT(with.guessed, without.guessed * 0.5);
-  // Behind each step with drafts a third of a step is lost, even if such steps follow each other.
+  // After each step with drafts a third of a step is lost, even if such steps follow each other.
   EXPECT_LT(ends_of_two(Speculation::kNgram, losing_behind(2, microseconds(1000))).other,
             ends_of_two(Speculation::kOff, losing_behind(2, microseconds(1000))).other * 1.02);
 }

@@ -97,7 +97,7 @@ EngineOptions guessing(double accuracy) {
   return options;
 }
 
-// Checks that every page that can be found holds tokens of an answer, behind its sequence's own beginning.
+// Checks that every page that can be found holds tokens of an answer, after its sequence's own beginning.
 class TrueTokens : public engine::PageLedger {
  public:
   void entered(const engine::EnteredPage& page) override {

@@ -77,7 +77,7 @@ TEST(StateCache, TheSecondTurnOfAChatReadsOnlyWhatIsNew) {
   EXPECT_EQ(second.cached, 68U);
 }
 
-// A lost step leaves pages and states undefined, and so does the one behind it that was in flight.
+// A lost step leaves pages and states undefined, and so does the one after it that was in flight.
 TEST(StateCache, SequencesOfALostStepAreComputedAgain) {
   constexpr std::uint32_t kTokens = 25;
   for (const std::uint32_t lose_in : {1U, 2U, 5U, 9U}) {
@@ -296,7 +296,7 @@ TEST(AdoptedStates, AStreamGoesOnWithoutReadingItsPromptAgain) {
 
 // ---- slots whose content has changed ----
 
-// A chat behind its first turn, of which two states are saved, with their sums.
+// A chat after its first turn, of which two states are saved, with their sums.
 struct SavedChat {
   explicit SavedChat(std::chrono::seconds check_memory = {}) : chats(8, check_memory) {
     chats.harness.engine.set_state_ledger(&ledger);

@@ -68,7 +68,7 @@ TEST(ToolChoice, NamedIsOneCallOfThatTool) {
   }
 }
 
-// A guess behind which the constraint may hold is drawn without a mask, and dropped if the constraint does hold there.
+// A guess after which the constraint may hold is drawn without a mask, and dropped if the constraint does hold there.
 TEST(ToolChoice, MasksStepsAheadAndGuessesChangeNoTokenOfCalls) {
   const std::string raw =
       R"(I look.<tool_call>{"name": "get_weather", "arguments": {"city": "Bonn", )"
@@ -202,7 +202,7 @@ TEST(ToolChoice, BesideASchemaAnAnswerIsCallsOrFollowsIt) {
 
 TEST(ToolChoice, AutoHoldsACallFromItsMarkOn) {
   ToolHarness harness;
-  // Behind the name, the model would continue wrongly in every way.
+  // After the name, the model would continue wrongly in every way.
   harness.says(
       R"(Look: <tool_call>{"name": "get_weather", "arguments": {"days": "many"}}</tool_call>)", 2);
   harness.engine.submit(asks(1, ToolChoice::kAuto));

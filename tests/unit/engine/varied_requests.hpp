@@ -71,7 +71,8 @@ inline void expect_same(const Answer& answer, const Answer& expected) {
   EXPECT_EQ(answer.finished->completion_tokens, expected.finished->completion_tokens);
 }
 
-// Submits so many varied requests while the engine computes, and lets it come to rest.
+// Submits this many varied requests while the engine computes, and then lets the engine end them
+// all.
 inline void submit_all(EngineHarness& harness, std::uint64_t count) {
   for (const ipc::Submit& request : varied_requests(count)) {
     harness.engine.submit(request);

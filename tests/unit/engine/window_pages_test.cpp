@@ -77,7 +77,7 @@ TEST(WindowPages, AListHoldsThoseOfItsWindowAlone) {
   const Tokens tokens = some_tokens(1, 100);
   const PageList list = computed(pool, tokens);
   EXPECT_EQ(list.pages().size(), 25U);
-  // Position 100 sees from 91 on, in page 22; the list keeps two pages behind that one.
+  // Position 100 sees from 91 on, in page 22; the list keeps two pages before that one.
   EXPECT_EQ(list.windows().first, 20U);
   EXPECT_EQ(list.windows().pages.size(), 5U);
   EXPECT_EQ(pool.windows().used_pages(), 5U);
@@ -138,7 +138,7 @@ TEST(WindowPages, LeaveWithTheirFullPage) {
   EXPECT_EQ(pool.windows().free_pages(), 40U);
 }
 
-// A model that knows only the rules: what a page of either kind holds, and who uses it.
+// A model that consists only of the rules: what a page of either kind holds, and who uses it.
 struct WindowRules {
   static constexpr std::uint32_t kLists = 8;
   struct Known {
@@ -309,7 +309,7 @@ TEST(Windows, TheNextTurnOfAChatFindsTheEndOfTheLastOne) {
   }
 }
 
-// The template drops parts of an answer, so the next prompt goes on behind the last prompt's end, which
+// The template drops parts of an answer, so the next prompt goes on after the last prompt's end, which
 // the answer's window has passed.
 TEST(Windows, APromptsEndStaysWhileItsAnswerGoesOn) {
   EngineHarness harness(with_windows(20), sharing());

@@ -203,7 +203,7 @@ TEST_F(Architectures, ExpertsWithoutAWidth) {
   expect_computes(facts, 10);
 }
 
-// Queries grow behind the context that the model was trained for; without an original one that is the file's context.
+// Queries grow beyond the context that the model was trained for; without an original one that is the file's context.
 TEST_F(Architectures, Mistral3WithoutAnOriginalContext) {
   Facts facts{.architecture = "mistral3", .context = 32, .halves = false};
   facts.temperature = 0.3;

@@ -156,7 +156,7 @@ struct Attention::Trial {
   std::uint32_t at(std::uint32_t i) const {
     return mapping.rows ? i : i / 1024 * 1024 + (i / 4 % 8) * 128 + (i / 32 % 32) * 4 + i % 4;
   }
-  // One head of a column, of q, k and v one behind the other.
+  // One head of a column, of q, k and v one after the other.
   std::vector<double> part(std::uint32_t column, std::uint32_t head) const {
     const auto from = qkv.begin() + static_cast<std::ptrdiff_t>(column * width + head * each.head);
     return {from, from + each.head};

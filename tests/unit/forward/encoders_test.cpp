@@ -178,7 +178,7 @@ TEST_F(Encoders, EmbeddingsDependOnTheirTextAlone) {
           pages_for(executor, 40, 0), pages_for(executor, 40, 1), pages_for(executor, 40, 2)};
       const std::vector<Row> alone = step(executor, whole_text(text, 0), pages);
       ASSERT_EQ(alone.size(), 1U);
-      // The same pages, which hold another text's keys behind this one's.
+      // The same pages, which hold another text's keys after this one's.
       step(executor, whole_text(text_of(38, 7), 1), pages);
       expect_same_bits(step(executor, whole_text(text, 1), pages), alone, "in used pages");
       std::vector<Column> columns = whole_text(text_of(5, 9), 0);

@@ -1,5 +1,5 @@
-// Mixtures of experts, kernel by kernel: what the router chooses, the products of experts' matrices and
-// their sum against float64; and the same bits whoever else chooses an expert.
+// Mixtures of experts, kernel by kernel, against float64: the router's choice, the products of experts'
+// matrices, and their sum. A column's bits are the same whichever experts the other columns choose.
 #include "expert_kernels.hpp"
 
 namespace bulkhead::forward {

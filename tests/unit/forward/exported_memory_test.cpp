@@ -1,5 +1,5 @@
-// What a successor goes by: blocks that are planned alike from equal sizes, and sums that tell whether
-// memory on the device is what it was.
+// A successor compares two things: the plan of blocks, which is the same for equal sizes, and
+// checksums, which show whether memory on the device has changed.
 #include <algorithm>
 #include <cstring>
 #include <memory>

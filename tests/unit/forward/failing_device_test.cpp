@@ -92,7 +92,7 @@ TEST_F(FailingDevice, AStepWithoutMemoryMayBeTriedAgain) {
   EXPECT_EQ(*again, *right);
 }
 
-// The host allocates rows of logits before the steps that want them, or returns an error.
+// The host allocates rows of logits before the steps that need them, or returns an error.
 TEST_F(FailingDevice, RowsOfLogitsAreThereBeforeTheirStep) {
   options_.engine.max_batch = 20;
   const auto executor = load();

@@ -21,7 +21,7 @@ class GraphInDouble {
 
   // Computes all layers for a text. The results below are of this text.
   void read(std::span<const std::uint32_t> tokens);
-  // The residual stream behind the last norm.
+  // The residual stream after the last norm.
   Vector hidden(std::size_t position) const;
   Vector logits(std::size_t position) const;
   // The least difference, in any router's scores, between the last expert or group that was chosen and the next.

@@ -57,7 +57,7 @@ class KernelTest : public ::testing::Test {
     std::memcpy(values.data(), from.mapped().data(), count * sizeof(T));
     return values;
   }
-  // Returns the columns of a product's input in plain order, [column][width], and expects zeros behind each of them.
+  // Returns the columns of a product's input in plain order, [column][width], and expects zeros after each of them.
   std::vector<float> read_input(const gpu::kernels::Mapping& mapping, const gpu::Buffer& from,
                                 std::uint32_t columns, std::uint32_t width);
   // Returns numbers of a normal distribution.

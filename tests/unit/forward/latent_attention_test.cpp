@@ -99,7 +99,7 @@ void LatentAttention::store(Trial& t) {
       each.heads + 1);
 }
 
-// [column][head][stride], by the kernel for steps of so many columns.
+// Returns [column][head][stride], computed by the kernel for steps of this many columns.
 std::vector<float> LatentAttention::attend(Trial& t, k::AttentionMode mode, std::uint32_t columns) {
   const LatentShape& each = t.each;
   const std::uint32_t context = each.length + 200;

@@ -117,7 +117,7 @@ TEST_F(Architectures, OlmoE) {
   expect_computes(facts, 10);
 }
 
-// Files of dense models tell of one expert.
+// Files of dense models say that they have one expert.
 TEST_F(Architectures, Hunyuan) {
   for (const std::uint32_t turned : {0U, 16U}) {
     Facts facts{.architecture = "hunyuan-dense", .turned = turned, .tied = true};

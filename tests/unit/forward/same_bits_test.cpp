@@ -344,7 +344,7 @@ TEST_F(SameBits, LongContextsKeepTheirBitsHoweverTheyAreComputed) {
         if (length + 8 > context || (on_cpu() && length > 1100)) continue;
         const auto prompt = some_prompt(length);
         const std::uint32_t tail = 44;
-        // Of the sequence, last page first; behind them those of its company.
+        // Of the sequence, last page first; after them those of its company.
         std::vector<std::vector<PageIndex>> pages(1);
         const std::uint32_t count = (length + 8 + 31) / 32;
         for (std::uint32_t i = 0; i < count; ++i)

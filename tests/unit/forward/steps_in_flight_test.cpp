@@ -142,8 +142,8 @@ TEST_F(StepsInFlight, RowsOfLogitsComeWhileTheNextStepIsComputed) {
   }
 }
 
-// Log-probabilities that the device tells, against those the CPU makes of the same row; greedy and drawn, with the next
-// step in flight, alone and beside a sequence that asks for others.
+// Compares the device's log-probabilities with those that the CPU computes from the same row: for greedy choices and
+// draws, with the next step in flight, alone and beside a sequence that asks for other ones.
 TEST_F(StepsInFlight, TheDeviceTellsLogprobabilities) {
   const std::string name = or_builtin("tiny-qwen3-Q4_K_M");
   const Loaded model = load(name);

@@ -1,5 +1,5 @@
 // Small transformers with random weights for architectures that no fixture has: their files, and what they compute, in
-// double and from the facts of their papers. Shares no code with the product, and knows no kernel.
+// double and from the facts of their papers. This code shares nothing with the product and uses no kernel.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ struct ExpertFacts {
   std::uint32_t latent = 0;
 };
 
-// Attention over latent vectors, as in DeepSeek-V2; latent 0: none. Of each head's query so many entries are plain, and
-// Facts::size entries turn.
+// Attention over latent vectors, as in DeepSeek-V2; latent 0: none. `plain` entries of each head's query do not rotate,
+// and Facts::size entries do.
 struct LatentFacts {
   std::uint32_t latent = 0, plain = 0, value = 0;
   std::uint32_t q_rank = 0;  // of the queries' own latent vector; 0: they have none
@@ -51,7 +51,7 @@ struct YarnFacts {
 // Mamba-2; heads 0: no layer has it.
 struct MambaFacts {
   std::uint32_t heads = 0, size = 0;    // entries of a head
-  std::uint32_t groups = 1, state = 0;  // heads of a group share B and C, of so many entries
+  std::uint32_t groups = 1, state = 0;  // heads of a group share B and C, of `state` entries
   std::uint32_t taps = 4;
   std::uint32_t inner() const { return heads * size; }
   std::uint32_t channels() const { return inner() + 2 * groups * state; }
@@ -92,7 +92,7 @@ struct Facts {
   bool norms_before = true, norms_after = false;
   bool norms_rows = false,
        norms_heads = false;        // of q and k: over all heads together, or each head
-  bool norms_turned = false;       // heads are normed behind their rotation
+  bool norms_turned = false;       // heads are normed after their rotation
   bool plain_layer_norms = false;  // without biases
   bool parallel = false;           // the feed-forward reads the norm that attention reads
   bool gates_attention = false;    // sigmoids multiply attention's result
@@ -129,7 +129,7 @@ class Model {
 
   // The bytes of a GGUF file.
   std::string file() const;
-  // The logits behind the last of the tokens.
+  // The logits after the last of the tokens.
   Vector logits(std::span<const std::uint32_t> tokens);
   // What an encoder makes of a text, before it is divided by its length.
   Vector embedding(std::span<const std::uint32_t> tokens);

@@ -48,7 +48,7 @@ struct Options {
   std::uint32_t context = 0;
   std::size_t product_variant = 0;
   std::uint32_t broken_link = 0;
-  std::size_t stages = 1;  // more: split over so many devices, all of them the test device
+  std::size_t stages = 1;  // more than 1: split over that many devices, all of them the test device
   std::function<void(config::GpuOptimizations&)> gpu = [](config::GpuOptimizations&) {};
 };
 
@@ -85,7 +85,7 @@ std::vector<Row> generate(Executor& executor, const std::vector<TokenId>& prompt
 // The same, with chunks of these sizes in turn, over and over.
 std::vector<Row> generate(Executor& executor, const std::vector<TokenId>& prompt,
                           std::size_t tokens, std::span<const std::uint32_t> chunks, Output output);
-// A step that decodes one token for each sequence, behind its prompt and the rows that it has, and
+// A step that decodes one token for each sequence, after its prompt and the rows that it has, and
 // gives each one row more.
 void decode_side_by_side(Executor& executor, const std::vector<std::vector<TokenId>>& prompts,
                          const std::vector<std::vector<PageIndex>>& pages,

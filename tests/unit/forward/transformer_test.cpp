@@ -150,7 +150,7 @@ INSTANTIATE_TEST_SUITE_P(Some, GpusMapping,
                                            "tiny-qwen35moe-Q8_0"));
 
 TEST_F(TransformerTest, TheWarmUpLeavesNoTrace) {
-  // The hidden page lies behind the last: page indices up to total_pages - 1 are taken, the next
+  // The hidden page lies after the last: page indices up to total_pages - 1 are taken, the next
   // one is refused.
   const Loaded model = load(or_builtin("tiny-qwen2-Q8_0"));
   ASSERT_NE(model.executor, nullptr);

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::uint64_t kAnswer = 4711;
 
-// A driver that does not answer until the test tells it to.
+// A driver that does not answer until the test lets it.
 struct SlowDriver {
   std::promise<void> asked, may_answer;
 

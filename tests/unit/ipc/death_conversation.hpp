@@ -1,7 +1,7 @@
 // The conversation of both ends in death_test. It uses everything that a channel offers, so that both ends pass each
-// of the channel's steps, whoever dies: the hello; turns with both ends asleep; descriptors in both directions; a
-// stream in each direction that fills the channel until its sender sleeps; a record in pieces in each direction; the
-// goodbye.
+// of the channel's steps, whichever end dies: the hello; turns with both ends asleep; descriptors in both
+// directions; a stream in each direction that fills the channel until its sender sleeps; a record in pieces in each
+// direction; the goodbye.
 #pragma once
 
 #include <fcntl.h>

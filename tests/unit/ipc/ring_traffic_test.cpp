@@ -162,7 +162,7 @@ struct RandomTraffic {
   }
   template <typename Consumer>
   const char* read(Consumer& consumer) {
-    constexpr std::uint64_t kTold = 10'000'000;  // a line at every so many
+    constexpr std::uint64_t kTold = 10'000'000;  // prints a line after this many records
     std::minstd_rand random(seed + 2);
     std::vector<std::byte> inbox(max_payload(ring.bytes));
     const auto begun = std::chrono::steady_clock::now();

@@ -310,7 +310,7 @@ void expect_graph(const GgufBuilder& file, Check check) {
   check(*graph);
 }
 
-// As in llama.cpp, every layer of Phi-3 sees all positions, whatever window the file tells.
+// As in llama.cpp, every layer of Phi-3 sees all positions, whatever window the file names.
 TEST(ModelConfig, KeepsPhi3sContextBeyondItsWindow) {
   GgufBuilder file = small_llama();
   for (auto& [key, value] : file.metadata) {

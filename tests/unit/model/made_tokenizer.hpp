@@ -34,7 +34,7 @@ inline std::string megabyte_of(std::string_view piece) {
 // What sequences of characters become.
 using CharRules = std::map<std::string, std::string>;
 
-// Writes the rules as SentencePiece does: a double array, and the replacements. Here each node that has others behind
+// Writes the rules as SentencePiece does: a double array, and the replacements. Here each node that has others after
 // it takes a block of 256 units.
 inline std::string charsmap(const CharRules& rules) {
   std::map<std::string, std::uint32_t> places{{"", 0}};  // of all nodes, by what they have read
@@ -44,7 +44,7 @@ inline std::string charsmap(const CharRules& rules) {
       places[sequence.substr(0, bytes)] = 0;
   }
   std::vector<std::uint32_t> units(256);
-  for (const auto& [node, place] : places) {  // a node comes before those behind it
+  for (const auto& [node, place] : places) {  // a node comes before those after it
     const auto block = static_cast<std::uint32_t>(units.size());
     units.resize(block + 256);
     units[place] |= (place ^ block) << 10;

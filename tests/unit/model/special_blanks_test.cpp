@@ -1,4 +1,5 @@
-// Special tokens that take the white space beside them. A GGUF file doesn't say which do; the names in it tell.
+// Special tokens that take the white space beside them. A GGUF file doesn't say which tokens do; the tokenizer
+// goes by the names in the file.
 #include <string>
 #include <vector>
 
@@ -40,8 +41,8 @@ std::unique_ptr<Tokenizer> tokenizer_of(const Names& names) {
   return *std::move(made);
 }
 
-// Phi-3's tokens between turns take the line break that its template writes behind them. Some files have Phi-3 as
-// another architecture, and its name tells.
+// Phi-3's tokens between turns take the line break that its template writes after them. Some files give Phi-3
+// another architecture; the tokenizer then finds it by the model's name.
 TEST(SpecialBlanks, BehindPhi3sTokensAreTaken) {
   const Segment parts[] = {{"<|user|>\n", true}, {"", false}, {" \n", false}, {"h\n", false}};
   for (const Names& names : {Names{.architecture = "phi3"}, Names{.name = "Phi-3-mini-4k"},

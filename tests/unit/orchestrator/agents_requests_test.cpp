@@ -56,7 +56,7 @@ TEST(AllowedTools, ListsThoseThatMayBeCalled) {
 }
 
 TEST(History, MayHaveRefusals) {
-  // A message behind the first, and the field that is refused; "": none is.
+  // A message after the first, and the field that is refused; "": none is.
   const struct {
     const char *role, *members, *refused;
   } cases[] = {

@@ -1,5 +1,5 @@
-// Deletes what a worker that broke a rule may have put into its folder: however deep it is, whoever may read it, and
-// wherever its links lead.
+// The daemon deletes everything that a worker that broke a rule may have put into its folder: however deep it is,
+// whatever its permissions are, and wherever its links lead.
 #include "orchestrator/supervisor/cache_folder.hpp"
 
 #include <fcntl.h>

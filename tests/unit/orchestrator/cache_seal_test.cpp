@@ -174,7 +174,7 @@ TEST_F(Seal, AnOddFolderIsNotLookedThrough) {
   EXPECT_NE(seal_.check().doubt, "");
 }
 
-// Leaves this process only so many descriptors while the object lives.
+// Leaves this process only this many descriptors while the object lives.
 class FewDescriptors {
  public:
   explicit FewDescriptors(rlim_t count) {

@@ -13,7 +13,7 @@
 namespace bulkhead::orchestrator {
 namespace {
 
-// Counts what it is told, and can have no memory for what it sends.
+// Counts the calls that it gets. If it lacks memory, send_now() throws.
 struct CountingConnection final : Connection {
   void begin(bool) override {}
   void refuse_for_overload() override {}

@@ -17,7 +17,7 @@ namespace bulkhead::orchestrator {
 namespace {
 
 // The layouts of the messages in records, for this version. If one of them has changed, there are two cases. If
-// fields were only added at the end of a row, and enumerators and alternatives only behind the others, and
+// fields were only added at the end of a row, and enumerators and alternatives only after the others, and
 // StoredJournal below is still read correctly, put the new digest here. Otherwise older records are read wrongly:
 // raise kJournalVersion, put it and the new digest here, and make a new StoredJournal.
 constexpr std::uint32_t kReviewedVersion = 3;

@@ -17,7 +17,8 @@ const KeyUse::Clock::time_point kStart{};
 struct Keys {
   explicit Keys(const std::string& limits) { configure(limits); }
   void configure(const std::string& limits) { all.configure({"alice secret " + limits}, now); }
-  // Returns the seconds that a request is told to wait; 0: it may begin, and has begun.
+  // Returns the seconds that a refused request should wait; 0: the request may begin, and has
+  // begun.
   int wait() {
     KeyUse* const use = all.find("secret");
     auto result = all.begin(*use, now);

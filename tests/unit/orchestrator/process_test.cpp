@@ -17,8 +17,8 @@
 namespace bulkhead::orchestrator {
 namespace {
 
-// The kernel marks a thread as exiting before it notes what ended it. A look between the two must not take that for
-// an exit with code 0.
+// The kernel marks a thread as exiting before it records what ended the thread. A look between the two must not
+// report an exit with code 0.
 TEST(Process, IsToldToHaveStoppedOnlyWithWhatStoppedIt) {
   constexpr int kKills = 200;  // without care, about one look in fifteen falls between the two
   for (int i = 0; i < kKills; ++i) {

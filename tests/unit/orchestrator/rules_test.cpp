@@ -1,4 +1,4 @@
-// Who may call, and how ends of processes are told.
+// The rules of access, and the words for the ends of processes.
 #include <signal.h>
 
 #include <filesystem>

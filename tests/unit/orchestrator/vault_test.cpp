@@ -24,7 +24,7 @@ class DescriptorChannel final : public ipc::Channel {
       packet.fds.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     offered_.push_back(std::move(packet));
   }
-  // Fails after so many packets.
+  // Makes send_descriptors() fail after this many packets.
   void fail_after(int packets, ErrorCode code) {
     left_ = packets;
     failure_ = code;

@@ -79,7 +79,7 @@ TEST_F(Cli, HelpTeachesWithExamples) {
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_THAT(help.out, HasSubstr(std::string("bulkhead ") + command)) << command;
     EXPECT_THAT(help.err, IsEmpty());
-    // What stands behind the options fits a terminal of 80 columns, but for examples.
+    // The help's text after the options fits a terminal of 80 columns, except examples.
     std::istringstream lines(help.out);
     bool behind = false;
     for (std::string line; std::getline(lines, line);) {
@@ -105,7 +105,7 @@ TEST_F(Cli, AWrongCommandLineIsCode2) {
   EXPECT_EQ(run(kTool + " check-schema schema.json").err,
             "bulkhead: Exactly 1 option from [--schema,--grammar,--regex] is required\n"
             "See `bulkhead check-schema --help`.\n");
-  // A word behind a value that may occur several times is not a further value.
+  // A word after a value that may occur several times is not a further value.
   EXPECT_EQ(run(kTool + " check --set log.level=info more").err,
             "bulkhead: The following argument was not expected: more\n"
             "See `bulkhead check --help`.\n");
