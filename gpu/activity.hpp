@@ -53,7 +53,7 @@ class Activity {
   // much it moved, if known. `name` must stay valid (a literal).
   void device_ran(DeviceLane lane, const char* name, std::uint64_t begin_ns, std::uint64_t end_ns,
                   std::uint64_t id, std::uint64_t bytes = 0);
-  // For the trace only; does nothing without a trace.
+  // Reports work of the host for the trace. Does nothing without a trace.
   void host_ran(const char* name, Clock::time_point begin, Clock::time_point end,
                 std::uint64_t id = 0);
   bool tracing() const { return trace_ != nullptr; }

@@ -1,4 +1,4 @@
-// Hands out power-of-two blocks within one heap, as offsets. Knows nothing of Vulkan.
+// Hands out power-of-two blocks within one heap, as offsets. This class does not use Vulkan.
 //
 // This is a buddy allocator: it halves a free block until the request just fits, and it joins two free halves at
 // once. A block can only lie at multiples of its size, so a request fails only when each of these places holds a live

@@ -1,4 +1,5 @@
-// One Vulkan device: how it is chosen, its memory, its kernels. Knows nothing of models or requests.
+// One Vulkan device: how it is chosen, its memory, its kernels. Nothing here depends on models or
+// requests.
 //
 // All shaders address memory through buffer device addresses, which push constants pass to them, so there are no
 // descriptor sets. (A storage-buffer descriptor reaches only 128 MiB on lavapipe.)

@@ -1,4 +1,4 @@
-// Tells what a physical device can do, and which of its features Bulkhead enables.
+// Finds out what a physical device can do, and which of its features Bulkhead enables.
 #pragma once
 
 #include <cstdint>

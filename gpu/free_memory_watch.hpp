@@ -1,6 +1,6 @@
-// Tells how much memory of a device is free, without making the caller wait for the driver.
+// Measures how much memory of a device is free, without making the caller wait for the driver.
 //
-// NVIDIA's kernel driver (580) answers this question under a lock. It holds the same lock while it takes back the
+// NVIDIA's kernel driver (580) answers this question under a lock. It holds the same lock while it frees the
 // memory of a process that died, which takes 0.2 to 0.5 s for a worker with a 7B. So another thread asks, and the
 // thread that computes gets the newest answer.
 #pragma once

@@ -1,6 +1,6 @@
-// Tells at which kernel a device stopped. For the command ring, if a setting asks for it.
+// Shows at which kernel a device stopped. The command ring uses this if a setting asks for it.
 //
-// Vulkan does not tell which of a submission's kernels ran when the device hung or was lost. With marks on, each
+// Vulkan does not show which of a submission's kernels ran when the device hung or was lost. With marks on, each
 // command buffer writes the number of a kernel into host memory before the kernel starts, after all work before it.
 // So kernels no longer overlap, and a step takes longer.
 #pragma once
@@ -19,7 +19,7 @@ namespace bulkhead::gpu {
 
 class KernelMarks {
  public:
-  // If it is not wanted, all functions below do nothing.
+  // If `wanted` is false, all functions below do nothing.
   Status init(Device& device, bool wanted);
   bool wanted() const { return word_.valid(); }
 

@@ -1,4 +1,4 @@
-// Measures each kernel of a recording by device timestamps. For the command ring.
+// Measures each kernel of a recording by device timestamps. The command ring uses this.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // The recorders behind a recording: one writes a command buffer, the other only counts. Both check the operations.
-// For the command ring and its profiles.
+// The command ring and its profiles use them.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // Records when each submission of a queue ran: a device timestamp at the start and at the end of every command
-// buffer, which is read once the submission is over. For gpu::Activity and the command ring.
+// buffer, which is read once the submission is over. gpu::Activity and the command ring use it.
 //
 // If timestamps can't be read while other work runs (Mesa's CPU driver), or if there are none, the host's clock is
 // used instead: from the submission, or from the end of the one before, until the host saw the end.
@@ -22,7 +22,7 @@ class Stamps {
   Stamps(const Stamps&) = delete;
   Stamps& operator=(const Stamps&) = delete;
   ~Stamps();
-  // If it is not wanted, all functions below do nothing.
+  // If `wanted` is false, all functions below do nothing.
   Status init(Device& device, bool wanted);
 
   // The most command buffers with timestamps at a time; further ones are not timed. Each step in flight has a slot, and

@@ -1,4 +1,4 @@
-// Talks to a service manager such as systemd. Tells it (sd_notify(3)) that the daemon serves, that the daemon ends,
+// Talks to a service manager such as systemd. Reports (sd_notify(3)) that the daemon serves, that the daemon ends,
 // and, as long as the event loop runs, that the daemon is alive; NOTIFY_SOCKET names the manager's socket and
 // WATCHDOG_USEC says how long a silence may be. Takes the listening socket that the manager hands over
 // (sd_listen_fds(3)): LISTEN_FDS says how many descriptors it passed, LISTEN_PID to which process. Does nothing if the

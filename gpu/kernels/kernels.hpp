@@ -276,7 +276,7 @@ static_assert(sizeof(AdjustedRow) == kAdjustedRowBytes);
 static_assert(sizeof(EditLogitsPush) == 56);
 enum class EditPass {
   kChanges,  // changes the logits
-  kTells,    // tells the log-probabilities which token was chosen
+  kTells,    // passes the chosen token to the log-probabilities
 };
 KernelSpec edit_logits(const Mapping& mapping, EditPass pass);
 

@@ -82,7 +82,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
 
   // Cancels the router's unfinished requests of this answer.
   virtual void cancel() = 0;
-  // Tells the client that the answer fails.
+  // Sends the client the error with which the answer fails.
   virtual void tell(const ApiError& error) = 0;
   // Tells the client that an exception interrupted the message about the end.
   virtual void tell_exception() {}
@@ -98,7 +98,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   void end_with(int status, std::string_view how, const std::function<void()>& tell_client);
   // Records that an earlier daemon ended the answer.
   void was_over() { over_ = true; }
-  // Tells the client in a header (X-Bulkhead-Warning) which parts of its request are ignored.
+  // Adds a header (X-Bulkhead-Warning) that names the ignored parts of the request.
   static void add_warnings(Exchange& exchange, std::span<const std::string> warnings);
 
   // Keeps this object alive until release().

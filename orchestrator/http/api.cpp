@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kUnknownLabel = "unknown";
 
-// Tells a client that has this answer already so (RFC 9110, section 13.1.2).
+// Returns 304 to a client that already has this answer (RFC 9110, section 13.1.2).
 void leave_out_what_it_has(const HttpRequest& request, HttpResponse& response) {
   if (request.if_none_match.empty() || response.status != 200) return;
   const auto etag =

@@ -15,7 +15,7 @@
 namespace bulkhead::orchestrator {
 
 // Writes one answer. The calls come in the order begin, add..., end; each appends the events that it makes to
-// `events`. fail() may take the place of any later call. Knows no sockets and no workers.
+// `events`. fail() may take the place of any later call. A dialect uses no sockets and no workers.
 class Dialect {
  public:
   virtual ~Dialect() = default;

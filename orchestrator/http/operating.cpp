@@ -84,7 +84,7 @@ namespace {
 
 enum class Action { kDrain, kRestart, kProfile, kKill };
 
-// Tells the worker to do the action. Returns null if the worker does it. Otherwise returns the word
+// Orders the action from the worker. Returns null if the worker does it. Otherwise returns the word
 // that ends the error "only a ready one can be ...", such as "drained".
 const char* refused_by(Router& router, Worker& worker, Action action, Worker::Start start) {
   switch (action) {

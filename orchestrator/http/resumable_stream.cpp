@@ -219,7 +219,7 @@ void ResumableStream::on_failed(RequestId request, const Failure& failure) {
 
 void ResumableStream::add_event(std::string_view event, std::size_t room) {
   const std::string id = fmt::format("id: {}\n", ends_.size());
-  // If one of these throws, nothing has been added.
+  // If one of these calls throws, the stream is unchanged.
   events_.reserve(events_.size() + id.size() + event.size() + room);
   if (ends_.capacity() < ends_.size() + 2) ends_.reserve(2 * ends_.size() + 2);
   events_ += id;
@@ -330,14 +330,15 @@ void ResumableStream::tell(const ApiError& error) {
   reader_ = nullptr;
 }
 
-// The end could not be rendered, kept or sent. Readers get what there is of it, and an error if it has no end.
+// An exception interrupted the rendering, storing or sending of the end. Readers get the events that exist,
+// and an error if the last one is missing.
 void ResumableStream::tell_exception() {
   const ApiError error =
       to_api_error({ipc::FailureCode::kInternal,
                     "The server could not end the stream; it may lack memory.", ""});
   if (!choice_.is_accepted()) return tell(error);
   if (!failed_ && !events_.ends_with(kSseDone)) render_failed(sse_error(error));
-  // No later daemon goes on with a stream that has failed before its client's eyes.
+  // The client has seen the failure, so no later daemon may continue the stream.
   if (failed_ && owner_.disk_ != nullptr) owner_.disk_->drop(key_);
   made_durable(ends_.size());
 }

@@ -28,7 +28,7 @@ class ResumableStream final : public Answer {
 
   // kResourceExhausted: the request is too large for the journal on disk.
   Status start(std::size_t model, std::shared_ptr<Exchange> exchange);
-  // Restores the state from the records. Tells neither a worker nor the disk.
+  // Restores the state from the records. Sends nothing to a worker and writes nothing to the disk.
   void restore(DiskRequest& from);
   // Hands an unfinished stream to the workers. Without `model`, its model is no longer served. Without `ticket`, no
   // client's key began it.

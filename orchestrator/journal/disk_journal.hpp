@@ -1,7 +1,7 @@
-// The journal's file. A separate thread writes the gathered records and makes them durable, and tells the event loop
-// when they are. The records of one turn of the loop, and those that come while an earlier write is under way, become
-// one write and one fdatasync (group commit). So the file's speed determines how long a resumable stream's tokens
-// wait, but not how many streams there can be. Streams that are not resumable don't use the journal.
+// The journal's file. A separate thread writes the gathered records, makes them durable, and then notifies the event
+// loop. The records of one turn of the loop, and those that come while an earlier write is under way, become one
+// write and one fdatasync (group commit). So the file's speed determines how long a resumable stream's tokens wait,
+// but not how many streams there can be. Streams that are not resumable don't use the journal.
 //
 // Only the owner can read the file (0600), because it holds prompts and answers as plain text. It is locked against a
 // second daemon. open() reads it, skips damaged parts, and rewrites it with the records that are still wanted. The
@@ -53,7 +53,7 @@ class DiskJournal {
   // and all before it are on disk.
   void append(std::uint64_t key, RecordType type, std::string_view payload,
               std::function<void()> durable = nullptr);
-  // Its records are no longer wanted.
+  // The records with this key are no longer needed.
   void drop(std::uint64_t key);
 
   bool failed() const { return !problem().empty(); }

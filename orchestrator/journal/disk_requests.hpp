@@ -1,5 +1,5 @@
-// The content of a request's records: turns a request into payloads, and a file's records back into requests. Knows
-// no files. The messages use ipc's own encodings, whose decoder trusts nothing.
+// The content of a request's records: turns a request into payloads, and a file's records back into requests. It
+// opens no files. The messages use ipc's own encodings, whose decoder trusts nothing.
 #pragma once
 
 #include <cstdint>

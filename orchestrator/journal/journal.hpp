@@ -2,7 +2,7 @@
 // what its client has been sent. It is in the daemon's own memory. A token is appended here first and written to the
 // client afterwards, so what the client saw is always a prefix of the journal.
 //
-// Knows nothing of workers' processes, channels or HTTP. One thread.
+// It uses no processes, channels or HTTP. One thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The format of the journal on disk, and its reader: bytes in, records out. Knows no files and no requests.
+// The format of the journal on disk, and its reader: bytes in, records out. It opens no files and
+// interprets no requests.
 //
 //   file    "BHJOURN1"  version u32  salt u32       16 bytes, then records to the end
 //   record  length u32  checksum u32                length of the payload; checksum of everything that follows it

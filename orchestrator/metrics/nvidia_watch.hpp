@@ -18,7 +18,7 @@
 
 namespace bulkhead::orchestrator {
 
-// What the process has said. Pure: the tests feed it.
+// What the process has reported. It reads no descriptor, so tests can pass it lines.
 class NvidiaReports {
  public:
   // Takes a line without its end. Returns false if it breaks a rule. The figures of a look count once it has ended.
@@ -51,9 +51,10 @@ class NvidiaWatch {
   struct Options {
     std::string program;       // bulkhead-worker
     std::string nvml_library;  // libnvidia-ml.so.1; empty: no process
-    // A process that is silent for so long is ended.
+    // A process that is silent for this long is ended.
     std::chrono::milliseconds patience = std::chrono::seconds(5);
-    // The pause after a process has ended; twice as long after each further one, up to the latter.
+    // The pause after a process has ended. It doubles after each further end, up to
+    // `longest_pause`.
     std::chrono::milliseconds pause = std::chrono::seconds(5);
     std::chrono::milliseconds longest_pause = std::chrono::minutes(5);
     std::string root = {};  // a folder that stands for "/"; tests fill one

@@ -7,8 +7,8 @@
 // harm others. Each further death of the same kind without a token in between is a strike; at `max_strikes` the
 // request fails with an error of its own. blame.hpp defines what counts, and how.
 //
-// Knows nothing of HTTP. One thread. Observers are called from the event loop, never from within one of their own
-// calls, and may call the router.
+// The router does not use HTTP. One thread. Observers are called from the event loop, never from within one of
+// their own calls, and may call the router.
 #pragma once
 
 #include <array>
@@ -114,7 +114,7 @@ struct ModelInfo {
   // new requests, and its workers end as soon as no request needs them.
   bool retired = false;
   std::optional<std::size_t> successor;
-  // The entry's last worker goes as soon as the answers are complete that its model has begun. It begins no other ones.
+  // The entry's last worker only completes the answers that it has begun. Then it ends.
   bool finishing = false;
 };
 
@@ -166,12 +166,12 @@ class Router : private WorkerEvents {
   // further requests long after admission; they fail with kUnavailable if the workers that have begun the answer take
   // none any more.
   RequestId start(std::size_t model, Work work, RequestObserver& observer);
-  // Tells the router that the observer will start `requests` requests, which belong to an answer that was admitted to
-  // `model`. A worker that has begun the answer is not replaced before. `places` of the requests were admitted, and
-  // count as unfinished until they start.
+  // Announces that the observer will start `requests` requests, which belong to an answer that was admitted to
+  // `model`. A worker that has begun the answer is not replaced until they have started. `places` of the requests
+  // were admitted, and count as unfinished until they start.
   void expect(RequestObserver& observer, std::size_t model, std::size_t requests,
               std::size_t places);
-  // The observer starts no further requests. Does nothing if the observer had none to start.
+  // Announces that the observer starts no further requests. Does nothing if it had none to start.
   void expect_no_more(RequestObserver& observer);
   // Continues an accepted request of an earlier daemon, before new ones. A worker whose identity differs from
   // `entry.made_by` does not get the request: it fails then.
@@ -394,7 +394,7 @@ class Router : private WorkerEvents {
   void send(RequestId request, Worker& worker);
   void take_back(Worker& worker, const Death& death, const std::vector<Orphan>& orphans);
   std::string identity(const Worker& worker) const;
-  // Removes the request from everything; the caller tells the observer.
+  // Removes the request from everything; the caller notifies the observer.
   void forget(RequestId request, bool tell_worker);
   void look_whether_idle();
   void fail(RequestId request, Failure failure);
@@ -409,7 +409,7 @@ class Router : private WorkerEvents {
   std::unordered_map<const Worker*, RequestId> alone_;  // workers that have only one suspect and nothing else
   std::map<RequestId, Active> active_;
   std::map<RequestObserver*, Coming> coming_;
-  std::unordered_map<RequestId, RequestObserver*> failing_;  // to be told in the next turn
+  std::unordered_map<RequestId, RequestObserver*> failing_;  // to be notified in the next turn
   std::set<Worker*> leaving_;                                // their model continues with fewer workers
   std::set<Worker*> ending_;  // removed when their processes are gone
   bool reloading_later_ = false;

@@ -24,8 +24,8 @@ std::size_t batch_of(const Worker& worker, std::size_t setting) {
   return static_cast<std::size_t>(told >= 1 ? std::min(told, kMost) : kUntold);
 }
 
-// A worker that knows a request's beginning may have this many requests more than another worker. A system prompt
-// that all requests share must not bring all of them to one device.
+// A worker that has the beginning of a request in its cache may have this many requests more than another worker.
+// A system prompt that all requests share must not bring all of them to one device.
 constexpr std::size_t kMostAhead = 4;
 
 }  // namespace
@@ -49,7 +49,7 @@ bool Router::takes_turns(RequestId request) {
 }
 
 // Says whether the worker can be given requests now; with kNew, requests that no worker has had. A worker that drains
-// again has come back for those that it had.
+// again takes only requests that it had before.
 bool Router::takes_more(const Worker& worker, Waiters which) const {
   if (which == Waiters::kNew && worker.drains_again()) return false;
   return worker.state() == WorkerState::kReady && !alone_.contains(&worker);

@@ -46,8 +46,8 @@ class CacheFolder {
   // compiles.
   CacheFolder(std::string home, std::string name);
 
-  // Says whose user the folder and its files belong to: the daemon's, or the worker's own, if it has one. Checks that
-  // begin later accept either, and then give everything to that one. At first it is the daemon's.
+  // The user to whom the folder and its files belong: the daemon's user, or the worker's own, if it has one. Later
+  // checks accept files of both users and then give all files to this one. At first it is the daemon's user.
   enum class Owner : std::uint8_t { kDaemon, kWorker };
   void set_owner(Owner owner) { owner_ = owner; }
   // Returns the user that is the worker's own (config/base/worker_users.hpp): no other worker's processes are that

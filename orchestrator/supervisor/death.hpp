@@ -17,14 +17,14 @@ enum class DeathCause {
   kProtocolViolation,  // it broke a rule, and was killed
   kHang,               // no sign of life, so it was killed
   kFailedStart,        // it ended itself before it could serve
-  kAsked,              // killed because somebody wanted it to end, or because it did not end when asked
+  kAsked,              // killed because somebody asked for its end, or because it did not end when asked
 };
 inline constexpr std::size_t kDeathCauses = static_cast<std::size_t>(DeathCause::kAsked) + 1;
 // Returns the name in metrics and /v1/workers: "signal", "out_of_memory".
 const char* to_string(DeathCause cause);
 
-// Counts successors of processes, by the cause for which each predecessor ended. kAsked: somebody wanted a new
-// process.
+// Counts successors of processes, by the cause for which each predecessor ended. kAsked: somebody asked for a
+// new process.
 class Restarts {
  public:
   void add(DeathCause cause) { ++by_cause_[static_cast<std::size_t>(cause)]; }

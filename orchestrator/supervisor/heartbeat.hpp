@@ -37,7 +37,8 @@ class Heartbeat {
     // With a step counter, a pong alone does not prove progress.
     if (!beat_.has_value()) sign_of_life(now);
   }
-  // It was pinged a while ago; an idle process that works would have answered long before.
+  // Returns whether the process has left a ping unanswered for longer than an idle process that
+  // works would.
   bool waits_for_answer(Clock::time_point now) const {
     return answered_ != pinged_ && now - pinged_at_ > kPromptAnswer;
   }

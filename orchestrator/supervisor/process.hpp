@@ -1,5 +1,5 @@
-// One worker process: how it is started, what it inherits, how its end is noticed, and the words for its end. Knows
-// nothing of messages.
+// One worker process: how it is started, what it inherits, how its end is noticed, and the words for its end.
+// Nothing here depends on messages.
 #pragma once
 
 #include <sys/types.h>
@@ -34,8 +34,8 @@ struct Activity {
   std::chrono::milliseconds starved{0};   // of all its present threads: ready to run, but without a CPU
   std::chrono::steady_clock::time_point at{};
 
-  // Returns whether that was so for half of the time between the two, or more: the process is slow because the
-  // machine is busy.
+  // Returns whether threads waited for a CPU during half of the time between the two, or more: the process is
+  // then slow because the machine is busy.
   static bool was_starved(const Activity& before, const Activity& after) {
     return 2 * (after.starved - before.starved) >= after.at - before.at;
   }

@@ -1,5 +1,5 @@
-// What the start of a worker's process needs to know about files. A thread examines them, because that may hang for
-// ever on a network mount that hangs. The start then waits, but the event loop does not.
+// Facts about files that the start of a worker's process needs. A thread examines the files, because that may hang
+// for ever on a network mount that hangs. The start then waits, but the event loop does not.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,8 @@ class StartFilesLook {
     bool operator==(const Paths&) const = default;
   };
 
-  // Returns whether a start is waiting for its look. A start that has not asked for a second was given up.
+  // Returns whether a start is waiting for its look. A start that has not called passed() for a second
+  // counts as given up.
   bool begun() const;
   // Begins the look, unless it has begun with these paths. Returns true once it has ended; take() then returns its
   // result. After false, ask again after CacheFolder::kAskAgain. `worker` is for the log, which mentions once that a

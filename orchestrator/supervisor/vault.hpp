@@ -52,19 +52,19 @@ class Vault {
   ipc::Vault give(ipc::Channel& channel);
   // Decides by a process's death whether it may have left wrong KV pages, or wrong weights as well.
   void ended(DeathCause cause);
-  // A person asked for the next process, which may therefore look for another model file.
+  // Call this if a person asked for the next process: that process may open another model file.
   void next_is_asked_for();
   // Makes the vault unusable from now on.
   void drop(const std::string& reason);
 
-  // A successor may adopt its KV pages.
+  // Returns whether a successor may adopt the KV pages.
   bool may_adopt_kv() const { return held() && !kv_doubtful_; }
   std::uint64_t offers() const { return offers_; }
   std::uint64_t imports() const { return imports_; }
   std::uint64_t drops() const { return drops_; }
   std::uint64_t pages_adopted() const { return pages_adopted_; }
   const std::string& last_drop() const { return last_drop_; }
-  // A process reports that it serves with what it was given; it has dropped doubtful pages.
+  // Call this when a process reports that it serves with the vault; it has dropped doubtful pages.
   void imported(const ipc::VaultReport& report);
 
  private:

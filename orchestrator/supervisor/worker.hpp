@@ -136,13 +136,13 @@ class Worker : private ProcessEvents {
   StandbyPool& pool() { return pool_; }
   const StandbyPool& pool() const { return pool_; }
   const Vault& vault() const { return vault_; }
-  // The worker drains, and a successor that will serve is about to replace it.
+  // Returns whether the worker drains, and a successor that will serve is about to replace it.
   bool returning() const { return restart_after_drain_ || restarts_again_; }
-  // Its process died while the worker was draining, and another one comes for the requests that were left: the receiver
-  // gives it no others, and calls drain() again as soon as it has them. If the worker was draining for a restart, that
-  // drain ends in one, too.
+  // Returns whether the process died while the worker was draining, and a new process comes for the requests that were
+  // left. The receiver gives the new process only these requests, and then calls drain() again. If the first drain was
+  // for a restart, the second one ends in a restart, too.
   bool drains_again() const { return drains_again_; }
-  // unload() was called, and the process is still there.
+  // Returns whether unload() was called and the process still exists.
   bool unloading() const { return unload_after_drain_; }
   // Returns whether the last process ended because the daemon asked for it, which is no death.
   bool ended_as_asked() const { return ended_as_asked_; }

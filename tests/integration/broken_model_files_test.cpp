@@ -166,7 +166,8 @@ TEST_F(BrokenModelFiles, WhatIsNoFileIsRefused) {
   EXPECT_THAT(none.err, HasSubstr("none.gguf"));
 }
 
-// Weights may take minutes to load, so an unsupported tokenizer is reported before. Here there is not even a device.
+// Weights may take minutes to load, so an unsupported tokenizer is reported before that. This test has no device at
+// all.
 TEST_F(BrokenModelFiles, AnUnknownTokenizerIsRefusedBeforeTheDeviceIsOpened) {
   auto made = small_llama();
   made.drop("tokenizer.ggml.model");

@@ -63,7 +63,7 @@ TEST(ConstrainedModel, FormsAreCheckedWithoutAnAnswer) {
   EXPECT_EQ(
       serving.post("/check-constraint", json{{"response_format", schema_format()}}.dump()).status,
       200);
-  // The second one is too complex, which is as final as a mistake.
+  // The second one is too complex, which is a permanent error like a mistake.
   for (const char* wrong : {R"({"regex":"(ab"})", R"({"regex":"(a|b)*a(a|b){40}"})"}) {
     const HttpReply reply = serving.post("/check-constraint", wrong);
     EXPECT_EQ(reply.status, 400) << reply.body;

@@ -29,7 +29,7 @@ TEST_F(ConvolutionModel, GoesOnFromASavedState) {
   expect_to_go_on_from_a_saved_state(serving, some_prompt(100));
 }
 
-// A successor that adopts pages and states from the vault, and one that computes everything anew.
+// One successor adopts pages and states from the vault, and another one computes everything anew.
 TEST_F(ConvolutionModel, AStreamSurvivesItsWorkersDeath) {
   for (const char* vault : {"isolation.vault=true", "isolation.vault=false"}) {
     SCOPED_TRACE(vault);
@@ -47,7 +47,8 @@ TEST_F(ConvolutionModel, AStreamSurvivesItsWorkersDeath) {
   }
 }
 
-// In chunks that are narrower than a page, beside others, with and without what makes steps faster.
+// Computes the answer in chunks that are narrower than a page, beside others, with and without the
+// optimisations of steps.
 TEST_F(ConvolutionModel, SettingsChangeNoToken) {
   const json asked = greedy_request(some_prompt(150), 30);
   std::vector<Answer> answers;

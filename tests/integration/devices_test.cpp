@@ -61,8 +61,8 @@ TEST(Devices, ChangeWithAReloadAndNoStreamIsLost) {
   ::unlink(file.c_str());
 }
 
-// Devices of different kinds compute different tokens: a stream goes on with the kind that it began with, although
-// another worker is free.
+// Devices of different kinds compute different tokens. So a stream continues on the kind with which it began,
+// although another worker is free.
 TEST(Devices, AStreamWaitsForAWorkerOfItsKind) {
   const Serving serving = serve({"models.0.devices=[0, 1]"}, {{"FAKE_NUMERICS_BY_DEVICE", "1"}});
   pid_in(serving, "builtin-0", "ready");
@@ -71,7 +71,7 @@ TEST(Devices, AStreamWaitsForAWorkerOfItsKind) {
   EXPECT_EQ(find(serving, "builtin-0")["recovered_requests"], 1) << workers(serving);
 }
 
-// A stream ends with an error that says why, if no worker will ever be able to go on with it.
+// A stream ends with an error that says why, if no worker will ever be able to continue it.
 TEST(Devices, AStreamThatNoWorkerOfItsKindComesForEnds) {
   const Serving serving = serve({"models.0.devices=[0, 1]"}, {{"FAKE_NUMERICS_BY_PID", "1"}});
   pid_in(serving, "builtin-0", "ready");

@@ -69,7 +69,7 @@ TEST_F(DoctorBundle, TellsOfACrashAndHasNoKeyAndNoPrompt) {
     EXPECT_EQ(whole().find(forbidden), std::string::npos) << forbidden;
 }
 
-// The bundle does not pass on a key that got into a log, whatever way it came there.
+// The bundle does not contain the key, even if the key got into a log.
 TEST_F(DoctorBundle, TakesItsOwnKeyOutOfWhateverHasIt) {
   const Serving serving =
       serve({"server.api_key=title"});  // the scripted worker's log has this word

@@ -120,12 +120,13 @@ class ChoicesToStart : public FairKeys {
         "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + key +
         "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
         body.substr(0, body.size() - 1));
-    // The daemon reads these bytes before it answers one that asks after them.
+    // The daemon has read these bytes once it answers a later request.
     for (int i = 0; i < 2; ++i)
       EXPECT_EQ(serving.get("/livez").status, 200);
     return half;
   }
-  // Lets the last bytes of all requests come in the same turn of the daemon's loop, in this order.
+  // Sends the last bytes of all requests so that they come in the same turn of the daemon's loop,
+  // in this order.
   static void end_together(const Serving& serving, const std::vector<Half*>& halves) {
     serving.daemon->signal(SIGSTOP);
     for (Half* const half : halves)

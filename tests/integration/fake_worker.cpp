@@ -141,7 +141,8 @@ class Worker {
     ready.device = "none";
     ready.numerics_id = "fake-1";
     if (!environment("FAKE_NUMERICS_BY_PID").empty())
-      // The number that others know: its own may be the same as its predecessor's.
+      // The process id that other processes see; in its own namespace it may be the same as its
+      // predecessor's.
       ready.numerics_id = "fake-" + std::filesystem::read_symlink("/proc/self").string();
     if (!environment("FAKE_NUMERICS_BY_DEVICE").empty()) ready.numerics_id = "fake-" + device_;
     ready.context_limit = kContext;
@@ -275,7 +276,8 @@ class Worker {
     });
   }
 
-  // Tells three tokens at a time. With "halfway@N" in the prompt, the first process dies after N of them.
+  // Sends three tokens of the prompt at a time. With "halfway@N" in the prompt, the first process dies
+  // after N of them.
   bool tell_prompt(const ipc::Accepted& accepted, const ipc::Submit& submit) {
     if (!submit.tell_prompt) return false;
     send(accepted);

@@ -179,7 +179,7 @@ TEST_F(HostileDriver, LearnsAboutFilesOutsideWithoutNamespaces) {
       {"isolation.sandbox_paths=" + (folder_ / "driver").string(), "isolation.namespaces=off"},
       {{"BULKHEAD_DRIVER_LOOKS", "1"}});
   const auto [outside, asked] = learnt(log, "outside");
-  // Not through a folder that its own user may not search.
+  // It can't learn about files below a folder that its own user may not search.
   if (worker::sandbox_support().user.active)
     EXPECT_GT(outside, 30) << log;
   else
@@ -227,7 +227,7 @@ TEST_F(HostileDriver, IsAnotherUserThanTheDaemon) {
     EXPECT_EQ(std::to_string(cache.st_uid), user);
     EXPECT_EQ(cache.st_mode & 07777, 0700U);
   }
-  // The folder comes back to the daemon's user, and its worker sees what that one may see.
+  // The folder belongs to the daemon's user again, and the worker sees what that user may see.
   const std::string log = look({"isolation.worker_user=off"});
   EXPECT_EQ(value_of(log, "Uid:"), "0");
   EXPECT_EQ(count(log, ": done\n"), 2) << log;
@@ -236,7 +236,8 @@ TEST_F(HostileDriver, IsAnotherUserThanTheDaemon) {
   EXPECT_EQ(cache.st_uid, 0U);
 }
 
-// A worker without its driver would be of no use; without the other files that a setting names it may be.
+// A worker without its driver would be of no use. It may be of use without the other files that a setting
+// names.
 TEST_F(HostileDriver, ForTheDaemonsUserAloneLeavesTheWorkerThatUser) {
   if (const worker::OwnUser own = worker::sandbox_support().user; !own.active)
     GTEST_SKIP() << "workers get no user of their own here: " << own.gap;
@@ -280,7 +281,7 @@ TEST_F(HostileDriver, IsToldOfAndNotRefusedWhereTheSandboxOnlyLogs) {
 
 TEST_F(HostileDriver, IsWatchedWhereTheSandboxOnlyLogs) {
   if (!worker::sandbox_support().system_calls) GTEST_SKIP() << "this kernel has no seccomp filters";
-  // Without the harmful acts, because these would succeed.
+  // The driver does not try harmful acts here, because they would succeed.
   Daemon::Options options;
   options.arguments = {"--set", "models.0.path=builtin", "--set", "isolation.sandbox=log"};
   options.computing_workers = {"builtin-0"};

@@ -413,7 +413,8 @@ class Worker {
              ::send(raw_.stream, piece.data(), piece.size(), MSG_NOSIGNAL) > 0) {
       }
     } else {
-      // Which sleep the channel has rung for, so that this rings for the others only.
+      // The last sleep for which the channel has rung, so that this code rings for other sleeps
+      // only.
       auto& asleep = raw_.header().to_daemon.consumer_sleep;
       do {
         rung_ = asleep.load();

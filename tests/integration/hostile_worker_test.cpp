@@ -184,7 +184,7 @@ TEST_P(HostileWorkerOver, EndsItselfOnly) {
   }));
   const pid_t daemon = serving.daemon->pid();
 
-  // On one of them, for as long as all of this takes.
+  // This stream runs on one of the workers for as long as the test takes.
   Neighbour neighbour(serving);
   const std::size_t kept = serving.worker(0)["outstanding_requests"] == 1 ? 0 : 1;
   const std::size_t other = 1 - kept;

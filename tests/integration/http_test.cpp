@@ -72,7 +72,7 @@ TEST(Completions, EchoThePromptWithItsLogProbabilities) {
   EXPECT_EQ(choice["logprobs"]["top_logprobs"][0], nullptr);
   EXPECT_EQ(choice["logprobs"]["token_logprobs"][1], -0.25);
   EXPECT_EQ(choice["logprobs"]["text_offset"][5], 5);
-  // Streamed, by tokens, with an answer after it.
+  // The answer is streamed, the prompt is given as tokens, and another answer follows.
   body = {{"prompt", {104, 105}}, {"max_tokens", 2}, {"seed", 4}, {"echo", true}, {"stream", true}};
   for (const bool logprobs : {false, true}) {
     if (logprobs) body["logprobs"] = 0;
@@ -313,7 +313,8 @@ TEST(Service, HealthWorkersAndMetrics) {
   const std::string text = serving.get("/metrics").body;
   EXPECT_EQ(text.find("Bad name"), std::string::npos);
   EXPECT_EQ(serving.metric("bulkhead_prefill_time_seconds_count"), 1);
-  // What the daemon counts itself, no worker can take the name, the value or the type of.
+  // A worker can't take over the name, the value or the type of a figure that the daemon counts
+  // itself.
   EXPECT_NE(text.find("# TYPE bulkhead_worker_restarts_total counter"), std::string::npos);
   EXPECT_EQ(serving.metric("bulkhead_worker_restarts_total{worker=\"builtin-0\",cause=\"signal\"}"),
             0);

@@ -151,7 +151,7 @@ TEST(Keys, ALargeBodyWhoseClientHangsUpBeginsNothing) {
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "
       "b-secret\r\nContent-Length: " +
       std::to_string(body.size()) + "\r\n\r\n" + body.substr(0, body.size() - 1));
-  // The daemon reads these bytes before it answers one that asks after them.
+  // The daemon has read these bytes once it answers a later request.
   for (int i = 0; i < 2; ++i)
     EXPECT_EQ(serving.get("/livez").status, 200);
   serving.daemon->signal(SIGSTOP);

@@ -41,7 +41,7 @@ TEST_F(RunTimeModels, AModelThatCanNotBeLoadedFailsItsRequestsAlone) {
   EXPECT_EQ(state(serving, "broken"), "failed");
   EXPECT_EQ(serving.complete(ask("one")).status, 200);
   EXPECT_EQ(serving.get("/health").status, 200);
-  // After the repair, it is loaded when somebody asks for that.
+  // After the repair, the model is loaded when a client asks for it.
   make("broken.gguf");
   EXPECT_EQ(act(serving, "load", "broken").status, 202);
   EXPECT_TRUE(comes_to(serving, "broken", "loaded"));

@@ -327,14 +327,14 @@ Clients halves_of_others(const Serving& serving, const std::string& first, int c
     clients.push_back(std::make_unique<HttpClient>(serving.port));
     EXPECT_TRUE(clients.back()->connected() && clients.back()->send_raw(first));
   }
-  // The daemon reads these clients' bytes before it answers one that asks after them.
+  // The daemon has read these clients' bytes once it answers a later request.
   EXPECT_EQ(serving.get("/livez").status, 200);
   EXPECT_EQ(serving.get("/livez").status, 200);
   return clients;
 }
 
-// Sends more bytes on connections whose requests were refused before they were whole. Expects that nobody hears them:
-// the connections end without a second answer, and requests that are arriving meanwhile stay what they were.
+// Sends more bytes on connections whose requests were refused before they were whole. Expects that the daemon ignores
+// these bytes: the connections end without a second answer, and requests that arrive at the same time are unchanged.
 void expect_unheard(const Serving& serving, const Clients& refused) {
   const json question = {{"prompt", std::string(40000, 'x')}, {"max_tokens", 1}};
   const std::string body = question.dump();
@@ -369,7 +369,7 @@ void expect_unheard(const Serving& serving, const Clients& refused) {
 TEST(Memory, ABodyThatWasRefusedIsHeardNoMore) {
   const Serving serving = serve({"server.max_memory_mb=64"});
   const Clients large = unfinished_bodies(serving, 4, std::size_t{7} << 20);
-  // Each of these needs the room of one that is larger.
+  // Each of these takes the room of a larger body.
   const Clients smaller = unfinished_bodies(serving, 4, std::size_t{13} << 19);
   for (const auto& client : large)
     EXPECT_EQ(client->receive().status, 503);
@@ -435,7 +435,8 @@ TEST(Places, ClientsThatNeverEndTheirHeadsMakePlaceToo) {
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(5));
 }
 
-// Clients that hold every connection that they get would otherwise leave a worker's successor no descriptor.
+// Without this limit, clients that hold all their connections would leave no descriptor for a worker's
+// successor.
 TEST(Places, ALowLimitOnOpenFilesLeavesRoomForWorkers) {
   char program[] = "/tmp/bulkhead-limited-XXXXXX";
   UniqueFd script(::mkostemp(program, O_CLOEXEC));

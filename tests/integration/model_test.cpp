@@ -177,7 +177,7 @@ TEST(Batch, SixteenStreamsGiveEachTheTokensItGivesAlone) {
 }
 
 // The cache holds 288 tokens, and these answers have twice as many. So the youngest sequence gives its pages
-// back, again and again, and goes on with the same tokens.
+// back, again and again, and continues with the same tokens.
 TEST(Batch, NoRequestFailsForWantOfMemory) {
   const auto request = [](int i) {
     json body{{"prompt", "Tale " + std::to_string(i) + ": there was a"},

@@ -137,7 +137,7 @@ TEST(Operating, ALoadTestByRateSendsAllItsRequests) {
   EXPECT_EQ(json::parse(done.out.substr(begin))["requests"], 2100) << done.out;
 }
 
-// Commands within a command have the same options, and these must not take the environment's word over the line's.
+// Subcommands have the same options as their command, and must not let the environment override the command line.
 TEST(Operating, TheLineCountsMoreThanTheEnvironment) {
   Serving serving = serve({}, {{"BULKHEAD_API_KEY", "secret"}});
   for (const char* command : {"workers", "models", "models list", "requests"}) {

@@ -12,7 +12,8 @@ TEST(Tokenize, ThereAndBack) {
       json::parse(
           serving.post("/tokenize", R"({"prompt":"abc","add_special":false})").body)["tokens"],
       json({97, 98, 99}));
-  // As the request to /tokenize has it, so that it goes back as it came; and by llama.cpp's name.
+  // Tests the field that a request to /tokenize has, too, so that an answer can be sent back as it
+  // is, and llama.cpp's name for it.
   const json text = json::parse(serving.post("/detokenize", R"({"tokens":[97,98]})").body);
   EXPECT_EQ(text, (json{{"prompt", "ab"}, {"content", "ab"}}));
   EXPECT_EQ(json::parse(serving.post("/detokenize", R"({"tokens":[200]})").body)["content"],

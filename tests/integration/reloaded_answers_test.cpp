@@ -192,7 +192,8 @@ TEST_F(ReloadedAnswers, AboutManyInputsAreOfOneModel) {
   EXPECT_EQ(file_of(waits->receive(), 1), "other.gguf");
 }
 
-// Nobody may compute the rest if an operator ends the worker, neither what waits nor what has yet to start.
+// If an operator ends the worker, no worker computes the rest: neither requests that wait nor requests that
+// have yet to start.
 TEST_F(ReloadedAnswers, FailAtOnceIfAnOperatorDrainsTheLastWorkerOfTheirModel) {
   const Serving serving = start();
   const auto choices = ask_for_choices(serving, 3, "hold@0");

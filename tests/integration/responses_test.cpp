@@ -101,7 +101,7 @@ TEST(Responses, StreamTheSameAcrossDeaths) {
     for (const char* order : {"calm", "kill@3", "kill@12", "kill@17", "kill@21"}) {
       json streamed = request(order);
       streamed["stream"] = true;
-      // Over several lines, as OpenAI's client writes it.
+      // The field is spread over several lines, as OpenAI's client writes it.
       EXPECT_EQ(without_ids(completed(serving.post("/v1/responses", streamed.dump(2)))), whole)
           << transport << order;
     }
@@ -184,7 +184,7 @@ TEST(Responses, WhatItCantDoIsNamed) {
       {R"({"input":"x","n":2})", "n"},
       {R"({"input":[{"role":"user","content":[{"type":"input_text","text":5}]}]})",
        "input[0].content[0].text"},
-      // If the parser of chats finds an error, the error also has the names that the client wrote.
+      // If the parser of chats finds an error, the error has the names that the client wrote, too.
       {R"({"input":[]})", "input"},
       {R"({"instructions":"i","input":[{"role":"robot","content":"x"}]})", "input[0].role"},
       {R"({"instructions":"i","input":[{"type":"function_call","call_id":"c"}]})", "input[0].name"},

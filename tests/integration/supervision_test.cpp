@@ -295,7 +295,7 @@ TEST(WorkerActions, AWorkerThatDiesWhileItDrainsFinishesItsStreamsAndStaysDraine
   EXPECT_EQ(serving.complete({{"prompt", "x"}}).status, 503);
 }
 
-// It comes back for the stream that it had, and for nothing else.
+// A new process serves the stream that the worker had, and nothing else.
 TEST(WorkerActions, AWorkerThatDiesWhileItDrainsTakesNoOtherRequests) {
   const std::string gate = testing::TempDir() + "drains-" + std::to_string(::getpid());
   std::ofstream(gate) << "closed";

@@ -248,7 +248,7 @@ TEST(Loop, IsHeldUpByNeitherLogNorDiskNorSettings) {
   EXPECT_EQ(serving.metric("bulkhead_journal_disk_written"), 0);
   const double stall = serving.metric("bulkhead_loop_longest_stall_seconds");
   EXPECT_GT(stall, 0);
-  // A machine that is overloaded delays both.
+  // An overloaded machine delays both threads.
   EXPECT_LT(stall, 0.05 + 10 * control.worst_seconds());
   serving.daemon->signal(SIGTERM);
   EXPECT_EQ(serving.daemon->wait_for_exit(), 0);

@@ -69,7 +69,8 @@ class Terminal {
     }
   }
   const std::string& shown() const { return shown_; }
-  // Whether the terminal itself edits lines, so that what is typed is not the program's yet.
+  // Returns whether the terminal itself edits lines, so that the program does not get typed
+  // characters yet.
   bool edits_lines() const {
     termios modes{};
     EXPECT_EQ(::tcgetattr(fd_.get(), &modes), 0);

@@ -62,8 +62,8 @@ TEST_P(FixtureModel, GreedyTokensAndLogprobsAreTheExpectedOnes) {
   const nlohmann::json expected = expected_of(name);
   WorkerProcess worker(kProgram, serving(name), {});
   ASSERT_TRUE(worker.wait_ready()) << worker.why_not_ready();
-  // The device chooses tokens, or the host does for requests with log-probabilities. The second of the cases has the
-  // host alone: who chooses is not a matter of the prompt.
+  // The device chooses tokens, or the host does for requests with log-probabilities. The second case tests the host
+  // only, because the choice does not depend on the prompt.
   struct Asked {
     const nlohmann::json& test;
     bool logprobs;

@@ -57,7 +57,8 @@ class Daemon {
     const std::filesystem::path caches =
         std::filesystem::path(home == options.environment.end() ? kCacheHome : home->second) /
         "bulkhead";
-    // A worker of the daemon before may still be ending, and hold its folder: the next one gets the folder NAME%1.
+    // A worker of the previous daemon may still be ending and hold its folder. The next worker then gets the
+    // folder NAME%1.
     for (const std::string& worker : options.computing_workers) {
       for (const std::string& folder : {worker, worker + "%1"}) {
         worker_caches_.push_back(caches / folder);

@@ -1,4 +1,4 @@
-// What the fake executor computes; fake_executor_checks.cpp has what it demands of a step.
+// The fake executor's computation; fake_executor_checks.cpp checks the steps that it gets.
 #include "tests/support/fake_executor.hpp"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits)
       slots_((std::size_t{limits.total_pages} + limits.window_pages) * limits.page_tokens),
       states_(limits.states, 0xDEADBEEFDEAD) {}
 
-// New memory has anything in it, but nothing that anybody has computed.
+// New memory contains arbitrary bytes, and no result of an earlier step.
 void FakeExecutor::forget_slab(std::uint32_t slab) {
   const std::size_t slots = std::size_t{limits_.slab_pages} * limits_.page_tokens;
   const std::size_t first =

@@ -47,11 +47,11 @@ class FakeExecutor : public engine::Executor {
   std::optional<std::uint64_t> lose_device_in;
   // The rows of this many outputs, from the next one on, are full of NaN.
   std::uint32_t poisoned_outputs = 0;
-  // So many steps, from the next one to be awaited on, are lost (Executor::lost()).
+  // This many steps, from the next one to be awaited on, are lost (Executor::lost()).
   std::uint32_t steps_to_lose = 0;
   // Whether the device has memory for another slab of pages.
   std::function<bool()> has_memory = [] { return true; };
-  // The slabs that have memory, and how many have had theirs taken back.
+  // The slabs that have memory, and how many slabs have given theirs back.
   std::set<std::uint32_t> slabs;
   std::uint32_t slabs_returned = 0;
   // Changes a bit in this page.

@@ -1,4 +1,4 @@
-// The contract of executor.hpp that the fake executor demands of each step.
+// Checks that each step keeps the contract of executor.hpp.
 #include <algorithm>
 #include <map>
 #include <optional>

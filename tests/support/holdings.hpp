@@ -24,7 +24,7 @@ struct Holdings {
     return descriptors == other.descriptors && regions == other.regions && children == other.children;
   }
 
-  // What `pid` holds at this moment.
+  // Returns what `pid` holds at this moment.
   static Holdings of(pid_t pid) {
     Holdings holdings;
     const std::string folder = "/proc/" + std::to_string(pid);
@@ -44,8 +44,8 @@ struct Holdings {
     return holdings;
   }
 
-  // What `pid` holds while it does nothing: what it held 20 times in a row, 10 ms apart. Its threads open files for
-  // moments, such as the one that reads the host's figures.
+  // Returns what `pid` holds while it does nothing: what it held 20 times in a row, 10 ms apart. Its threads open
+  // files for moments, such as the one that reads the host's figures.
   static Holdings at_rest(pid_t pid) {
     Holdings last = of(pid);
     for (int same = 0, looks = 0; same < 20 && looks < 3000; ++looks) {

@@ -1,9 +1,9 @@
 // Passes compiled kernels from one test to the next. Each worker has its own cache folder by design, and the CPU's
 // driver takes five seconds of a core to compile what a worker of one model runs. Other workers and the tests of
-// kernels have compiled most of that before. So a worker's folder begins with everything in the driver's usual cache
-// (where programs without a folder of their own keep theirs), and what the worker then compiles is put there for
-// others. The files are linked: the driver writes each file under another name and renames it, never changes a file,
-// and detects a broken one by its checksum.
+// kernels have compiled most of that before. So the tests copy the driver's usual cache (where programs without a
+// folder of their own keep theirs) into a worker's folder, and copy what the worker compiles back for others. The
+// files are linked: the driver writes each file under another name and renames it, never changes a file, and detects
+// a broken one by its checksum.
 #pragma once
 
 #include <cstdlib>

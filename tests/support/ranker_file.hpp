@@ -65,7 +65,8 @@ class GgufAdditions {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
 
-  // The whole file. New keys stand before the file's own, and so do new tensors' descriptions.
+  // Returns the whole file. New keys come before the file's own, and so do the descriptions of new
+  // tensors.
   std::string made() const {
     constexpr std::size_t kCounts = 8, kHeader = 24;
     std::size_t first = bytes_.size(), end = 0;  // of the tensors' descriptions

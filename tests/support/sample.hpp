@@ -12,10 +12,10 @@ inline constexpr bool kSample = true;
 inline constexpr bool kSample = false;
 #endif
 
-// A loop over cuts goes on by this. It is a prime, so that cuts of all kinds are met.
+// The step of a loop over cuts. It is a prime, so that the loop meets cuts of all kinds.
 inline constexpr std::size_t kStride = kSample ? 7 : 1;
 
-// So many of `all` rounds are run; `all` must not be 0.
+// Returns how many of `all` rounds to run; `all` must not be 0.
 constexpr int rounds(int all) {
   return kSample ? (all + 7) / 8 : all;
 }

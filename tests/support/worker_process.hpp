@@ -16,7 +16,7 @@
 
 namespace bulkhead::test {
 
-// What a worker said about one request, combined.
+// All messages of a worker about one request, combined.
 struct WorkerAnswer {
   std::optional<ipc::Accepted> accepted;
   std::vector<ipc::TokenId> tokens;

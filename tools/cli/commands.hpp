@@ -81,7 +81,7 @@ struct LoadTestOptions {
   std::uint32_t max_tokens = 64;
   std::uint64_t seed = 1;
   bool completions = false;  // /v1/completions instead of chats
-  bool ignore_eos = false;   // answers do not end before max_tokens, if the server supports ignore_eos
+  bool ignore_eos = false;   // answers end at max_tokens, if the server supports ignore_eos
   bool greedy = false;       // temperature 0
   bool json = false;
 };

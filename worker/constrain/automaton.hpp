@@ -99,7 +99,7 @@ class Automaton {
     ConfigId returned = kUnknown;
     std::uint32_t returned_cost = 0;
     std::uint32_t depth = 0;
-    // Which classes lead back here, as far as the walk `runs_walk` has asked.
+    // The classes that lead back here, of those for which the walk `runs_walk` has asked.
     CharClasses runs = 0, runs_asked = 0;
     std::uint16_t runs_walk = 0;
     bool accepting = false, only_end = false, hole = false;

@@ -1,4 +1,4 @@
-// What a step has reached so far. Only for automaton*.cpp.
+// The frames that a step has reached so far. Only automaton*.cpp includes this.
 #pragma once
 
 #include <map>
@@ -8,7 +8,8 @@
 
 namespace bulkhead::constrain {
 
-// Each frame once, with everything that it may return to. If a frame gets more to return to, it is looked at again.
+// Each frame occurs once, with everything that it may return to. A frame that gets more to return to is expanded
+// again.
 struct Automaton::Pending {
   std::map<Frame, ConfigId> parents;
   std::vector<Frame> work;   // still to be expanded

@@ -1,5 +1,5 @@
-// The front ends for the forms that a request may demand of its answer, and a check of a text against one. Knows
-// nothing of requests, models or devices; token_masks.hpp adds tokens.
+// The front ends for the forms that a request may demand of its answer, and a check of a text against one.
+// Nothing here depends on requests, models or devices; token_masks.hpp adds tokens.
 #pragma once
 
 #include <cstddef>

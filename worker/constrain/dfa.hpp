@@ -1,5 +1,5 @@
-// Deterministic automata over code points. They describe the content of a string, a key or a number. They know
-// nothing of JSON's escapes or of bytes (spelling.hpp does).
+// Deterministic automata over code points. They describe the content of a string, a key or a number, without
+// JSON's escapes and bytes, which spelling.hpp adds.
 //
 // A Dfa is trimmed: every state can reach an accepting state, so a text that has not been rejected can always be
 // completed. The automaton of the empty language has one state, which does not accept and has no edges. Immutable
@@ -61,9 +61,9 @@ Result<DfaPtr> intersect(const DfaPtr& a, const DfaPtr& b);
 // Accepts the texts that `a` does not match.
 DfaPtr complement(const Dfa& a);
 
-// Tells how many more code points may follow before a text is accepted, for length limits together with a pattern.
-// can_finish(state, low, high) returns whether, for some n in [low, high], n code points lead from `state` to
-// acceptance.
+// Computes how many more code points may follow before a text is accepted. A length limit together with a pattern
+// needs this. can_finish(state, low, high) returns whether, for some n in [low, high], n code points lead from
+// `state` to acceptance.
 class Lengths {
  public:
   // kResourceExhausted if lengths up to `most` would take too much memory.

@@ -1,5 +1,5 @@
-// How long a text may go on freely from a state of an automaton: whatever characters of some classes come, all of them
-// are taken. A pattern such as `^.{1,200}$` has a state for each length, and none leads back to itself; but most of a
+// Computes how long a text may continue freely from a state of an automaton, that is, with any characters of some
+// classes. A pattern such as `^.{1,200}$` has a state for each length, and none leads back to itself; but most of a
 // vocabulary's tokens are free there, too.
 //
 // Use an object from one thread.

@@ -1,4 +1,4 @@
-// Tells which schemas hold for a property of an object or for an item of an array.
+// Finds the schemas that hold for a property of an object or for an item of an array.
 #pragma once
 
 #include <map>
@@ -12,8 +12,8 @@
 
 namespace bulkhead::constrain {
 
-// What is made once and looked up for each member: the automata of patterns, and where wide objects have their members.
-// The objects must live as long.
+// Keeps what is made once and looked up for each member: the automata of patterns, and the places of members in wide
+// objects. The objects must live as long as this.
 class MemberLookup {
  public:
   Result<DfaPtr> pattern(const std::string& pattern, Reading reading);

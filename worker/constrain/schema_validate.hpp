@@ -1,5 +1,5 @@
-// Tells whether a constant (a member of `enum`, a property's name) is valid under a schema. It supports all keywords,
-// because the whole constant is known.
+// Decides whether a constant (a member of `enum`, a property's name) is valid under a schema. It supports all
+// keywords, because the whole constant is known.
 #pragma once
 
 #include "worker/constrain/schema_document.hpp"

@@ -1,4 +1,4 @@
-// Tells which tokens may come next: masks of the vocabulary for configurations of an automaton.
+// Computes which tokens may come next: masks of the vocabulary for configurations of an automaton.
 //
 // A mask is a pure function of the grammar, the vocabulary and the text so far. It is assembled from remembered
 // parts. A part holds, for a frame (a place in a rule), the tokens that stay within the frame, and the places in the
@@ -96,8 +96,8 @@ class TokenMasks {
   // the walk returns to the hole. Gives up beyond the limit.
   void walk(std::uint32_t node, ConfigId at, TokenMask& mask, Part* exits);
   void walk_below(std::uint32_t node, ConfigId at, TokenMask& mask);
-  // Returns whether configuration `at` surely takes all tokens of the subtree. `repeats` says that a character has just
-  // led `at` back to itself, so it pays to ask which characters do so.
+  // Returns whether configuration `at` surely takes all tokens of the subtree. `repeats`: a character has just led `at`
+  // back to itself, so it pays to ask which characters do so.
   bool takes_all(std::uint32_t node, ConfigId at, bool repeats);
   // Adds all tokens of the subtree to the mask if takes_all() says that `at` takes them, and returns what it says.
   bool add_run(std::uint32_t node, ConfigId at, TokenMask& mask);

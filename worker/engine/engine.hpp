@@ -71,7 +71,8 @@ struct EngineOptions {
   Executor* draft_model = nullptr;
   // The background compares all memory once in this time (page_guard.hpp); 0: never.
   std::chrono::seconds check_memory{0};
-  // A slab of KV pages goes back to the device when fewer slabs have sufficed for so long; 0: never.
+  // A slab of KV pages goes back to the device when fewer slabs have sufficed for this long; 0:
+  // never.
   std::chrono::seconds keep_slabs{0};
   std::function<Clock::time_point()> now = Clock::now;
 };
@@ -96,9 +97,9 @@ class Engine {
   void answer(ipc::Question question);
   // Finishes the present requests, refuses new ones, and sends Drained once none is left.
   void drain();
-  // set_ledger() sets who keeps account of the KV pages that can be found by their tokens
-  // (kv_cache.hpp). adopt() adopts the pages that a predecessor left, as far as they match
-  // their sums, before any request comes; it returns how many it took. An error is the device's.
+  // set_ledger() sets the record of the KV pages that can be found by their tokens (kv_cache.hpp).
+  // adopt() adopts the pages that a predecessor left, as far as they match their sums, before any
+  // request comes; it returns how many it took. An error is the device's.
   void set_ledger(PageLedger* ledger) { guard_.set_ledger(ledger); }
   Result<std::uint32_t> adopt(std::span<const EnteredPage> pages);
   // Adopts the states after pages (state_book.hpp) that adopt() took, and compares them with their
@@ -209,7 +210,7 @@ class Engine {
   void drop(Request& request);
 
   bool flush_due(Clock::time_point now) const;
-  // Learns from a step how many columns of prompts the next steps may have.
+  // Adjusts, by a step's duration, how many columns of prompts the next steps may have.
   void pace_prefill(std::uint32_t columns, std::chrono::nanoseconds took);
   void flush_all();
   void emit_batch();
@@ -224,7 +225,8 @@ class Engine {
   PageGuard guard_;
   // For each number of slabs: when the pages in use last took that many.
   std::vector<Clock::time_point> slabs_needed_at_;
-  // For each slab: nobody has its pages any more, but steps up to this one may still read them. 0: not so.
+  // For each slab whose pages no sequence has any more: the last step that may still read them. 0: the
+  // slab does not leave.
   std::vector<std::uint64_t> slabs_leave_after_;
   std::uint32_t most_pages_used_ = 0;            // since the last look at slabs
   std::optional<Clock::time_point> refused_at_;  // when the device had no memory for a slab
@@ -258,7 +260,8 @@ class Engine {
   std::vector<Adjusted> adjusted_;       // by rising columns; reused, with their vectors
   std::size_t adjusted_columns_ = 0;     // how many of them the step has
   std::vector<Adjustment> adjustments_;
-  // Only in give_adjustments(): the guesses of a sequence so far, and what foretells their masks.
+  // Only for give_adjustments(): the guesses of a sequence so far, and the object that computes
+  // their masks in advance.
   std::vector<TokenId> guesses_;
   std::unique_ptr<MasksAhead> masks_ahead_;
   // A column of a step in flight that has no mask, because none could be made. Its request fails.

@@ -33,7 +33,7 @@ struct Engine::Request : DraftedSequence {
   std::uint32_t max_tokens = 0;   // first as requested, then resolved
   std::vector<TokenId> accepted;  // until start()
   std::uint32_t prompt_tokens = 0;
-  std::uint32_t accepted_count = 0;  // generated before this worker knew the request
+  std::uint32_t accepted_count = 0;  // generated before this worker got the request
   std::uint32_t generated = 0;       // in all, including accepted_count
   std::uint32_t delivered = 0;       // how many of those were sent
   TokenHistory history;

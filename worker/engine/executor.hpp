@@ -75,7 +75,7 @@ struct Column {
   bool edited = false;  // for adjusted columns: the adjustment may have edits
 };
 
-// A change of one token's logit before the draw; sampler.hpp says how it is computed.
+// A change of one token's logit before the draw; sampler.hpp defines the computation.
 struct LogitEdit {
   TokenId token = 0;
   float bias = 0;             // is added first
@@ -276,7 +276,7 @@ class Executor {
     return Error(ErrorCode::kUnsupported, "this build damages no memory");
   }
 
-  // Facts for `ready` and `stats`.
+  // Facts for the messages Ready and Stats.
   virtual std::string device_name() const = 0;
   virtual std::string numerics_id() const = 0;
   virtual std::uint64_t weight_bytes() const = 0;

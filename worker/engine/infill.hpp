@@ -12,8 +12,8 @@
 namespace bulkhead::engine {
 
 // Returns the prompt's tokens. The marks are special tokens, and nothing in the request's texts becomes a special
-// token. Other files stand before the text; an empty line ends each where the vocabulary has no mark for files.
-// kUnsupported if the vocabulary has no marks of a gap. Thread-safe.
+// token. Other files come before the text; where the vocabulary has no mark for files, an empty line ends each
+// file. kUnsupported if the vocabulary has no marks of a gap. Thread-safe.
 Result<std::vector<model::TokenId>> infill_prompt(const model::Tokenizer& tokenizer,
                                                   const ipc::InfillPrompt& request);
 

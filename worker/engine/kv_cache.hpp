@@ -115,7 +115,7 @@ class PagePool {
   std::uint64_t evictions() const { return evictions_; }
   std::uint32_t users(PageIndex page) const { return pages_[page].users; }
 
-  // Sets the ledger that learns of pages of both kinds from now on; null: none. The ledger must outlive the pool.
+  // Sets the ledger for pages of both kinds from now on; null: none. The ledger must outlive the pool.
   void set_ledger(PageLedger* ledger) {
     ledger_ = ledger;
     windows_.set_ledger(ledger);
@@ -126,9 +126,9 @@ class PagePool {
   // its EnteredPage::before. They are idle from now on and can be found. Call it while every page is
   // empty. Returns how many full pages it took, and takes the others out of the ledger.
   std::uint32_t adopt(std::span<const EnteredPage> pages);
-  // Keeps back empty pages of both kinds to which a dead predecessor's steps may still write.
-  // Nobody gets these pages before settle(), and they count as used. Returns how many it keeps
-  // back.
+  // Withholds empty pages of both kinds to which a dead predecessor's steps may still write. No
+  // sequence gets these pages before settle(), and they count as used. Returns how many it
+  // withholds.
   std::uint32_t withhold(std::span<const PageIndex> pages);
   void settle();
   const PrefixIndex& index() const { return index_; }
@@ -143,10 +143,10 @@ class PagePool {
   // The slab's pages have memory from now on, and can be handed out.
   void add_slab(std::uint32_t slab);
   // A slab leaves in two steps, so that it can leave while pages of it are in use. let_slab_leave() chooses the one
-  // that is used least: none of its pages is handed out any more, and those that nobody uses can't be found any more,
-  // nor what follows them. Once nobody uses any, slab_that_left() returns the slab, whose pages are absent then. One
-  // leaves at a time; add_slab() takes it back. A slab with a page that is left out stays, because that memory must not
-  // come back as another page's.
+  // that is used least: none of its pages is handed out any more. Its unused pages can't be found any more, and neither
+  // can the pages that follow them. Once no list uses a page of the slab, slab_that_left() returns the slab, and its
+  // pages are absent. Only one slab leaves at a time; add_slab() takes it back. A slab with a page that is left out
+  // stays, because another page must not get that memory.
   void let_slab_leave();
   std::optional<std::uint32_t> slab_that_left();
   std::optional<std::uint32_t> leaving_slab() const { return leaving_; }

@@ -12,7 +12,7 @@
 //   4. top-k: keep the k best (of equal ones the lowest ids);
 //   5. top-p: keep the fewest best of these whose probabilities, relative to what top-k left, sum to p or more;
 //   6. min-p: keep those of these with at least p times the probability of the best one;
-//   7. draw once from what is left, with renormalised probabilities; the tokens stand in the order of their ids, or,
+//   7. draw once from what is left, with renormalised probabilities; the tokens are in the order of their ids, or,
 //      if there is a top-k below the vocabulary's size, the best first.
 // The draw of the n-th generated token is a pure function of (seed, n): see philox.hpp. The result is a pure function
 // of logits, parameters, token counts and n; sums are added in a fixed order.

@@ -1,5 +1,5 @@
-// Which processes get the files that a worker's processes leave in their cache folder: a driver runs what it finds
-// there. The scripted worker writes nothing there; the test does.
+// Tests which processes get the files that a worker's processes leave in their cache folder. It matters because a
+// driver runs the code that it finds there. The scripted worker writes nothing there; the test does.
 #include <sys/stat.h>
 
 #include <algorithm>

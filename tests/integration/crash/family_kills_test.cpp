@@ -24,7 +24,7 @@ TEST_P(FamilyKills, StreamsAreWhole) {
     return std::uniform_int_distribution(least, most)(random);
   };
   const Serving serving = serve_model(model_.string(), {"engine.speculation=off"});
-  // Of three pages and more, beyond the windows; a token a piece.
+  // A prompt of three pages and more, beyond the windows; each piece is a token.
   std::string prompt;
   for (int i = 0; i < 28; ++i)
     prompt += "word " + std::to_string(i) + ", ";

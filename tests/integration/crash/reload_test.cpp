@@ -247,7 +247,7 @@ TEST_P(Reload, AModelThatCanNotBeLoadedKeepsNoOtherFromItsClients) {
   EXPECT_TRUE(
       Serving::eventually([&] { return serving.complete(ask("bad", "x", 3)).status == 200; }));
   EXPECT_EQ(serving.get("/health").status, 200);
-  // A reload that adds a model that can't be loaded ends nothing, either.
+  // A reload that adds a model that can't be loaded ends no worker either.
   std::ofstream(path("broken-2.gguf")) << "broken";
   write(model("one", "one.gguf") + model("worse", "broken-2.gguf"));
   reload(serving, "models added: worse");

@@ -109,7 +109,7 @@ TEST(Strikes, DeathsFromOutsideAreHardlyHeldAgainstARequest) {
   };
   for (const int signal : {SIGKILL, SIGSTOP, SIGTERM, SIGTERM, SIGSTOP, SIGTERM, SIGKILL})
     strike(signal);
-  // There is no suspect, either, so no request waits for another one.
+  // There is no suspect either, so no request waits for another one.
   ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 2; }));
   expect_whole(rest_of(client), 1000);
   // But there is a limit: the eighth death makes two that count.

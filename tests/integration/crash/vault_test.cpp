@@ -58,7 +58,7 @@ TEST_F(Vault, ModelFileDeletedAfterTheStart) {
     const HttpReply tokens = serving_.post("/tokenize", R"({"content": "once"})");
     EXPECT_EQ(tokens.status, 200) << tokens.body;
     EXPECT_EQ(serving_.metric("bulkhead_worker_draws_below_accepted_total"), 0);
-    // A restart by request has no other file to load, either.
+    // A restart by request has no other file to load either.
     restart();
     EXPECT_EQ(vault()["state"], "imported") << vault();
     EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard);
@@ -387,7 +387,7 @@ TEST_F(Vault, TornEntriesAreNotBelievedAndTheOthersAre) {
     ASSERT_TRUE(opened.ok()) << opened.error().message();
     const auto pages = (*opened)->entries();
     whole = pages.pages.size();
-    // As if the writer had been killed between its first store and its last.
+    // Leaves the entry as a writer does that is killed between its first store and its last.
     const std::size_t stride = 32 + std::size_t{(*opened)->description().page_tokens} * 4;
     for (std::size_t i = whole / 2; i < whole; ++i, ++torn)
       directory.bytes()[first_entry(directory) + pages.pages[i].page * stride] |= std::byte{1};

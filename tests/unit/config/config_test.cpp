@@ -313,7 +313,7 @@ TEST(Reload, SaysWhatARunningDaemonCanDoAboutAChange) {
   EXPECT_THAT(now, ElementsAre("server.max_queue", "isolation.standby", "log.level"));
   EXPECT_THAT(workers, ElementsAre("ipc.flush_tokens", "engine.max_batch"));
   EXPECT_THAT(restart, ElementsAre("server.port", "ipc.ring_kib", "isolation.journal_path"));
-  // Settings that only a restart changes keep their value, and are all that still differs.
+  // Settings that only a restart changes keep their values, and no other setting still differs.
   const Settings merged = reloaded(before, after);
   EXPECT_EQ(merged.server.port, before.server.port);
   EXPECT_EQ(merged.isolation.journal_path, "");
@@ -397,7 +397,8 @@ TEST(WorkerAssignments, CarryAllThatDiffersButNothingOfServerOrModels) {
   EXPECT_EQ(all_texts(again), all_texts(expected));
 }
 
-// If the worker is killed as hung before its device's wait ends, it can't say what hung.
+// If the daemon kills the worker as hung before the worker's wait for its device ends, the worker
+// can't report which step hung.
 TEST(Settings, ADevicesWaitEndsBeforeTheDaemonsPatience) {
   Settings settings;
   for (const std::uint32_t heartbeat : {100U, 10000U, 3600000U}) {

@@ -21,7 +21,7 @@ TEST(ExactJson, KeepsEveryIntegersDigits) {
   EXPECT_TRUE(parse_exact("1 2").is_discarded());
 }
 
-// If each name were compared with all before it, this test would take minutes.
+// If the reader compared each name with all names before it, this test would take minutes.
 TEST(ExactJson, ReadsObjectsOfAnySizeInTheirOrder) {
   constexpr int kMembers = 600000;
   const auto name_of = [](int i) { return std::to_string(i * 7919LL % kMembers); };

@@ -58,7 +58,8 @@ std::string utf8(char32_t code) {
   return byte(0xF0 | code >> 18) + tail(12) + tail(6) + tail(0);
 }
 
-// Parts of characters that lead to the same state are taken for one; their ends must stay apart.
+// The automaton merges parts of characters that lead to the same state; it must keep their ends
+// apart.
 TEST(Regex, CharactersAreToldApartAtTheEndsOfRanges) {
   using Ranges = std::vector<std::pair<char32_t, char32_t>>;
   const std::pair<const char*, Ranges> rows[] = {
@@ -110,7 +111,7 @@ number ::= "-"? [0-9]+ ("." [0-9]{1,2})?
   EXPECT_FALSE(derives(arithmetic, "1.234"));
   EXPECT_TRUE(derives("root ::= [^\"\\x5D]{2} .", "éaß"));
   EXPECT_TRUE(derives("root ::= a\na ::= \"x\" |\n  \"y\" (\n \"z\" )", "yz"));
-  // As in llama.cpp, blanks may stand before a repetition, and within a group line ends, too.
+  // As in llama.cpp, blanks may come before a repetition, and within a group line ends, too.
   EXPECT_TRUE(derives("root ::= \"a\" + (\"b\"\n # c\n *) { 2 } [cd] ?", "aabbd"));
   EXPECT_THAT(gbnf_error("root ::= \"a\"\n+"), HasSubstr("line 2"));
 }

@@ -131,7 +131,7 @@ std::string expression(Source& from, int depth) {
   return out;
 }
 
-// Texts that go on freely in several ways, and end in some of them.
+// Texts that continue freely in several ways, and may end in some of them.
 std::string free_expression(Source& from) {
   static const char* const kFree[] = {
       "[^<]*",      ".*",      "[^;]*",    "[^a]*", "[^<\\n]*", "[^\xE4\xB8\xAD]*",

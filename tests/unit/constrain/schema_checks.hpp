@@ -1,4 +1,4 @@
-// What the tests of schemas ask about one schema.
+// Checks of one schema, for the tests of schemas.
 #pragma once
 
 #include <string>

@@ -39,7 +39,8 @@ TEST(Schema, TooManyBranchesAreRefusedByTheirKeyword) {
             "\"dependentRequired\" at #: too many branches");
 }
 
-// Such integers would be rounded to doubles, and others be written than the schema has.
+// The parser would round such integers to doubles, and answers would then contain other numbers
+// than the schema has.
 TEST(Schema, RefusesIntegersThatWouldBeRounded) {
   EXPECT_EQ(refusal(R"({"const": 12345678901234567890123})"),
             "\"const\" at #: 12345678901234567890123 can't be enforced: it has more digits than "
@@ -91,7 +92,7 @@ TEST(Schema, OneMemberTooManyIsRefusedWithItsKeywordAndTheLimit) {
                         "alone may have 4096"));
 }
 
-// A tool that is not strict loses no more than such a keyword.
+// A tool that is not strict only loses such a keyword.
 TEST(Schema, LenientlyLeavesOutIntegersThatWouldBeRounded) {
   const auto compiled =
       compile_schema(R"({"type":"object","additionalProperties":false,"properties":{)"
@@ -107,7 +108,7 @@ TEST(Schema, LenientlyLeavesOutIntegersThatWouldBeRounded) {
   EXPECT_FALSE(check_text(compiled->grammar, R"({"b":1})").passed);
 }
 
-// As clients in Go and C# write what a tool lacks.
+// Clients in Go and C# write a null for what a tool lacks.
 TEST(Schema, AKeywordThatIsNullSaysNothing) {
   constexpr char kNulls[] =
       R"({"type":"object","required":null,"additionalProperties":null,"$ref":null,"properties":{)"
@@ -150,7 +151,7 @@ TEST(Schema, AnObjectThatCanNotExistIsNotBegun) {
       Strictness::kStrict);
   ASSERT_TRUE(compiled.ok());
   EXPECT_EQ(check_text(compiled->grammar, R"({"a":{}})").rejected_at,
-            3U);  // a longer name may go on
+            3U);  // a longer name would be allowed
   EXPECT_TRUE(check_text(compiled->grammar, R"({"b": 1})").passed);
 }
 

@@ -188,7 +188,7 @@ std::vector<std::string> many_words() {
   return pieces;
 }
 
-// Whatever the vocabulary's size, almost all of it goes on in such a text as it did before.
+// Whatever the vocabulary's size, almost all tokens continue such a text as they did before.
 TEST(TokenMasks, OfFreeTextsDoNotWalkTheVocabulary) {
   std::vector<std::string> pieces = many_words();
   pieces.insert(pieces.end(), {"<", "</", "</v>", "ab<", "\n"});
@@ -322,7 +322,7 @@ TEST(TokenMasks, AreWhatTheirTokensBytesSay) {
   }
 }
 
-// What the trie says of its subtrees, compared with all tokens.
+// Compares the trie's facts about its subtrees with all tokens.
 TEST(TokenTrie, KnowsTheCharactersOfItsSubtrees) {
   const Words words;
   const std::vector<TokenTrie::Node>& nodes = words.trie->nodes();

@@ -90,8 +90,8 @@ TEST(AnswerConstraint, ACallThatLeavesItsGrammarIsFree) {
   }
 }
 
-// A kept mask belongs to the present tokens and not to earlier ones. A second constraint, whose mask nobody
-// has asked for before, has the same mask.
+// A kept mask belongs to the present tokens and not to earlier ones. A second constraint, for which no mask
+// was made before, has the same mask.
 TEST(AnswerConstraint, MasksAreThoseOfTheTokensSoFarHoweverOftenSomebodyAsks) {
   const std::string text = R"({"name": "get_time", "parameters": {"zone": "x"}} Done.)";
   Answering asked("llama3-json", kEndings);
@@ -139,7 +139,7 @@ class Ambiguous : public testing::Test {
   FakeTokenizer tokenizer_{std::vector<std::string>{"abcde", "bcdefgh", "cdefgh ijkl"}};
 };
 
-// Nobody has been promised that such a call is valid, so it need not fail.
+// The tool is not strict, so nothing promises that its calls are valid, and the call need not fail.
 TEST_F(Ambiguous, CallsOfToolsThatAreNotStrictGoOn) {
   const auto strict = begin(false), lenient = begin(true), silent = begin(true);
   int failed = 0;

@@ -38,7 +38,7 @@ bool passes(const char* family, const std::string& text, const engine::CallWish&
   return made.ok() && constrain::check_text(made->grammar, text).passed;
 }
 
-// With the usual wish. A family's texts are checked by one grammar.
+// Uses the usual request. One grammar checks all texts of a family.
 bool passes(const char* family, const std::string& text) {
   static std::map<std::string, Result<engine::CallGrammar>> grammars;
   auto found = grammars.find(family);
@@ -63,8 +63,8 @@ TEST(CallGrammar, HoldsArgumentsBetweenTags) {
   }
 }
 
-// A text keeps to the limits of its schema. If a value may also be of another type, a text stands without quotes unless
-// it could be read as JSON. The grammar refuses or leaves out what tags can't express.
+// A text keeps to the limits of its schema. If a value may also be of another type, a text is written without quotes
+// unless it could be read as JSON. The grammar refuses or leaves out what tags can't express.
 TEST(CallGrammar, TagsHoldWhatTextsMayBe) {
   const auto passes_with = [](const std::string& properties, const std::string& value) {
     const std::string tools =

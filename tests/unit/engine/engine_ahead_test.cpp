@@ -35,7 +35,7 @@ double counter(const EngineHarness& harness, const std::string& name) {
   return -1;
 }
 
-// When the last answer has ended, steps whose results nobody needs are still in flight.
+// When the last answer has ended, steps whose results are not needed are still in flight.
 void run_to_rest(EngineHarness& harness) {
   harness.run();
   while (harness.turn()) {
@@ -311,8 +311,8 @@ TEST_P(EngineAhead, DrawsOnTheDeviceAreThoseOfTheHost) {
   }
 }
 
-// Log-probabilities from the device are the same, and no step waits for the host. The exception are more
-// log-probabilities than the device computes.
+// Log-probabilities from the device are the same, and no step waits for the host. Only requests for more
+// log-probabilities than the device computes need the host.
 TEST_P(EngineAhead, LogprobabilitiesOfTheDeviceAreThoseOfTheHost) {
   ExecutorLimits limits = with_depth(GetParam());
   limits.sampled_top_k = 64;

@@ -17,7 +17,7 @@ struct Paced {
   std::vector<ipc::TokenId> tokens;
 };
 
-// A prompt of 100 tokens on a device that takes so long for each column.
+// Runs a prompt of 100 tokens on a device that takes this long for each column.
 Paced run_paced(microseconds column, std::uint32_t step_us, std::uint32_t alone = 0) {
   engine::ExecutorLimits limits = small_limits();
   limits.step_us = step_us;
@@ -248,8 +248,8 @@ std::vector<engine::Clock::duration> first_tokens(std::uint32_t prompt, const De
   return firsts;
 }
 
-// Half of them have their first token in little more time than all prompts take by themselves, because no client waits
-// for another one's answer.
+// Half of them have their first token in little more time than all prompts take alone, because no client waits for
+// another one's answer.
 TEST(EnginePace, ThirtyTwoWhoArriveAtOnceWaitForPromptsAlone) {
   const std::vector<engine::Clock::duration> firsts = first_tokens(128, {}, 1);
   const microseconds all = Device{}.step(32 * 128, 0);

@@ -1,4 +1,4 @@
-// What is reported about a prompt: its tokens with the log-probabilities from the positions before them, or one
+// Reports about a prompt: its tokens with the log-probabilities from the positions before them, or one
 // embedding. Neither depends on the batch, the chunks or the cache, and neither needs an answer.
 #include <string>
 #include <vector>

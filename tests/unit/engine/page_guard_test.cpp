@@ -234,7 +234,7 @@ TEST(SpoiltLogits, OnceAreComputedAgainAndNobodyNotices) {
   }
 }
 
-// The page that an equal request left in the cache may be the reason, and may become one later. The request is computed
+// A page that an equal request left in the cache may be the cause now, or may become one later. The request is computed
 // again before it fills a page of four tokens, and after that.
 TEST(SpoiltLogits, AreComputedAgainWithoutPagesOfTheCache) {
   for (const std::size_t tokens : {1U, 6U}) {

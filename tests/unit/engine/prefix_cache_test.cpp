@@ -325,7 +325,7 @@ TEST(PrefixCache, NoTokenDependsOnIt) {
     std::size_t whole = 0;
     for (const auto& [id, answer] : with) {
       const auto& other = without.at(id);
-      // A cancelled answer ends where it was, which can be at different places in the two runs.
+      // A cancelled answer ends at any place, which can differ between the two runs.
       const std::size_t common = std::min(answer.first.size(), other.first.size());
       if (answer.second && other.second) {
         EXPECT_EQ(answer.first.size(), other.first.size()) << id;

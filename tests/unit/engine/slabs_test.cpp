@@ -214,7 +214,7 @@ TEST(Slabs, TheyGoBackAfterAnIdleTimeAndComeAgain) {
   EXPECT_EQ(figure(harness, "preemptions_total"), 0);
 }
 
-// One stream goes on meanwhile, with steps in flight and sums of its pages.
+// Another stream runs at the same time, with steps in flight and sums of its pages.
 TEST(Slabs, TheyGoBackWhileOthersCompute) {
   ExecutorLimits limits = growing(20);
   limits.context = 90;
@@ -298,7 +298,7 @@ TEST(Slabs, ASuccessorAdoptsNothingFromSlabsThatItDoesNotHave) {
       {1, engine::PrefixIndex::kRoot, std::span(tokens).subspan(0, 4), {}},
       {30, 1, std::span(tokens).subspan(4, 4), {}},
       {2, 30, std::span(tokens).subspan(8, 4), {}}};
-  // What the device says of a page to which nobody has written.
+  // The device's sum of a page to which no step has written.
   ASSERT_TRUE(harness.executor.start_sums(std::vector<PageIndex>{1}, 0).ok());
   pages[0].sum = harness.executor.finish_sums()->front();
   const auto taken = harness.engine.adopt(pages);

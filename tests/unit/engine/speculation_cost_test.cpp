@@ -131,7 +131,7 @@ TEST(Speculator, LearnsAnewWhatStepsTakeWithoutDrafts) {
   EXPECT_LT(with.seconds, without.seconds * 1.15) << with.steps << " steps";
 }
 
-// Knows one of every four tokens.
+// Guesses one of every four tokens.
 class EveryFourth final : public DraftSource {
  public:
   explicit EveryFourth(Tokens recorded) : recorded_(std::move(recorded)) {}
@@ -288,7 +288,7 @@ struct Ends {
   double guessed = 0, other = 0;  // seconds until the answer was there
 };
 
-// One answer of 300 tokens that are all guessed, and one of 80 tokens that nobody guesses.
+// One answer of 300 tokens that are all guessed, and one of 80 tokens that are never guessed.
 Ends ends_of_two(Speculation speculation, const StepTime& time) {
   const ExecutorLimits limits = limits_for(320, 1);
   const ipc::Submit request = greedy_request(1, {1, 2, 3}, 300);

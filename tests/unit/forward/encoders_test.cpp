@@ -143,7 +143,8 @@ TEST_F(Encoders, ComputeWhatTheirPapersSay) {
   }
 }
 
-// The mean of many columns of many entries: llvmpipe ends an invocation's loops after 65,535 rounds in total.
+// The mean of many columns with many entries takes many rounds, and llvmpipe ends an invocation's loops after
+// 65,535 rounds in total.
 TEST_F(Encoders, ComputeTheMeanOfALongText) {
   Facts facts = bert();
   facts.layers = 1;

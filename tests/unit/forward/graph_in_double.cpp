@@ -169,7 +169,7 @@ void GraphInDouble::turn(double* entries, model::RopeIndex index, std::size_t po
 
 namespace {
 
-// How much larger queries are at a position.
+// Returns the factor by which queries are larger at a position.
 double growth(float temperature, std::uint32_t span, std::size_t position) {
   return 1 + static_cast<double>(temperature) *
                  std::log(1 + static_cast<double>(position / std::max(span, 1U)));

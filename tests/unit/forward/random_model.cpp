@@ -33,7 +33,7 @@ class OptionalTensors {
     const std::string part = part_of(name);
     if (name == "rope_freqs.weight") return !stretched_ && decides(name, 4);
     if (name.starts_with("rope_factors_")) return long_ || decides("rope_factors", 2);
-    // All three or none.
+    // A model has all three biases, or none.
     if (part == "attn_q.bias" || part == "attn_k.bias" || part == "attn_v.bias")
       return decides(name.substr(0, name.size() - part.size()) + "qkv.bias", 2);
     if (part == "attn_q_norm.weight" || part == "attn_k_norm.weight") return decides("norms", 2);
@@ -53,7 +53,7 @@ class OptionalTensors {
 model::TensorType type_of(const model::TensorRow& row, Draw& draw) {
   using model::TensorType;
   if (row.rows == 1 && row.slices == 1) return TensorType::kF32;
-  // Of numbers above 0, states would grow without end.
+  // With numbers above 0, states would grow without end.
   if (part_of(row.name) == "ssm_a") return TensorType::kF32;
   const TensorType floats = draw.of({TensorType::kF32, TensorType::kF16, TensorType::kBF16});
   if (row.plain || draw.one_in(5)) return floats;

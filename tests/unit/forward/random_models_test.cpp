@@ -40,7 +40,8 @@ std::string wanted_architecture() {
   return asked != nullptr ? asked : "";
 }
 
-// Whether models are computed by the kernels of GPUs, too, which a CPU compiles for a minute each.
+// Returns whether the kernels of GPUs compute the models, too. A CPU compiles each of these kernels
+// for a minute.
 bool with_lanes() {
   return std::getenv("BULKHEAD_RANDOM_LANES") != nullptr;
 }
@@ -127,7 +128,7 @@ double worst_of_model(Executor& executor, const std::vector<TokenId>& tokens, st
   return worst;
 }
 
-// Pages of floats, so that what remains is the rounding of float32.
+// The KV pages hold floats, so that only float32's rounding remains as a difference.
 TEST_F(RandomModels, ComputeWhatTheirGraphsSayInDouble) {
   constexpr double kLeastGap = 1e-3, kMost = 1e-4;
   for_each_model([&](const model::GgufFile& file, const model::ModelGraph& graph) {
@@ -239,7 +240,7 @@ TEST_F(RandomModels, KeepTheirBitsInEveryWay) {
   });
 }
 
-// Whatever a file says is refused, or can be planned for every kind of device.
+// Each file is either refused or can be planned for every kind of device.
 TEST(WildNumbers, AreRefusedOrPlanned) {
   const Seeds all = seeds();
   std::uint64_t planned = 0;

@@ -20,7 +20,7 @@ std::vector<float> edited_row(const SampleCase& one) {
 
 namespace {
 
-// The same case with only the tokens that may come, and these tokens.
+// A case reduced to the tokens that may come, and the ids of these tokens.
 struct FewTokens {
   SampleCase one;
   std::vector<std::uint32_t> ids;
@@ -37,7 +37,7 @@ FewTokens without_excluded(const SampleCase& one) {
   return few;
 }
 
-// The sampler's definition in double, with a draw and a top-p of one's choice. The row may lack tokens of the
+// The sampler's definition in double, for any draw and any top-p. The row may lack tokens of the
 // vocabulary.
 std::uint32_t by_definition(const SampleCase& one, std::size_t vocabulary, double u, double top_p) {
   const auto& row = one.row;

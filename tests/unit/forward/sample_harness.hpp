@@ -11,7 +11,7 @@
 
 namespace bulkhead::forward {
 
-// A draw may differ from the CPU's if a threshold comes this near to a token's edge.
+// A draw may differ from the CPU's if a threshold is this close to a token's edge.
 inline constexpr double kNearThreshold = 1e-5;
 
 // A row of logits, and what a request asks of its n-th draw.

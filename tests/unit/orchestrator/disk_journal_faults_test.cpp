@@ -92,7 +92,7 @@ TEST(DiskJournalFaults, TheLastRecordsAreKeptBesideARewrite) {
   }
 }
 
-// They are more than the journal gathers beside a write.
+// There are more records than the journal gathers during a write.
 TEST(DiskJournalFaults, TheLastRecordsAreKeptHoweverManyTheyAre) {
   Folder folder;
   EventLoop loop;
@@ -128,7 +128,8 @@ TEST(DiskJournalFaults, AnExceptionOfOneStreamHoldsUpNoOther) {
   EXPECT_EQ(loop.figures().exceptions, 1U);
 }
 
-// The records are more than the journal gathers, so it writes all of them anew, for which there is no memory.
+// There are more records than the journal gathers, so it has to write all of them anew, but lacks memory for
+// that.
 TEST(DiskJournalFaults, WithoutMemoryForARewriteItFailsAndTriesAgain) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers need address space without a limit";
@@ -164,7 +165,7 @@ TEST(DiskJournalFaults, WithoutMemoryForARewriteItFailsAndTriesAgain) {
   EXPECT_EQ(records_in(folder.file()), 4U);
 }
 
-// The new file can be opened, and then its folder can't.
+// The journal can open the new file, but then not the folder.
 TEST(DiskJournalFaults, ALackOfDescriptorsLeavesTheFileItsOwn) {
   Folder folder;
   EventLoop loop;

@@ -1,4 +1,4 @@
-// What holds for each endpoint, whatever it does.
+// Rules that each endpoint keeps.
 #include "orchestrator/http/routes.hpp"
 
 #include <cstddef>
