@@ -96,7 +96,7 @@ TEST(StateCache, SequencesOfALostStepAreComputedAgain) {
       harness.run();
       for (std::size_t i = 0; i < prompts.size(); ++i)
         EXPECT_EQ(harness.answer(i + 1).tokens, expected(prompts[i], kTokens)) << i;
-      // What the lost steps wrote is not found by anyone.
+      // No sequence finds what the lost steps wrote.
       harness.engine.submit(greedy_request(9, prompts[0] + some_tokens(4, 9), kTokens));
       harness.run();
       EXPECT_EQ(harness.answer(9).tokens, expected(prompts[0] + some_tokens(4, 9), kTokens));

@@ -234,8 +234,9 @@ TEST(ToolChoice, AutoChangesNoValidAnswer) {
   expect_valid(answer);
 }
 
-// What a model was made to say, as its own words in an answer that may have calls: each token may come, and few
-// others from the call's mark on. `prompt_end`: may have opened reasoning, which the call ends.
+// Repeats a text that a model was made to say as its own words in an answer that may have calls. Each token
+// must be allowed, and from the call's mark on few others. `prompt_end` may have opened reasoning, which the
+// call ends.
 void expect_held_when_said(const ToolHarness& harness, const std::vector<ipc::TokenId>& tokens,
                            const std::string& prompt_end) {
   engine::CallConstraints constraints(harness.tokenizer, *harness.language.family);

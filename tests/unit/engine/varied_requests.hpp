@@ -15,7 +15,7 @@
 
 namespace bulkhead::test {
 
-// In most places repeats the token of eight tokens ago, so that n-grams find something.
+// Repeats, in most places, the token of eight tokens ago, so that n-grams find something.
 inline std::optional<ipc::TokenId> repeats_itself(std::span<const ipc::TokenId> history) {
   std::uint64_t hash = 0;
   for (const ipc::TokenId token : history)

@@ -94,7 +94,8 @@ TEST(WindowPages, APrefixIsFoundOnlyWhereItsWindowIsThere) {
       << "the pages before it are there, but no window";
   EXPECT_EQ(pool.cached_pages(), 25U);
 
-  // A second list that computes the same positions goes on with the known pages.
+  // A second list that computes the same positions continues with the pages that the pool already
+  // has.
   const PageList branch = computed(pool, Tokens(tokens.begin(), tokens.begin() + 60));
   EXPECT_EQ(pool.cached_pages(), 25U);
   EXPECT_EQ(found(pool, Tokens(tokens.begin(), tokens.begin() + 60)), 15U);
@@ -309,8 +310,8 @@ TEST(Windows, TheNextTurnOfAChatFindsTheEndOfTheLastOne) {
   }
 }
 
-// The template drops parts of an answer, so the next prompt goes on after the last prompt's end, which
-// the answer's window has passed.
+// The template drops parts of an answer, so the next prompt differs from the end of the last prompt
+// on, which the answer's window has passed.
 TEST(Windows, APromptsEndStaysWhileItsAnswerGoesOn) {
   EngineHarness harness(with_windows(20), sharing());
   const Tokens prompt = some_tokens(1, 40);

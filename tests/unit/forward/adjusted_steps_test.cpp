@@ -11,9 +11,9 @@ namespace {
 
 using AdjustedSteps = TransformerTest;
 
-// Masks and edits come after their step, and after the step that it follows: alone and beside a sequence without any,
-// greedy and drawn, with every part of the GPU layer on and off. The tokens are those of the host with the same
-// adjustments, and so are the log-probabilities, which are those of the logits before.
+// Masks and edits come after their step was submitted. The sequence runs alone and beside one without adjustments,
+// with greedy choices and draws, with every part of the GPU layer on and off. The tokens are those that the host
+// chooses with the same adjustments. The log-probabilities are those of the logits before the adjustments.
 TEST_F(AdjustedSteps, AdjustmentsComeWhileTheirStepIsComputed) {
   for (const bool parts_on : {true, false}) {
     Options options;
@@ -52,7 +52,8 @@ TEST_F(AdjustedSteps, AdjustmentsComeWhileTheirStepIsComputed) {
     };
     constexpr std::uint32_t kTokens = 8;
     for (const bool drawn : {false, true}) {
-      // Beside another sequence; with a mask or not; with edits, and with these the log-probabilities, or not.
+      // Each `way` runs alone or beside another sequence, and has a mask, edits, or both; with edits it has
+      // log-probabilities.
       for (int way = 2; way < 8; ++way) {
         const bool company = way % 2 != 0, masks = way / 2 != 2, edits = way / 2 != 1;
         SCOPED_TRACE(testing::Message() << parts_on << drawn << company << masks << edits);
@@ -125,8 +126,8 @@ TEST_F(AdjustedSteps, AdjustmentsComeWhileTheirStepIsComputed) {
   }
 }
 
-// More outputs than the kernels take at once: some without adjustments, some with empty ones, some with a mask or
-// edits. What nothing changes keeps the bits that it has in a step without adjustments.
+// There are more outputs than the kernels take at once: some without adjustments, some with empty ones, some with
+// a mask or edits. Unchanged outputs keep the bits that they have in a step without adjustments.
 TEST_F(AdjustedSteps, AdjustmentsOfOthersChangeNoBit) {
   Options options;
   options.max_batch = 24;
@@ -180,7 +181,8 @@ TEST_F(AdjustedSteps, AdjustmentsOfOthersChangeNoBit) {
     };
     ASSERT_TRUE(executor.submit({columns, sequences}).ok());
     const std::vector<Told> want = take();
-    // From the third round on all adjustments are empty, where masks of an earlier step still lie.
+    // From the third round on all adjustments are empty, but the memory still holds masks of an
+    // earlier step.
     for (int round = 0; round < 4; ++round) {
       std::vector<engine::Adjustment> adjustments;
       std::vector<bool> changes(count);
@@ -212,7 +214,8 @@ TEST_F(AdjustedSteps, AdjustmentsOfOthersChangeNoBit) {
   }
 }
 
-// Only columns that say so may have edits, because steps of others leave out the kernel for them.
+// Only columns that announce edits may have them, because steps without such columns leave out the
+// kernel for edits.
 TEST_F(AdjustedSteps, EditsThatWereNotAnnouncedAreRefused) {
   const Loaded model = load(any_model());
   ASSERT_NE(model.executor, nullptr);

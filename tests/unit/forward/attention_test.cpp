@@ -1,6 +1,7 @@
-// Rotation, KV pages and attention against float64: several columns of sequences whose pages are scattered, lengths
-// around the borders of pages, blocks and splits, grouped heads, every page type; and that all ways of sharing the work
-// agree to the last bit. Where every_way() is false, the first cases go all ways, and each other goes one way, in turn.
+// Compares rotation, KV pages and attention with float64: several columns of sequences whose pages are scattered,
+// lengths around the borders of pages, blocks and splits, grouped heads, every page type. All ways of sharing the work
+// must agree to the last bit. If every_way() is false, the first cases run in all ways, and each other case runs in one
+// way, in turn.
 #include <cmath>
 #include <optional>
 #include <random>
@@ -24,7 +25,8 @@ struct Case {
   std::uint32_t window = 0;
   float soft_cap = 0;
   bool sinks = false;
-  // Of rotation: q grows with the position, values are normed.
+  // For rotation: q grows with the position by `temperature`; `value_norm` says whether values are
+  // normed.
   float temperature = 0;
   bool value_norm = false;
 };
@@ -41,7 +43,7 @@ class Attention : public KernelTest {
     return {from.begin(), from.end()};
   }
 
-  // Which way the case goes; none: all.
+  // The number of the way in which a case runs; empty: it runs in all ways.
   using Turn = std::optional<std::size_t>;
   void check(const char* name, const k::Mapping& mapping, const Case& each, Turn turn);
 
@@ -55,11 +57,11 @@ class Attention : public KernelTest {
   void expect_same_bits(const Trial& t, const char* what, std::uint32_t until = k::kNoPosition);
   void find_exact_pages(Trial& t);
   void compare_with_exact(const Trial& t);
-  // One count for each head of a column, all zero.
+  // Returns one count for each head of a column, all zero.
   static std::vector<std::uint32_t> zero_counts(const Trial& t);
 };
 
-// Bias, norm and rotation of one head in double.
+// Computes bias, norm and rotation of one head in double.
 std::vector<double> turned(const Case& each, std::vector<double> v, const double* bias,
                            const std::vector<double>& gain, std::uint32_t position) {
   for (std::uint32_t i = 0; i < each.head; ++i)
@@ -84,8 +86,8 @@ std::vector<double> turned(const Case& each, std::vector<double> v, const double
   return v;
 }
 
-// What a page of bytes says of a position, and how that goes with rounding in double: entries that are one step off,
-// and whether no entry is further.
+// Compares a position in a page of bytes with rounding in double: `off` counts the entries that are one step off,
+// and `near` says that no entry is further off.
 struct Rounded {
   std::vector<double> entries;
   std::size_t off = 0;
@@ -105,7 +107,7 @@ Rounded rounded_entries(std::span<const std::uint8_t> head, const std::vector<do
     for (std::uint32_t i = block * 32; i < std::min<std::size_t>(block * 32 + 32, exact.size());
          ++i)
       largest = std::max(largest, std::abs(exact[i]));
-    // A half's eleven bits.
+    // A half has eleven bits.
     made.near = made.near && std::abs(scale - largest / 127) <= largest / 127 * 0x1p-11 + 1e-7;
     for (std::uint32_t i = block * 32; i < block * 32 + 32; ++i) {
       const std::size_t at = is_value ? slot * padded + i : (i / 8 * 32 + slot) * 8 + i % 8;
@@ -121,7 +123,7 @@ Rounded rounded_entries(std::span<const std::uint8_t> head, const std::vector<do
   return made;
 }
 
-// One case by one mapping, from random numbers to the results that its kernels leave.
+// One case with one mapping, from its random numbers to the results of its kernels.
 struct Attention::Trial {
   Trial(const char* called, const k::Mapping& by, const Case& tried)
       : name(called), mapping(by), each(tried) {}
@@ -135,7 +137,7 @@ struct Attention::Trial {
   const std::uint32_t width = (each.heads + 2 * each.kv_heads) * each.head;  // of q, k and v
   const std::uint32_t attended = each.heads * each.head;
   const std::uint32_t stride = k::input_stride(mapping, attended);
-  const std::uint32_t context = columns + 200;  // allows for more splits than there are
+  const std::uint32_t context = columns + 200;  // has room for more splits than there are
   const std::uint32_t splits =
       mapping.rows ? mapping.attention_splits : k::attention_splits(mapping, context);
 
@@ -152,11 +154,11 @@ struct Attention::Trial {
   std::uint32_t page_count() const { return (columns + 31) / 32; }
   std::uint64_t values_at() const { return page_count() * shape.page_bytes(); }  // in kv
   std::size_t results() const { return std::size_t{columns} * stride; }
-  // Where a result's entry lies among its column's.
+  // Returns the place of a result's entry among those of its column.
   std::uint32_t at(std::uint32_t i) const {
     return mapping.rows ? i : i / 1024 * 1024 + (i / 4 % 8) * 128 + (i / 32 % 32) * 4 + i % 4;
   }
-  // One head of a column, of q, k and v one after the other.
+  // Returns one head of a column; heads are numbered through q, k and v.
   std::vector<double> part(std::uint32_t column, std::uint32_t head) const {
     const auto from = qkv.begin() + static_cast<std::ptrdiff_t>(column * width + head * each.head);
     return {from, from + each.head};
@@ -168,7 +170,7 @@ std::vector<std::uint32_t> Attention::zero_counts(const Trial& t) {
                                     k::kAttentionCountBytes / 4);
 }
 
-// Queries to q_out, keys and values to their pages.
+// Writes queries to q_out, and keys and values to their pages.
 void Attention::rotate_and_store(Trial& t) {
   const Case& each = t.each;
   t.qkv = random_doubles(std::size_t{t.columns} * t.width);
@@ -216,7 +218,7 @@ void Attention::rotate_and_store(Trial& t) {
   run(k::rope_kv(t.mapping, t.shape, rules), rope, t.columns + 2, each.heads + 2 * each.kv_heads);
 }
 
-// For attention's results, which are NaN until then, and what else it reads and writes.
+// Makes the buffers that attention reads and writes. The results are NaN at first.
 void Attention::make_room(Trial& t) {
   t.whole = empty(t.results() * 4);
   t.combined = empty(t.results() * 4);
@@ -243,7 +245,8 @@ void Attention::make_room(Trial& t) {
   if (t.each.sinks) t.push.sinks = t.device_sinks.address();
 }
 
-// A CPU's ways: whole columns, and splits, which a second kernel puts together in `combined`.
+// The two ways of a CPU: whole columns, and splits, which a second kernel puts together in
+// `combined`.
 void Attention::attend_by_rows(Trial& t, bool in_splits) {
   const auto one =
       k::attention(t.mapping, t.shape, {}, k::AttentionMode::kWhole, t.columns, t.context);
@@ -260,7 +263,7 @@ void Attention::attend_by_rows(Trial& t, bool in_splits) {
   expect_same_bits(t, "in splits");
 }
 
-// A GPU's.
+// One of the ways of a GPU.
 struct Attention::Way {
   const char* what;
   k::AttentionMode mode;
@@ -269,7 +272,8 @@ struct Attention::Way {
   std::uint32_t until = k::kNoPosition;
 };
 
-// Returns those that the case goes, of those that it can go: all, or the one whose turn it is.
+// Returns the ways in which the case runs: all that are possible for it, or the one whose turn it
+// is.
 std::vector<Attention::Way> Attention::ways_of(const Trial& t, Turn turn) {
   const Way all[] = {
       {"whole", k::AttentionMode::kWhole, false, false, t.columns},
@@ -285,10 +289,10 @@ std::vector<Attention::Way> Attention::ways_of(const Trial& t, Turn turn) {
   for (const Way& way : all) {
     // llvmpipe (Mesa 22.3) drops invocations of this module in the loops of columns that are spread.
     if (way.chained && on_cpu()) continue;
-    // Of each type of pages the longest context has the most rounds.
+    // For each type of pages, the longest context has the most rounds.
     if (way.in_rounds && (!short_splits || (on_cpu() && t.each.length < 300))) continue;
     if (way.mode == k::AttentionMode::kTogether && !short_splits && t.each.length < 64) continue;
-    // Splits have nothing to do with it.
+    // This way does not depend on splits.
     if (way.until != k::kNoPosition && short_splits && !every_way()) continue;
     taken.push_back(way);
   }
@@ -298,7 +302,8 @@ std::vector<Attention::Way> Attention::ways_of(const Trial& t, Turn turn) {
   return {taken[*turn % modes]};
 }
 
-// The first way makes `whole`, and each further one `combined`: to the last bit what is in `whole`.
+// The first way writes to `whole`, and each further one to `combined`, which must be equal to
+// `whole` to the last bit.
 void Attention::attend(Trial& t, const Way& way) {
   const k::AttentionRange range{.from = 0, .until = way.until};
   auto variant =
@@ -337,7 +342,7 @@ void Attention::expect_same_bits(const Trial& t, const char* what, std::uint32_t
   }
 }
 
-// Keys and values of every position in double, as the pages' type has them.
+// Computes keys and values of every position in double, as the pages' type stores them.
 void Attention::find_exact_pages(Trial& t) {
   const Case& each = t.each;
   for (std::uint32_t p = 0; p < t.columns; ++p) {
@@ -369,11 +374,11 @@ void Attention::find_exact_pages(Trial& t) {
       exact = rounded.entries;
     }
   }
-  // Floats fall on the other side of a half now and then.
+  // Now and then a float is rounded to another step than a double.
   EXPECT_LE(off, 1 + rounded_count / 500);
 }
 
-// The columns worth checking, by float64.
+// Compares the columns that are worth checking with float64.
 void Attention::compare_with_exact(const Trial& t) {
   const Case& each = t.each;
   const auto got = read<float>(t.whole, t.results());
@@ -440,7 +445,7 @@ void Attention::check(const char* name, const k::Mapping& mapping, const Case& e
 
 TEST_F(Attention, AgreesWithDoubleHoweverItIsShared) {
   using enum k::KvFormat;
-  // The first go all ways, of each type of pages one by each mapping of lanes below.
+  // The first cases run in all ways: for each type of pages one with each mapping of lanes below.
   constexpr std::size_t kAllWays = 6;
   const Case cases[] = {
       {32, 8, 2, 32, false, kF16, false, false, 70},
@@ -471,7 +476,8 @@ TEST_F(Attention, AgreesWithDoubleHoweverItIsShared) {
       {192, 10, 2, 64, true, kF16, false, false, 40, 32, 0, true},
   };
   std::vector<NamedMapping> mappings = test_mappings(device());
-  // Shorter splits, so that there are many, of several sizes, where a CPU need not look far.
+  // Short splits: a short context then has many of them, of several sizes, so that a CPU has little
+  // to compute.
   mappings.push_back(mappings.front());
   mappings.back().name = "lanes, short splits";
   mappings.back().mapping.attention_split = 16;
@@ -482,7 +488,7 @@ TEST_F(Attention, AgreesWithDoubleHoweverItIsShared) {
     for (std::size_t i = 0; i < std::size(cases); ++i) {
       const Case& each = cases[i];
       if (short_splits && each.length <= 128) continue;
-      // Short splits show what more positions than a workgroup takes at once do, and a CPU takes seconds for long ones.
+      // Short splits already have more positions than a workgroup takes at once, and a CPU takes seconds for long ones.
       if (on_cpu() && !short_splits && !mapping.rows && each.length > (every_way() ? 1000U : 128U))
         continue;
       check(name, mapping, each, every_way() || i < kAllWays ? Turn() : turn++);

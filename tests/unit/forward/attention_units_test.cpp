@@ -1,6 +1,7 @@
-// Attention by matrix units: against float64, and the same bits however heads, columns and splits are shared out. Where
-// the device has no such units their fragments are emulated (gpu/kernels/units_emulated.glsl), by workgroups of one
-// subgroup. Where every_way() is false, each shape goes some ways; together they go every mode.
+// Compares attention by matrix units with float64. Its bits must be the same however heads, columns and splits are
+// shared out. On a device without such units, workgroups of one subgroup emulate their fragments
+// (gpu/kernels/units_emulated.glsl). If every_way() is false, each shape runs in some ways, and all shapes together run
+// in every mode.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -34,7 +35,8 @@ struct Stretch {
   std::uint32_t first, count;
 };
 
-// The ways of sharing, each of which begins at the first position or leaves those before another to another kernel.
+// The ways of sharing. Each begins at the first position, or leaves the positions before a later one to another
+// kernel.
 enum class Name {
   kTiles,
   kNarrowTiles,
@@ -63,7 +65,7 @@ class AttentionUnits : public KernelTest {
   bool real_ = false;
 };
 
-// What attention reads and writes: keys and values of some sequences in scattered pages, queries of their columns.
+// The data of attention: keys and values of some sequences in scattered pages, and queries of their columns.
 struct Scene {
   k::Mapping mapping;
   k::AttentionShape shape;
@@ -78,7 +80,7 @@ struct Scene {
   std::uint32_t columns_padded() const {
     return (static_cast<std::uint32_t>(columns.size()) + 7) / 8 * 8;
   }
-  // Of a half in the results.
+  // Returns the place of a half in the results.
   std::size_t at(std::uint32_t column, std::uint32_t i) const {
     return (std::size_t{column / 8} * (stride / 32) + i / 32) * 256 + column % 8 * 32 + i % 32;
   }
@@ -106,7 +108,7 @@ Scene make_scene(const Case& each, const std::vector<Stretch>& runs, std::mt1993
   const std::uint32_t padded = s.shape.head_padded();
   std::normal_distribution<float> normal;
   const auto half = [&](float value) {
-    // Towards zero to eleven bits, so that the half holds it exactly.
+    // Rounds towards zero to eleven bits, so that a half holds the value exactly.
     const auto bits = std::bit_cast<std::uint32_t>(value) & 0xffffe000U;
     const float rounded = std::abs(value) < 0x1p-14F ? 0 : std::bit_cast<float>(bits);
     const auto made = std::bit_cast<std::uint32_t>(rounded);
@@ -149,7 +151,7 @@ Scene make_scene(const Case& each, const std::vector<Stretch>& runs, std::mt1993
   return s;
 }
 
-// Largest difference from float64, over the first and the last head of some columns.
+// Returns the largest difference from float64, over the first and the last head of some columns.
 double largest_error(const Scene& s, const std::vector<std::uint16_t>& got) {
   const std::uint32_t head = s.shape.head, padded = s.shape.head_padded();
   double largest = 0;
@@ -180,7 +182,7 @@ double largest_error(const Scene& s, const std::vector<std::uint16_t>& got) {
   return largest;
 }
 
-// Goes `some` ways, or every way that the device can.
+// Runs the case in the ways `some`, or in every way that the device supports.
 void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
                            const std::vector<Name>& some) {
   Scene s = make_scene(each, runs, random_);
@@ -222,7 +224,8 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
     if (rounds) constants.spread_from = 0xffffffffU;
     k::write_constants(variant.spec, constants);
     if (tiled && !real_ && each.head > 64) {
-      // llvmpipe ends an invocation's loops after 65,535 rounds in all, which two tiles can take.
+      // llvmpipe ends an invocation's loops after 65,535 rounds in total, and two tiles may take
+      // more.
       auto tiling = k::read_constants<k::AttentionTilesConstants>(variant.spec);
       tiling.portion = 1;
       k::write_constants(variant.spec, tiling);
@@ -267,7 +270,8 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
     if (!every_way() && std::ranges::find(some, way.name) == some.end()) continue;
     const bool tiles =
         way.mode == k::AttentionMode::kTiles || way.mode == k::AttentionMode::kSpreadTiles;
-    // A CPU's compiler takes ten seconds for it, and with one subgroup there are rounds anyhow.
+    // A CPU's compiler takes ten seconds for this kernel, and with one subgroup there are rounds in
+    // any case.
     if (!real_ && way.mode == k::AttentionMode::kTogether && way.rounds) continue;
     if (!real_ && way.mode == k::AttentionMode::kSpreadTiles && each.head > 64) continue;
     if (way.narrow && each.heads / each.kv_heads > 8) continue;
@@ -299,8 +303,8 @@ TEST_F(AttentionUnits, AgreesWithDoubleHoweverItIsShared) {
   const std::vector<Stretch> mixed = {{5, 1},    {30, 9},  {63, 1}, {64, 1},
                                       {120, 20}, {300, 1}, {0, 2}};
   using enum Name;
-  // What each goes where units are emulated. How a workgroup of subgroups leaves positions out is how one that spreads
-  // its splits does.
+  // The ways of each case where units are emulated. A workgroup of several subgroups leaves positions out in the same
+  // way as one that spreads its splits.
   const std::pair<Case, std::vector<Name>> cases[] = {
       {{64, 8, 2, 64, 4}, {kNarrowTiles, kTogether, kSpread}},
       {{48, 6, 1, 64, 64}, {kTilesFrom, kSpreadTilesFrom}},
@@ -316,9 +320,9 @@ TEST_F(AttentionUnits, AgreesWithDoubleHoweverItIsShared) {
   }
 }
 
-// A step that is all prompt: workgroups of several subgroups have all their columns.
+// In a step that only reads a prompt, workgroups of several subgroups have all their columns.
 TEST_F(AttentionUnits, TakesAPromptInTiles) {
-  // As many splits as above, so that some kernels are those from above.
+  // Has as many splits as above, so that some kernels are compiled already.
   check({64, 8, 2, 64, 4}, {{33, 75}}, {Name::kTiles, Name::kNarrowTiles});
   if (real_ && !HasFatalFailure()) check({128, 32, 8, 64, 64}, {{1000, 512}}, {});
 }

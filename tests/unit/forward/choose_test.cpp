@@ -1,5 +1,6 @@
-// Which experts a column takes when they are chosen by scores: sigmoids or softmax, biases that choose and
-// don't weigh, groups; against float64, and the same bits in steps of any width.
+// Experts that are chosen by scores: sigmoids or softmax, biases that affect the choice and not the
+// weights, groups. The choice and the weights are compared with float64, and must have the same bits in
+// steps of any width.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -19,7 +20,7 @@ struct Choice {
   std::vector<double> weights;
 };
 
-// Of a column's logits, as DeepSeek-V3's paper has it, section 2.1.2.
+// Returns the choice for a column's logits, as in section 2.1.2 of DeepSeek-V3's paper.
 Choice exact_choice(const k::RouterShape& router, const std::vector<float>& logits,
                     const std::vector<float>& bias, double scale) {
   std::vector<double> scores(logits.begin(), logits.end());
@@ -66,7 +67,7 @@ class ScoredChoice : public KernelTest {
  protected:
   ScoredChoice() : KernelTest(4711) {}
 
-  // The chosen experts, then the weights' bits, of all columns.
+  // Returns the chosen experts, then the bits of the weights, of all columns.
   std::vector<std::uint32_t> choose(const k::Mapping& mapping, const k::RouterShape& router,
                                     const std::vector<std::vector<float>>& logits,
                                     const std::vector<float>& bias, float scale) {
@@ -149,7 +150,7 @@ TEST_F(ScoredChoice, IsThatOfDouble) {
   }
 }
 
-// What a hostile file can make of it: no index leaves the experts.
+// A hostile file can give the scores any numbers. No index must lie outside the experts.
 TEST_F(ScoredChoice, OfWhatIsNoNumberAreSomeExperts) {
   const k::RouterShape each = router(16, 4, true, true, true, 4, 2);
   for (const auto& [name, mapping] : test_mappings(device())) {

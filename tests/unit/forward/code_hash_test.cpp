@@ -1,4 +1,5 @@
-// The numerics id has every kernel in it: the list of modules is the build's own, so none can be left out.
+// The numerics id depends on every kernel. The build makes the list of modules, so no module can be
+// missing from it.
 #include <algorithm>
 #include <vector>
 

@@ -1,5 +1,5 @@
-// The kernels of gated delta nets against float64, and the same bits however positions are cut into
-// steps.
+// Compares the kernels of gated delta nets with float64. Their bits must be the same however
+// positions are cut into steps.
 #include "gpu/kernels/delta.hpp"
 
 #include <cmath>
@@ -34,7 +34,8 @@ struct Part {
   std::uint32_t saved_after = 0, saved = 0;
 };
 
-// From one slot to the next: the heads' states, the convolution's rows, and floats that nothing uses.
+// Returns the floats from one slot to the next: the heads' states, the convolution's rows, and floats
+// that nothing uses.
 std::uint64_t slot_floats(const k::DeltaShape& shape) {
   return std::uint64_t{shape.value_width()} * shape.size + (shape.taps - 1) * shape.channels() +
          kUnused;
@@ -44,7 +45,8 @@ class DeltaKernels : public KernelTest {
  protected:
   DeltaKernels() : KernelTest(11) {}
 
-  // One step of these parts: [column][value_width] of the result. All have the first one's weights.
+  // Computes one step of these parts and returns the result as [column][value_width]. All parts
+  // have the first one's weights.
   std::vector<float> step(const k::Mapping& mapping, const k::DeltaShape& shape,
                           const std::vector<Part>& parts, const gpu::Buffer& states);
   Inputs random_inputs(const k::DeltaShape& shape, std::uint32_t columns) {
@@ -119,7 +121,8 @@ double silu(double x) {
   return x / (1 + std::exp(-x));
 }
 
-// A sequence from position 0 on: [column][value_width], and what it carries on at the end.
+// The result of a sequence from position 0 on: [column][value_width], and the state that it carries
+// at the end.
 struct Expected {
   std::vector<double> out;
   std::vector<double> state;  // [value head][value][key]
@@ -251,8 +254,8 @@ TEST_F(DeltaKernels, AreTheDoubleEvaluations) {
   }
 }
 
-// In one step; position by position; in steps of different widths beside another sequence; from a state
-// that was saved in the middle of a step.
+// The prompt is computed in one step; position by position; in steps of different widths beside another
+// sequence; and from a state that was saved in the middle of a step.
 TEST_F(DeltaKernels, CutsOfAPromptDoNotChangeABit) {
   std::vector<std::tuple<std::string, k::Mapping, k::DeltaShape>> cases;
   for (const auto& [name, mapping] : test_mappings(device())) {
@@ -303,8 +306,9 @@ TEST_F(DeltaKernels, CutsOfAPromptDoNotChangeABit) {
   }
 }
 
-// In a wide step another dispatch takes the long runs if there are only a few of them. One long run and as many as it
-// takes, and one more; beside short runs; with a state that is saved in the middle of a run.
+// In a wide step, another dispatch takes the long runs if there are only a few of them. The test has one long run, as
+// many as that dispatch takes, and one more, each beside short runs and with a state that is saved in the middle of a
+// run.
 TEST_F(DeltaKernels, LongRunsOfAWideStepHaveTheBitsOfNarrowSteps) {
   constexpr std::uint32_t kColumns = 19, kWide = 70;
   for (const auto& [name, mapping] : test_mappings(device())) {

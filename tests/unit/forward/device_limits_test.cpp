@@ -1,4 +1,5 @@
-// What kernels ask of devices whose limits differ from those that tests run on. It needs no device.
+// The demands of kernels on devices whose limits differ from those of the tests' device. This test
+// needs no device.
 #include <string>
 
 #include <gtest/gtest.h>

@@ -180,7 +180,7 @@ class ExpertSum : public ExpertKernels {
 
 TEST_F(ExpertSum, GivesTheBitsOfAProductAndASum) {
   expect_equal(TensorType::kQ8_0, {16, 4, false, true}, 96, true);
-  // Rows of several segments; subgroups that compute parts of different experts.
+  // These rows have several segments, and subgroups compute parts of different experts.
   expect_equal(TensorType::kQ4_K, {8, 5, false, true}, 768, false);
   expect_equal(TensorType::kMXFP4, {32, 4, false, true}, 736, true);
   expect_equal(TensorType::kF16, {8, 3, false, true}, 32, false);

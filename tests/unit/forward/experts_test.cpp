@@ -50,7 +50,7 @@ TEST_F(ExpertKernels, TheRouterChoosesAsDoubleDoes) {
         value = 1 + std::uniform_real_distribution<float>(-0.2F, 0.2F)(random_);
       const Columns x = columns(37, kWidth);
       gpu::Buffer memory;
-      // Some routers take the most columns and the fewest alone.
+      // Some routers are tested only with the most and with the fewest columns.
       const bool all_counts = every_way() || router.experts == 16;
       for (const std::uint32_t count : {1U, 3U, 16U, 33U}) {
         if (!all_counts && (count == 3 || count == 16)) continue;
@@ -99,7 +99,7 @@ TEST_F(ExpertKernels, TheRouterChoosesAsDoubleDoes) {
   }
 }
 
-// What a hostile file can make of a router: no index leaves the experts.
+// A hostile file can give a router any numbers. No index must lie outside the experts.
 TEST_F(ExpertKernels, LogitsThatAreNoNumbersChooseSomeExperts) {
   const k::RouterShape router{16, 4, false, true};
   for (const auto& [name, mapping] : test_mappings(device())) {
@@ -119,7 +119,7 @@ TEST_F(ExpertKernels, ProductsAndTheirSumAreThoseOfDoubleAndKeepTheirBits) {
     for (const TensorType type : {TensorType::kQ8_0, TensorType::kQ4_K}) {
       const bool blocks_of_256 = model::traits(type)->block_weights == 256;
       const std::uint32_t hidden = blocks_of_256 ? 256 : kHidden;
-      // A number of rows that fills no block of matrix units.
+      // This number of rows fills no block of matrix units.
       const std::uint32_t results = 52;
       const Packing one = mapping.units ? Packing::kUnits : Packing::kPlanes;
       const Packing two = mapping.units ? Packing::kUnitsAlternating : Packing::kPlanes;
@@ -127,7 +127,7 @@ TEST_F(ExpertKernels, ProductsAndTheirSumAreThoseOfDoubleAndKeepTheirBits) {
       const ExpertMatrices downs = matrices(type, router, results, hidden, one, false);
       const std::vector<float> rows = router_rows(router, random_);
       const std::vector<float> gain(kWidth, 1.0F);
-      // With biases and gpt-oss's gate, or without.
+      // One type has biases and gpt-oss's gate, and the other has neither.
       const bool biased = type == TensorType::kQ8_0;
       const auto some_biases = [&](std::uint32_t count) {
         return biased ? columns(1, router.experts * count)[0] : std::vector<float>();
@@ -137,7 +137,8 @@ TEST_F(ExpertKernels, ProductsAndTheirSumAreThoseOfDoubleAndKeepTheirBits) {
       const Columns x = columns(33, kWidth), h = columns(33 * router.used, hidden);
       Columns first_gated(33 * router.used), first_down(33 * router.used);
       for (const std::uint32_t count : {33U, 16U, 3U, 1U}) {
-        // Either type takes the most columns, and each further number is one's.
+        // Both types are tested with the most columns, and each other number of columns with one
+        // type.
         if (!every_way() && count != 33 && (count == 1) == biased) continue;
         SCOPED_TRACE(testing::Message()
                      << name << ' ' << model::traits(type)->name << ", " << count << " columns");

@@ -4,8 +4,8 @@
 
 #include "tests/support/gpu_fault_cases.hpp"
 
-// LeakSanitizer asks at the end of the process. What an abandoned device may use is leaked on
-// purpose; all else is checked.
+// LeakSanitizer calls this at the end of the process. What an abandoned device may use is leaked on
+// purpose; everything else is checked.
 extern "C" int __lsan_is_turned_off() {
   return bulkhead::forward::left_a_hung_device ? 1 : 0;
 }
@@ -137,8 +137,8 @@ TEST_F(FailingDevice, RowsOfLogitsAreThereBeforeTheirStep) {
   EXPECT_EQ(allocations(), after);
 }
 
-// Without the pool each step's memory is new. A driver gives out again what was freed last, until
-// somebody else takes it: then addresses that were recorded are another's.
+// Without the pool each step's memory is new. A driver reuses the memory that was freed last. If
+// another allocation takes that memory, recorded addresses become invalid.
 TEST_F(FailingDevice, AStepsMemoryMayLieElsewhereThanTheLastOnes) {
   options_.gpu.memory_pool.enabled = false;
   const std::vector<Column> columns{{5, 0, 0, Output::kLogits}};

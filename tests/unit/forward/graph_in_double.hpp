@@ -1,4 +1,4 @@
-// What a model's graph computes, in double: its operations one after another, for all positions of a text. It takes a
+// Computes a model's graph in double: its operations one after another, for all positions of a text. It takes a
 // model of any architecture, and shares no code with the plan, the packing and the kernels.
 #pragma once
 

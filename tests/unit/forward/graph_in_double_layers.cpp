@@ -209,7 +209,7 @@ void GraphInDouble::run(const model::Experts& experts) {
 
 // --- states
 
-// What a delta net's convolution makes of its inputs, for each position: SiLU of each channel's sum.
+// Returns the results of a delta net's convolution for each position: SiLU of each channel's sum.
 GraphInDouble::Columns GraphInDouble::convolved(const model::DeltaNet& net) const {
   const Vector weights = vector(net.taps);
   const Vector bias = net.taps_bias == kAbsent ? Vector() : vector(net.taps_bias);

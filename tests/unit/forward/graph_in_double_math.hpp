@@ -1,4 +1,4 @@
-// What the sources of graph_in_double.hpp share.
+// Functions that the sources of graph_in_double.hpp share.
 #pragma once
 
 #include <algorithm>

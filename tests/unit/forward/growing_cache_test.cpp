@@ -84,7 +84,7 @@ class GrowingCache : public BuiltinOnDevice {
     return answers_;
   }
 
-  // Those of a cache of a fixed size that has room for all; computed once for all tests.
+  // The answers with a cache of a fixed size that has room for all; computed once for all tests.
   const Answers& answers_of_a_large_one() {
     static const Answers all = [this] {
       const auto roomy = load_cache(64, 0);
@@ -199,7 +199,7 @@ TEST_F(GrowingCache, PagesOfSlabsHaveTheSumsOfOtherPages) {
   EXPECT_EQ(before[2], before[0]);
 }
 
-// A device of 140 GiB, of which 130 are free, and a model whose context takes 3 GiB.
+// The device has 140 GiB, of which 130 are free, and the model's context takes 3 GiB.
 struct Planned {
   CacheRoom room{std::uint64_t{130} << 30, gpu::DeviceKind::kDiscrete, "large",
                  std::uint64_t{140} << 30, std::uint64_t{4} << 30};

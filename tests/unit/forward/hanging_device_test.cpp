@@ -9,7 +9,7 @@
 namespace bulkhead::forward {
 namespace {
 
-// Makes a device stand still: its queue waits for the host.
+// Makes a device stand still: its queues wait for the host.
 class Standstill {
  public:
   explicit Standstill(gpu::Device& device) : device_(device) {

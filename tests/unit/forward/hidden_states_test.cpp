@@ -1,5 +1,5 @@
-// Hidden states, which embeddings are made of: what they are under each mapping, that a state depends
-// on its sequence alone, and what the engine pools of them.
+// Hidden states, from which embeddings are made: their values under each mapping, that a state
+// depends on its sequence alone, and the embeddings that the engine makes of them.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -29,7 +29,7 @@ std::vector<Column> hidden_columns_of(const std::vector<TokenId>& prompt, std::u
   return columns;
 }
 
-// The states of a prompt's columns, from steps of `chunk` columns.
+// Returns the states of a prompt's columns, computed in steps of `chunk` columns.
 std::vector<Row> states_of(Executor& executor, const std::vector<TokenId>& prompt,
                            std::uint32_t sequence, std::size_t chunk,
                            const std::vector<std::vector<PageIndex>>& pages) {
@@ -59,7 +59,7 @@ class OutputMatrix {
   double logit(std::size_t token, std::span<const float> state) const {
     return std::inner_product(state.begin(), state.end(), rows_[token].begin(), 0.0);
   }
-  // The sum of its terms' magnitudes.
+  // Returns the sum of the magnitudes of a logit's terms.
   double magnitude(std::size_t token, std::span<const float> state) const {
     double sum = 0;
     for (std::size_t i = 0; i < state.size(); ++i)
@@ -71,8 +71,9 @@ class OutputMatrix {
   std::vector<std::vector<double>> rows_;
 };
 
-// The device's own logits lie within what its product may err by. Matrix units take the state as
-// halves, whose rounding is 2^-11 of an entry, and weights within 7e-5 (gpu/kernels/README.md).
+// Expects that the device's own logits are within the error of its product. Matrix units take the
+// state as halves, whose rounding is 2^-11 of an entry, and weights within 7e-5
+// (gpu/kernels/README.md).
 void expect_logits_of(const OutputMatrix& matrix, const Row& with_state, const Row& with_logits,
                       bool units) {
   ASSERT_EQ(with_logits.logits.size(), matrix.rows());
@@ -87,7 +88,7 @@ void expect_logits_of(const OutputMatrix& matrix, const Row& with_state, const R
   EXPECT_EQ(with_state.best, with_logits.best);
 }
 
-// The log-probabilities that the last state gives are those of the float64 evaluation.
+// Expects that the last state gives the log-probabilities of the float64 evaluation.
 void expect_evaluation(const OutputMatrix& matrix, const Row& row, const nlohmann::json& first) {
   std::vector<double> logits(matrix.rows());
   for (std::size_t token = 0; token < logits.size(); ++token)
@@ -102,7 +103,7 @@ void expect_evaluation(const OutputMatrix& matrix, const Row& row, const nlohman
   }
 }
 
-// A model whose gain is scaled is among them. A CPU computes it with its own mapping alone.
+// One of the models has a scaled gain. A CPU computes that model only with its own mapping.
 TEST_F(HiddenStates, AreWhatLogitsAreMadeOf) {
   for (const std::string& name : {std::string("builtin"), or_builtin("tiny-granite-Q4_K_M")}) {
     for (const bool lanes : {false, true}) {
@@ -174,7 +175,7 @@ TEST_F(HiddenStates, DependOnTheirSequenceAlone) {
       expect_same_bits(states_of(executor, prompt, 1, chunk, pages), whole,
                        "chunks of " + std::to_string(chunk));
     }
-    // Between sequences that ask for other things.
+    // The sequence is computed between others that ask for other outputs.
     std::vector<Column> columns = columns_of(other, 0, Output::kLogits);
     const std::vector<Column> last = columns_of(all, 2, Output::kSampled);
     columns.insert(columns.end(), last.begin(), last.end());
@@ -227,7 +228,7 @@ TEST_F(HiddenStates, AreReadBeforeTheNextStep) {
   }
 }
 
-// What the engine makes of inputs, on a device.
+// The embeddings that the engine makes of inputs, on a device.
 class Pooled {
  public:
   Pooled(Executor& executor, const model::Tokenizer& tokenizer, engine::Pooling pooling)
@@ -273,7 +274,8 @@ class Pooled {
 
 TEST_F(HiddenStates, ArePooledToTheSameEmbeddingInAnyCompany) {
   for (const bool lanes : {false, true}) {
-    // The engine pools what the tests above see of either mapping. GPUs' kernels are dear on a CPU.
+    // The tests above compare the states that the engine pools, for either mapping. GPUs' kernels
+    // are slow on a CPU, so this test leaves them out there.
     if (lanes && on_cpu()) continue;
     Options options;
     options.lanes = lanes;

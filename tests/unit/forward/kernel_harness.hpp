@@ -17,11 +17,12 @@
 
 namespace bulkhead::forward {
 
-// Null when there is no Vulkan device: tests then skip. BULKHEAD_TEST_DEVICE names another than the
-// CPU one.
+// Returns the CPU's device, or the one that BULKHEAD_TEST_DEVICE names. Null if there is no Vulkan
+// device; tests then skip.
 gpu::Device* test_device();
-// Whether a test goes every way that kernels can be made: on a GPU, or with BULKHEAD_EVERY_WAY=1. A CPU's driver takes
-// seconds to compile each, so there a test goes some, which take every type, mode and size at least once; it says so.
+// Returns whether a test tries every way in which kernels can be made: it does on a GPU, or with BULKHEAD_EVERY_WAY=1.
+// A CPU's driver takes seconds to compile each kernel, so there a test tries some ways, which have every type, mode
+// and size at least once, and reports that.
 bool every_way();
 // Both ways of sharing work among lanes, named for messages.
 struct NamedMapping {
@@ -30,7 +31,7 @@ struct NamedMapping {
 };
 std::vector<NamedMapping> test_mappings(const gpu::Device& device);
 
-// Where entry i of a product's input lies in its column.
+// Returns the place of entry i of a product's input in its column.
 std::uint32_t place_in_input(const gpu::kernels::Mapping& mapping, std::uint32_t i);
 
 class KernelTest : public ::testing::Test {
@@ -62,11 +63,11 @@ class KernelTest : public ::testing::Test {
                                 std::uint32_t columns, std::uint32_t width);
   // Returns numbers of a normal distribution.
   std::vector<float> random_floats(std::size_t count, float scale = 1, float middle = 0);
-  // Counts, columns and outputs as step parameters start.
+  // Returns the beginning of a step's parameters: counts, columns and outputs.
   gpu::Buffer parameters(std::uint32_t columns,
                          std::span<const gpu::kernels::ColumnEntry> entries = {});
 
-  // A step's columns of several sequences, and the slots of what each carries from step to step.
+  // A step's columns of several sequences, and the slots of each sequence's state.
   struct Runs {
     gpu::Buffer parameters, list, of_columns;
     std::uint32_t columns = 0, count = 0;

@@ -50,7 +50,7 @@ TEST(KvWindows, FullLayersKeepEveryPositionAndTheOthersAWindow) {
   }
 }
 
-// A worker whose cache held no window page could serve no request at all.
+// A worker whose cache held no window page could not serve any request.
 TEST_F(TransformerTest, ACacheThatHoldsNoWindowPageIsRefused) {
   model::ModelGraph graph;
   graph.context = 4096;

@@ -1,6 +1,6 @@
-// Attention over latents against float64: the cache's rows and the queries of them, attention whose values
-// are its keys' first entries, and products of heads with matrices of their own; the same bits however
-// the work is shared.
+// Compares attention over latents with float64: the cache's rows and the queries, attention whose values
+// are the first entries of its keys, and products of heads that have a matrix each. The bits must be the
+// same however the work is shared.
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -183,7 +183,8 @@ void LatentAttention::compare(const Trial& t, const std::vector<float>& made) {
         for (std::uint32_t i = 0; i < each.latent; ++i)
           result[i] += weight * cache[p][i];
       }
-      // Scores are of the size of sqrt(latent / head): halves and bytes move them the more.
+      // Scores are as large as sqrt(latent / head), so rounding to halves and bytes changes them
+      // more.
       const double tolerance = each.kv == k::KvFormat::kF32   ? 1e-4
                                : each.kv == k::KvFormat::kF16 ? 2e-2
                                                               : 0.15;
@@ -208,14 +209,14 @@ TEST_F(LatentAttention, AgreesWithDoubleHoweverItIsShared) {
   for (const auto& [name, mapping] : test_mappings(device())) {
     for (const LatentShape& each : shapes) {
       SCOPED_TRACE(testing::Message() << name << ", latents of " << each.latent);
-      // Of each type of pages one goes all ways.
+      // For each type of pages, one shape runs in all ways.
       const bool all = every_way() || &each < shapes + 3;
       Trial trial{name, mapping, each};
-      // Many splits in a short sequence.
+      // A short sequence then has many splits.
       trial.mapping.attention_split = 16;
       trial.mapping.attention_splits = 16;
       store(trial);
-      // The others go whole and in shares in turn.
+      // The other shapes run whole or in shares, in turn.
       const bool shared_out = !all && (&each - shapes) % 2 != 0;
       const auto mode = !shared_out    ? k::AttentionMode::kWhole
                         : mapping.rows ? k::AttentionMode::kPartial
@@ -263,7 +264,7 @@ struct HeadMatrices {
     }
     return all;
   }
-  // Writes the inputs as products of the mapping read them.
+  // Writes the inputs in the form that the mapping's products read.
   void fill(std::byte* to, const k::Mapping& mapping, std::uint32_t pairs) const {
     const std::uint32_t stride = k::input_stride(mapping, width);
     for (std::uint32_t pair = 0; pair < pairs; ++pair) {
@@ -279,7 +280,7 @@ struct HeadMatrices {
       }
     }
   }
-  // `error`: of the terms' magnitudes.
+  // `error`: the allowed error in relation to the sum of the terms' magnitudes.
   void expect_near(const std::vector<float>& made, double error) const {
     for (std::uint32_t at = 0; at < made.size(); ++at) {
       const std::uint32_t pair = at / rows, slice = pair % slices;
@@ -353,7 +354,8 @@ TEST_F(HeadProducts, OfMatricesOfTheirOwnKeepTheirBits) {
       packed.fill(0, memory.mapped());
       std::vector<float> first;
       for (const std::uint32_t count : {33U, 16U, 3U, 1U}) {
-        // Each type takes the most columns, and each further number is one's.
+        // Each type is tested with the most columns, and each other number of columns with one
+        // type.
         const TensorType takes = count == 16  ? TensorType::kF16
                                  : count == 3 ? TensorType::kQ8_0
                                               : TensorType::kQ5_0;

@@ -1,4 +1,4 @@
-// Where models can be cut, and who gets which layers.
+// The places where models can be cut, and the layers that each device gets.
 #include "worker/forward/layer_split.hpp"
 
 #include <gmock/gmock.h>

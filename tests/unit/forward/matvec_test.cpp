@@ -1,5 +1,5 @@
-// Matrix-vector kernels: every type, both mappings, odd shapes against float64; and the numerics
-// contract: a column's bits do not depend on how many columns share the dispatch.
+// Matrix-vector kernels: every type, both mappings and odd shapes are compared with float64. By the
+// numerics contract, a column's bits do not depend on how many columns share the dispatch.
 #include <cmath>
 #include <random>
 
@@ -62,7 +62,8 @@ class Matvec : public KernelTest {
     return x;
   }
 
-  // The columns as a producer lays them out: padding to the last group's end is zero, the rest NaN.
+  // Returns the columns as a producer lays them out: padding up to the last group's end is zero,
+  // the rest is NaN.
   gpu::Buffer input(const k::Mapping& mapping, const std::vector<std::vector<float>>& x,
                     std::uint32_t room) {
     const auto width = static_cast<std::uint32_t>(x[0].size());
@@ -77,7 +78,7 @@ class Matvec : public KernelTest {
     return made;
   }
 
-  // out[column][row], made by the variant for `count` columns.
+  // Returns [column][row], computed by the variant for `count` columns.
   std::vector<float> multiply(const k::Mapping& mapping, const TestMatrix& m,
                               const std::vector<std::vector<float>>& x, k::Epilogue epilogue,
                               std::vector<float> before = {}, bool permuted = false,
@@ -169,7 +170,7 @@ TEST_F(Matvec, AColumnsBitsDoNotDependOnItsNeighbours) {
       for (const auto& column : x)
         alone.push_back(multiply(mapping, m, {column}, k::Epilogue::kStore));
       for (const std::size_t count : {2, 3, 17}) {
-        // Each number of columns is taken by two types, and the most by all.
+        // Each number of columns is tested with two types, and the largest with all types.
         const bool blocks_of_256 = model::traits(type)->block_weights == 256;
         if (!every_way() && count != 17 && (count == 2) == blocks_of_256) continue;
         const std::vector<std::vector<float>> some(x.begin(),
@@ -207,7 +208,7 @@ TEST_F(Matvec, GateAndUpInOne) {
       const std::uint32_t stride = k::input_stride(mapping, rows);
       const std::vector<float> all = multiply(mapping, m, x, k::Epilogue::kGated, {}, true, gate);
       for (const std::size_t count : {1, 3, 16}) {
-        // Columns and gates have nothing to do with each other.
+        // Columns and gates do not affect each other.
         if (!every_way() && count != 16 && gate != reference::kGates[0]) continue;
         const std::vector<float> y =
             multiply(mapping, m, {x.begin(), x.begin() + static_cast<std::ptrdiff_t>(count)},

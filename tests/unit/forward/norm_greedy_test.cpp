@@ -13,7 +13,8 @@ namespace {
 
 namespace k = gpu::kernels;
 
-// A norm whose result is a product's input, or a hidden state: plain floats under every mapping.
+// A norm's result is a product's input, or a hidden state, which is plain floats under every
+// mapping.
 struct TriedNorm {
   std::string name;
   k::Mapping mapping;
@@ -210,7 +211,8 @@ TEST_F(SmallKernels, SquaredRelu) {
 TEST_F(SmallKernels, Xielu) {
   for (const auto& [name, mapping] : test_mappings(device())) {
     auto values = random_floats(1000, 2);
-    // Around zero, where the function bends, and where the kernel changes its way.
+    // The values are around zero, where the function bends, and where the kernel changes its
+    // method.
     const float places[] = {0.0F, -0.0F, 1e-30F, -1e-30F, -1e-7F,  -1e-6F, -1e-3F,
                             0.1F, -0.1F, -0.5F,  -0.499F, -0.501F, -90.0F, 1e4F};
     std::ranges::copy(places, values.begin());

@@ -39,7 +39,7 @@ class Qwen3Next : public TransformerTest {
     const auto value = source_->get_uint("qwen35moe." + key);
     return value.ok() && *value ? static_cast<std::uint32_t>(**value) : 0;
   }
-  // Pieces of equal size, in the order of Qwen3-Next's value heads.
+  // Returns the pieces, which have equal size, in the order of Qwen3-Next's value heads.
   template <typename Pieces>
   Pieces by_neighbours(const Pieces& pieces, std::size_t first, std::size_t of_head) const {
     Pieces made(pieces.begin(), pieces.begin() + static_cast<std::ptrdiff_t>(first));

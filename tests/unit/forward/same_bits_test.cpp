@@ -1,5 +1,6 @@
-// The numerics contract end to end: the same bits for every way of cutting a prompt, every company a
-// sequence keeps in a step, every variant of a kernel and every optimisation switched on or off.
+// The numerics contract from end to end: a sequence has the same bits however its prompt is cut,
+// whichever other sequences are in its steps, with every variant of a kernel, and with every
+// optimisation on or off.
 #include <map>
 #include <string>
 #include <vector>
@@ -12,15 +13,15 @@ namespace {
 
 using SameBits = TransformerTest;
 
-// All positions before a column's own are seen; or in some layers a window alone, with scores in a cap;
-// or a state that is carried on.
+// Models of three kinds: columns see all positions before their own; in some layers they see only a
+// window, and scores have a cap; or layers carry a state.
 struct Tried {
   Kind kind;
   std::string model;
 };
-// On a CPU GPUs' kernels take a dense model and one of windows in one test, pages of bytes and a model of states in the
-// other (for pages of halves Family has models there); and of models that differ in their weights' type the one with
-// the cheaper product.
+// On a CPU, the kernels of GPUs compute only some models: a dense one and one with windows in one test; pages of bytes
+// and a model with states in the other (Family has models for pages of halves). Of models that differ in the type of
+// their weights, it is the one with the cheaper product.
 enum class Other { kWindows, kStates };
 std::vector<Tried> tried(bool on_cpu, Other with_lanes) {
   std::vector<Tried> list;
@@ -39,8 +40,8 @@ std::vector<Tried> tried(bool on_cpu, Other with_lanes) {
   return list;
 }
 
-// Chunks of each way that attention shares its work out: some columns by one workgroup (7) and spread (33),
-// one after the other; and one column, at the first two and the last two positions of pages (the others are decoded
+// Chunks for each way in which attention shares its work: one workgroup computes a few columns (7), or the columns
+// are spread (33); and single columns at the first two and the last two positions of pages (the others are decoded
 // alone). A whole prompt is the third way.
 const std::vector<std::vector<std::uint32_t>> kCuts{{33, 7}, {1, 1, 28, 1, 1}};
 
@@ -54,16 +55,16 @@ void expect_same_bits_however_it_is_cut(Executor& executor, bool lanes,
   }
 }
 
-// Alone, in chunks of several sizes, and beside another sequence. How often an expert is chosen, and by whom else,
-// differs from chunk to chunk and from step to step.
+// A sequence is computed alone, in chunks of several sizes, and beside another one. The columns that choose an
+// expert differ from chunk to chunk and from step to step.
 class Family : public SameBits, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(SameBits, Family, ::testing::ValuesIn(test::kFamilies));
 TEST_P(Family, NeitherChunksNorCompanyChangeABit) {
   const std::string name = GetParam();
   if (!std::filesystem::exists(model_file(name))) GTEST_SKIP() << "no " << model_file(name);
   for (const bool lanes : {false, true}) {
-    // On a CPU a column of the GPUs' kernels takes 40 ms, and each shape of a step is compiled: experts and latents
-    // must do there.
+    // On a CPU, the GPUs' kernels take 40 ms for a column, and each shape of a step is compiled. So there only
+    // models with experts and latents are computed.
     const bool few = lanes && on_cpu();
     if (few && name != "tiny-qwen3moe-Q8_0" && name != "tiny-deepseek2-yarn-Q4_K_M") continue;
     Options options;
@@ -121,8 +122,8 @@ TEST_F(SameBits, CompanyDoesNotChangeABit) {
       prompts.push_back(some_prompt(length));
       alone.push_back(generate(executor, prompts.back(), 4, 64, Output::kLogits));
     }
-    // The three together: their prompts in one step in so far as they fit, then decoding side by
-    // side.
+    // Computes the three together: their prompts in one step as far as they fit, then their tokens
+    // side by side.
     std::vector<std::vector<PageIndex>> pages;
     for (std::uint32_t s = 0; s < 3; ++s)
       pages.push_back(pages_for(executor, 80, s));
@@ -155,7 +156,7 @@ TEST_F(SameBits, CompanyDoesNotChangeABit) {
   }
 }
 
-// More than any tile has columns, and each of its own length.
+// There are more sequences than any tile has columns, and each has another length.
 void expect_company_of_44_changes_no_bit(Executor& executor) {
   const std::uint32_t count = 44;
   const std::size_t tokens = 3;
@@ -223,7 +224,7 @@ TEST_F(SameBits, SwitchesDoNotChangeABit) {
   }
 }
 
-// What the tuner chooses among.
+// The variants are those among which the tuner chooses.
 TEST_F(SameBits, VariantsOfProductsDoNotChangeABit) {
   const auto prompt = some_prompt(7);
   for (const bool lanes : {false, true}) {
@@ -256,7 +257,7 @@ TEST_F(SameBits, TuningAtTheStartLeavesNoTraceInTheTokens) {
                    generate(*usual.executor, prompt, 3, 32, Output::kLogits), "tuned");
 }
 
-// A step that runs as prompt what another generated: what a restart does.
+// A step computes as a prompt what other steps generated, as after a restart.
 TEST_F(SameBits, ReplayedTokensAreTheSameBits) {
   for (const auto [lanes, kv] : kKinds) {
     Options options;
@@ -314,8 +315,9 @@ TEST_F(SameBits, ChainedKernelsDoNotChangeABit) {
   }
 }
 
-// Attention shares long contexts out in ways of its own for each width of a step: positions around
-// the borders where these change, with every kernel that there is on the device.
+// For long contexts, attention shares its work in another way for each width of a step. The test
+// computes positions around the borders where the ways change, with every kernel that the device
+// has.
 TEST_F(SameBits, LongContextsKeepTheirBitsHoweverTheyAreComputed) {
   struct Way {
     const char* name;
@@ -344,12 +346,13 @@ TEST_F(SameBits, LongContextsKeepTheirBitsHoweverTheyAreComputed) {
         if (length + 8 > context || (on_cpu() && length > 1100)) continue;
         const auto prompt = some_prompt(length);
         const std::uint32_t tail = 44;
-        // Of the sequence, last page first; after them those of its company.
+        // The pages of the sequence, the last one first; then those of the other sequences.
         std::vector<std::vector<PageIndex>> pages(1);
         const std::uint32_t count = (length + 8 + 31) / 32;
         for (std::uint32_t i = 0; i < count; ++i)
           pages[0].push_back(count - 1 - i);
-        // On a CPU the pages before the tail's are the first eight again and again: columns are dear there.
+        // On a CPU, where columns are slow, the pages before those of the tail are the first eight pages,
+        // again and again.
         const std::uint32_t before = (length - tail) / 32, made = on_cpu() ? 8 : before;
         for (std::uint32_t i = made; i < before; ++i)
           pages[0][i] = pages[0][i % made];
@@ -373,7 +376,7 @@ TEST_F(SameBits, LongContextsKeepTheirBitsHoweverTheyAreComputed) {
           expect_same_bits(rows, wanted[length],
                            name + " " + way.name + ", the end by " + std::to_string(chunk));
         }
-        // The next token alone, and beside others.
+        // Computes the next token alone, and beside others.
         const Column next{prompt[1], length, 0, Output::kLogits};
         const auto alone = step(executor, {next}, pages);
         for (const std::uint32_t others : {1U, 9U, 19U}) {

@@ -1,5 +1,5 @@
-// Draws on the device against the CPU sampler's: the same token for the same row, parameters, seed and number, unless a
-// threshold comes within kNearThreshold of a token's edge. The tests count such draws.
+// Compares draws on the device with those of the CPU sampler. The token must be the same for the same row, parameters,
+// seed and number, unless a threshold is within kNearThreshold of a token's edge. The tests count such draws.
 #include <algorithm>
 #include <bit>
 #include <cfloat>
@@ -60,7 +60,7 @@ TEST_F(SampleTest, DrawsTheCpusTokens) {
   }
 }
 
-// Of large vocabularies and at high temperatures, many tokens lie where top-p or top-k ends.
+// With large vocabularies and at high temperatures, many tokens are near the end of top-p or top-k.
 TEST_F(SampleTest, DrawsFromThousandsOfLikelyTokensAreTheCpus) {
   std::mt19937 random(17);
   for (const NamedMapping& each : test_mappings(device())) {
@@ -114,9 +114,9 @@ TEST_F(SampleTest, DrawsUnderMasksAreTheCpus) {
   }
 }
 
-// A number that is not finite shows in the log-probability although a mask excludes its token and an edit changes it.
-// Under a mask a token
-// comes whose weight is nothing beside the best one's, at any temperature.
+// A number that is not finite shows in the log-probability, although a mask excludes its token and an edit changes
+// it. Under a mask, the device draws an allowed token even if its weight is zero beside the best token's, at any
+// temperature.
 TEST_F(SampleTest, MasksHideNoBrokenNumberAndExcludeForGood) {
   for (const NamedMapping& each : test_mappings(device())) {
     SCOPED_TRACE(each.name);
@@ -145,8 +145,8 @@ TEST_F(SampleTest, MasksHideNoBrokenNumberAndExcludeForGood) {
   }
 }
 
-// Biases and penalties of few tokens or most of them, among the best or not, with edits ahead that replace others, with
-// masks and without.
+// Returns cases with biases and penalties for few or most tokens, for the best or other ones, with edits ahead that
+// replace others, with and without masks.
 std::vector<SampleCase> edited_cases(std::mt19937& random, std::uint32_t vocabulary) {
   std::vector<SampleCase> cases;
   const auto number = [&](float scale) {
@@ -279,7 +279,8 @@ TEST_F(SampleTest, LogprobabilitiesAreTheCpus) {
   double worst = 0;
   for (const NamedMapping& each : test_mappings(device())) {
     SCOPED_TRACE(each.name);
-    // Fewer chunks than tokens that are asked for, and more; rows with ties by the thousand.
+    // Vocabularies with fewer chunks than requested tokens and with more; rows with thousands of
+    // equal logits.
     for (const std::uint32_t vocabulary : {7U, 31U, 5003U, 60000U}) {
       for (const bool draws : {false, true}) {
         std::vector<std::vector<float>> rows;
@@ -296,7 +297,7 @@ TEST_F(SampleTest, LogprobabilitiesAreTheCpus) {
               sampler.logprobs(rows[i], told.token, static_cast<std::uint32_t>(wanted[i]));
           ASSERT_EQ(told.row.count, want.best.size()) << vocabulary << " row " << i;
           const auto near = [&](float logit, float logprob) {
-            // A float's last bit is 1e-6 at 16.
+            // The last bit of a float near 16 is 1e-6.
             const double difference = std::abs(told.logprob(logit) - logprob);
             worst = std::max(worst, difference);
             EXPECT_LE(difference, 1e-5) << vocabulary << " row " << i;
@@ -309,7 +310,7 @@ TEST_F(SampleTest, LogprobabilitiesAreTheCpus) {
             near(told.row.tokens[rank].logit, want.best[rank].value);
           }
         }
-        // Alone the same bits.
+        // Computed alone, the row has the same bits.
         const auto alone = tell(each.mapping, {rows[5]}, {wanted[5]}, false);
         EXPECT_EQ(alone[0].row.sum, together[5].row.sum);
         for (std::uint32_t rank = 0; rank < alone[0].row.count; ++rank) {

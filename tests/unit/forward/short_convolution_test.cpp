@@ -1,4 +1,5 @@
-// The kernel of gated short convolutions against float64, and the same bits however positions are cut into steps.
+// Compares the kernel of gated short convolutions with float64. Its bits must be the same however positions are
+// cut into steps.
 #include <cmath>
 #include <cstring>
 #include <span>
@@ -37,7 +38,7 @@ class ShortConvolutions : public KernelTest {
   Sequence random_sequence(const Shape& shape, std::uint32_t columns) {
     return {random_floats(std::size_t{columns} * 3 * shape.width)};
   }
-  // One step of these parts: [column][width] of the result.
+  // Computes one step of these parts and returns the result as [column][width].
   std::vector<float> step(const k::Mapping& mapping, const Shape& shape,
                           const std::vector<float>& taps, const std::vector<ConvolutionPart>& parts,
                           const gpu::Buffer& states);
@@ -116,8 +117,8 @@ TEST_F(ShortConvolutions, AreTheDoubleEvaluations) {
   }
 }
 
-// In one step; position by position; in steps of different widths beside another sequence, some of them shorter than
-// the convolution; from a state that was saved in the middle of a step.
+// The prompt is computed in one step; position by position; in steps of different widths beside another sequence,
+// some of them shorter than the convolution; and from a state that was saved in the middle of a step.
 TEST_F(ShortConvolutions, CutsOfAPromptDoNotChangeABit) {
   for (const auto& [name, mapping] : test_mappings(device())) {
     for (const Shape& shape : {kConvolutionShapes[0], kConvolutionShapes[3]}) {

@@ -1,5 +1,5 @@
-// A model that is split over devices computes what it computes on one, to the last bit. The test device is there
-// several times.
+// A model that is split over devices computes the same bits as on one device. Here all devices are the test
+// device.
 #include <string>
 #include <vector>
 
@@ -10,7 +10,7 @@ namespace {
 
 using SplitModel = TransformerTest;
 
-// Few shapes of steps: a CPU compiles each of them, in every stage.
+// Steps have few shapes, because a CPU compiles each of them, in every stage.
 Options narrow() {
   Options options;
   options.chunk = 4;
@@ -93,7 +93,7 @@ TEST_F(SplitModel, KeepsAStepInFlightForEachStage) {
     together[s].push_back({outputs->front().best, outputs->front().best_logprob, {}, {}});
     expect_same_bits(together[s], alone[s], "sequence " + std::to_string(s));
   }
-  // The page held the second sequence before, and the first one from then on.
+  // The page held the second sequence's tokens before, and holds the first one's from now on.
   const auto before = executor.finish_sums();
   ASSERT_TRUE(before.ok()) << before.error().message();
   const engine::PageSum old = before->front();

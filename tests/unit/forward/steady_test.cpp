@@ -1,5 +1,6 @@
-// What a step of steady decoding must not do: the engine over the executor, hundreds of steps, with
-// every `new` of this thread, every device allocation and every recorded command buffer counted.
+// Steady decoding must not allocate or record anything. The engine runs hundreds of steps on the
+// executor, and the test counts every `new` of this thread, every device allocation and every
+// recorded command buffer.
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -15,8 +16,8 @@ namespace {
 thread_local std::uint64_t allocations = 0;
 }
 
-// The driver's own mallocs are its business; C++ code of this process comes here. Not inlined: the
-// compiler would see memory of malloc's given to an operator delete, and warn.
+// Counts the allocations of this process's C++ code; the driver's own mallocs do not count. Not
+// inlined, because the compiler would warn that memory of malloc is passed to operator delete.
 [[gnu::noinline]] void* operator new(std::size_t size) {
   ++allocations;
   if (void* const memory = std::malloc(size)) return memory;
@@ -110,7 +111,7 @@ TEST_F(Steady, PenaltiesNeitherAllocateNorRecordAnything) {
   expect_steady(true);
 }
 
-// The same device, but every draw is the host's.
+// The same device, but the host makes every draw.
 class DrawsOnHost final : public engine::Executor {
  public:
   explicit DrawsOnHost(engine::Executor& device) : device_(device), limits_(device.limits()) {

@@ -1,4 +1,4 @@
-// The shapes that steps are recorded for. A mixed load must record nothing new.
+// The shapes for which steps are recorded. A mixed load must record nothing new.
 #include "worker/forward/step_shapes.hpp"
 
 #include <random>

@@ -1,5 +1,5 @@
-// What goes from step to step without the host: tokens, draws, rows of logits and log-probabilities,
-// with two steps in flight; and that a steady step allocates nothing.
+// With two steps in flight, tokens, draws, rows of logits and log-probabilities go from step to step
+// without the host. A steady step allocates nothing.
 #include <span>
 #include <string>
 #include <vector>

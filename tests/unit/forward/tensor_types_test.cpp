@@ -1,4 +1,4 @@
-// The rows of tensor types: what the formats of llama.cpp fix, and what a new row must keep.
+// The rows of tensor types: the facts that llama.cpp's formats fix, and the rules for a new row.
 #include <set>
 #include <string>
 
@@ -29,7 +29,8 @@ TEST(TensorTypes, EachKeepsWhatItsWeightsTakeAtLeast) {
   for (const k::TensorRow& row : k::kTensorRows) {
     EXPECT_TRUE(row.block_weights == 1 || row.block_weights == 32 || row.block_weights == 256)
         << row.name;
-    // Sixteen-byte planes, and whole words of what follows: so kernels load them.
+    // Planes have sixteen bytes for each group, and what follows has whole words, because kernels
+    // load these units.
     EXPECT_EQ(row.planes.high % 4, 0U) << row.name;
     EXPECT_LE(row.planes.high, 12U) << row.name;
     const auto type = static_cast<k::TensorType>(row.id);

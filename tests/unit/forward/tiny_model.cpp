@@ -24,7 +24,7 @@ Model::Model(const Facts& facts, unsigned seed) : facts_(facts), seed_(seed) {
     add_layer(i);
 }
 
-// Numbers of the tensor's name and the seed alone.
+// The numbers depend only on the tensor's name and the seed.
 void Model::add(const std::string& name, std::vector<std::uint64_t> ne, double mean,
                 double deviation) {
   std::mt19937 random(seed_ * 7919 + static_cast<unsigned>(std::hash<std::string>()(name)));
@@ -33,7 +33,7 @@ void Model::add(const std::string& name, std::vector<std::uint64_t> ne, double m
     count *= n;
   Tensor made{std::move(ne), std::vector<float>(count)};
   for (float& value : made.values) {
-    // The sum of four even numbers is near enough to a normal one.
+    // The sum of four uniform numbers is close enough to a normal distribution.
     double sum = 0;
     for (int i = 0; i < 4; ++i)
       sum += random() / 4294967296.0 - 0.5;
@@ -226,7 +226,7 @@ Vector Model::norm(const std::string& name, const Vector& in) const {
   return out;
 }
 
-// Windowed layers of models with YaRN turn as if there were none.
+// Layers with a window rotate without YaRN.
 void Model::turn(Vector& heads, std::size_t count, std::uint32_t position, bool windowed) const {
   const Facts& f = facts_;
   const std::uint32_t turned = f.turned != 0 ? f.turned : f.size, pairs = turned / 2;
@@ -295,7 +295,7 @@ Vector Model::attended(const Vector& q, const std::vector<Vector>& keys,
   return out;
 }
 
-// What a layer's first branch adds to each position.
+// Returns what a layer's first branch adds to each position.
 std::vector<Vector> Model::mixed(std::uint32_t layer, const std::vector<Vector>& in) {
   if (mixer(layer) == 'a')
     return facts_.latents.latent != 0 ? latent_attention(layer, in) : attention(layer, in);

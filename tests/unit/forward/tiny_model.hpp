@@ -127,11 +127,11 @@ class Model {
  public:
   Model(const Facts& facts, unsigned seed);
 
-  // The bytes of a GGUF file.
+  // Returns the bytes of a GGUF file.
   std::string file() const;
-  // The logits after the last of the tokens.
+  // Returns the logits after the last token.
   Vector logits(std::span<const std::uint32_t> tokens);
-  // What an encoder makes of a text, before it is divided by its length.
+  // Returns an encoder's embedding of a text, before it is divided by its length.
   Vector embedding(std::span<const std::uint32_t> tokens);
   // The least difference, in any router's scores so far, between the last expert chosen and the next.
   double least_gap() const { return least_gap_; }

@@ -1,4 +1,4 @@
-// What the sources of tiny_model.hpp share.
+// Functions that the sources of tiny_model.hpp share.
 #pragma once
 
 #include <cmath>

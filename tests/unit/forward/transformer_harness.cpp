@@ -13,8 +13,8 @@
 namespace bulkhead::forward {
 namespace {
 
-// Returns the device for the first stage. Opens it once more for each other stage, and keeps that for the next test,
-// with the kernels that it has compiled.
+// Returns the device for the first stage. Opens the device once more for each other stage, and keeps these for the
+// next test, with the kernels that they have compiled.
 std::vector<gpu::Device*> stage_devices(gpu::Device& device, std::size_t stages) {
   static std::vector<std::unique_ptr<gpu::Device>> opened;
   while (opened.size() + 1 < stages) {

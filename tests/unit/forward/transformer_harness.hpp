@@ -26,18 +26,21 @@ using engine::Output;
 using engine::PageIndex;
 using engine::TokenId;
 
-// Beside its expected continuations: the built-in model in the source tree, the others among the
-// fixtures.
+// Returns the path of a model's file: the built-in model is in the source tree, the others are
+// among the fixtures. The expected continuations lie beside it.
 std::filesystem::path model_file(const std::string& name);
-// Where the fixtures are missing the built-in model serves those tests that any model does for.
+// Returns `name`, or the built-in model if the fixtures are missing, for tests that can use any
+// model.
 std::string or_builtin(const std::string& name);
-// The model's continuations by a float64 evaluation.
+// Returns the model's continuations by a float64 evaluation.
 nlohmann::json expected(const std::string& name);
 
-// The fixture whose columns cost a CPU least: by GPUs' kernels a fifth of those of the built-in model.
+// The fixture whose columns a CPU computes fastest: with the kernels of GPUs in a fifth of the
+// built-in model's time.
 inline const std::string kCheapest = "tiny-qwen2-Q8_0";
 
-// Columns of a step where a test's prompt may come in pieces: a CPU compiles GPUs' kernels for each width of a step.
+// The most columns of a step in tests that may cut their prompt. A CPU compiles GPUs' kernels for each width of a
+// step, so few widths save time.
 inline constexpr std::uint32_t kNarrow = 8;
 
 struct Options {
@@ -60,15 +63,16 @@ struct Loaded {
 class TransformerTest : public KernelTest {
  protected:
   Loaded load(const std::string& name, const Options& options = {});
-  // A model for tests that any does for.
+  // Returns a model for tests that can use any model.
   std::string any_model() { return on_cpu() ? or_builtin(kCheapest) : "builtin"; }
 };
 
 std::vector<TokenId> some_prompt(std::size_t length);
-// Pages in an order that is not rising; three short sequences share none.
+// Returns pages in an order that is not rising. Three short sequences have no page in common.
 std::vector<PageIndex> pages_for(const Executor& executor, std::uint32_t positions,
                                  std::uint32_t sequence = 0);
-// A prompt's columns from position `first` on, `count` at most; its last one asks for `output`.
+// Returns a prompt's columns from position `first` on, `count` at most; the prompt's last one asks
+// for `output`.
 std::vector<Column> columns_of(const std::vector<TokenId>& prompt, std::uint32_t sequence,
                                Output output, std::size_t first = 0, std::size_t count = SIZE_MAX);
 
@@ -79,14 +83,14 @@ struct Row {
 };
 std::vector<Row> step(Executor& executor, const std::vector<Column>& columns,
                       const std::vector<std::vector<PageIndex>>& pages);
-// Prefills in chunks and decodes greedily; one row for each generated token.
+// Computes the prompt in chunks and decodes greedily. Returns one row for each generated token.
 std::vector<Row> generate(Executor& executor, const std::vector<TokenId>& prompt,
                           std::size_t tokens, std::uint32_t chunk, Output output = Output::kGreedy);
 // The same, with chunks of these sizes in turn, over and over.
 std::vector<Row> generate(Executor& executor, const std::vector<TokenId>& prompt,
                           std::size_t tokens, std::span<const std::uint32_t> chunks, Output output);
-// A step that decodes one token for each sequence, after its prompt and the rows that it has, and
-// gives each one row more.
+// Runs a step that decodes one token for each sequence, after its prompt and the rows that it has,
+// and appends a row to each.
 void decode_side_by_side(Executor& executor, const std::vector<std::vector<TokenId>>& prompts,
                          const std::vector<std::vector<PageIndex>>& pages,
                          std::vector<std::vector<Row>>& rows);
@@ -94,10 +98,11 @@ void decode_side_by_side(Executor& executor, const std::vector<std::vector<Token
 void expect_same_bits(const std::vector<Row>& a, const std::vector<Row>& b,
                       const std::string& what);
 double counter_of(const Executor& executor, const std::string& name);
-// Devices without matrix units have no chains, and nothing is compared there.
+// Returns whether the device has matrix units. Devices without them have no chains, so tests of
+// chains compare nothing there.
 bool has_units(const Executor& executor);
 
-// The kernels of both kinds of device, and pages of halves and of bytes.
+// A kind of device, whose kernels a test uses, and a format of pages.
 struct Kind {
   bool lanes;
   config::KvType kv;

@@ -1,5 +1,5 @@
-// Whole models on the device against the fixtures' float64 continuations, and what loading and submitting
-// refuse.
+// Compares whole models on the device with the fixtures' float64 continuations, and tests what loading
+// and submitting refuse.
 #include "worker/forward/transformer.hpp"
 
 #include <algorithm>
@@ -81,8 +81,8 @@ TEST_F(TransformerTest, FloatPagesComeCloser) {
   EXPECT_LT(compare(rows, each["greedy"], name), halves ? 1.5e-2 : 1e-3);
 }
 
-// Keys and values of eight bits: the same tokens as long as they are not a matter of the last bits, and how far their
-// log-probabilities are from the float64 evaluation's, whose keys and values are not rounded.
+// Keys and values of eight bits give the same tokens, as long as the choice does not depend on the last bits. The
+// test bounds the difference of log-probabilities from the float64 evaluation, whose keys and values are not rounded.
 TEST_F(TransformerTest, PagesOfBytesStayNear) {
   Options options;
   options.kv = config::KvType::kQ8_0;
@@ -139,9 +139,9 @@ TEST_P(GpusMapping, ComputesTheSame) {
   compare(rows, nlohmann::json(std::vector<nlohmann::json>(greedy, greedy + tokens)), name);
 }
 
-// Rotation in a kernel of its own, in the product with rows that lie paired, and with rows that were
-// paired at load; windows and caps; heads of two sizes and layers that share keys and values; experts and
-// sinks; gated delta nets.
+// The models have a rotation in a separate kernel, in the product with rows that are stored as pairs, and
+// with rows that are paired at load; windows and caps; heads of two sizes and layers that share keys and
+// values; experts and sinks; gated delta nets.
 INSTANTIATE_TEST_SUITE_P(Some, GpusMapping,
                          ::testing::Values("tiny-qwen3-Q4_K_M", "tiny-llama-Q5_K_M",
                                            "tiny-qwen2-Q4_K_M", "tiny-gemma2-Q5_K_M",
@@ -168,7 +168,8 @@ TEST_F(TransformerTest, TheWarmUpLeavesNoTrace) {
 TEST_F(TransformerTest, WeightsHaveTheSameNameWhateverMemoryHeldBefore) {
   const Loaded first = load("builtin");
   ASSERT_NE(first.executor, nullptr);
-  // The second goes to where the C library took the first from, and gives it again.
+  // The C library gives the second buffer the memory of the first one, and hands that memory out
+  // again later.
   for (int i = 0; i < 2; ++i)
     std::ranges::fill(empty(24 << 20).mapped(), std::byte{0xa5});
   const Loaded second = load("builtin");
@@ -180,10 +181,10 @@ TEST_F(TransformerTest, WeightsHaveTheSameNameWhateverMemoryHeldBefore) {
   EXPECT_NE(load(other).executor->numerics_id(), first.executor->numerics_id());
 }
 
-// Sums of pages, as the executor makes them beside steps.
+// The executor makes these sums beside steps.
 TEST_F(TransformerTest, PagesOfEqualTokensHaveEqualSums) {
   for (const Kind& kind : kKinds) {
-    // On a CPU GPUs' kernels take the cheapest model, and halves.
+    // On a CPU, GPUs' kernels compute only the cheapest model, with pages of halves.
     const bool few = on_cpu() && kind.lanes;
     if (few && kind.kv == config::KvType::kQ8_0) continue;
     Options options;
@@ -218,7 +219,7 @@ TEST_F(TransformerTest, PagesOfEqualTokensHaveEqualSums) {
     EXPECT_NE(first[0], first[1]);
     compute(prompt, b);
     EXPECT_EQ(sums_of(b), first);
-    compute(other, b, other.size() - width);  // what is before has the same tokens
+    compute(other, b, other.size() - width);  // the tokens before it are the same
     const auto changed = sums_of({b[1], b[0]});
     EXPECT_EQ(changed[1], first[0]);
     EXPECT_NE(changed[0], first[1]);

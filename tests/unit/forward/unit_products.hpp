@@ -78,7 +78,7 @@ class UnitProducts : public KernelTest {
     return k::unit_product(shape, tiling);
   }
 
-  // Halves, as floats.
+  // Returns columns of floats that are halves.
   std::vector<std::vector<float>> columns(std::uint32_t count, std::uint32_t width) {
     std::normal_distribution<float> normal;
     std::vector<std::vector<float>> x(count, std::vector<float>(width));
@@ -99,7 +99,8 @@ class UnitProducts : public KernelTest {
         ((bits >> 16) & 0x8000U) | ((((bits >> 23) & 255U) - 112U) << 10) | ((bits >> 13) & 1023U));
   }
 
-  // As producers lay them out: zeros from the width to the stride; other columns NaN.
+  // Returns the columns as producers lay them out: zeros from the width to the stride, and NaN in
+  // all other columns.
   gpu::Buffer input(const std::vector<std::vector<float>>& x, std::uint32_t stride) {
     const std::size_t tiles = (x.size() + 127) / 128 * 16;
     gpu::Buffer made = empty(tiles * stride * 16);

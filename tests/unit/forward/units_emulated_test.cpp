@@ -1,5 +1,6 @@
-// The products of matrix units where a device has none: the kernel's own source with fragments emulated
-// (gpu/kernels/units_emulated.glsl), so that what it loads, unpacks and adds is tested on every machine.
+// The products of matrix units on a device that has none. The kernel's own source runs with emulated
+// fragments (gpu/kernels/units_emulated.glsl), so that its loads, its unpacking and its sums are tested
+// on every machine.
 #include <cstring>
 
 #include <gmock/gmock.h>
@@ -12,7 +13,7 @@ namespace {
 
 class EmulatedUnits : public UnitProducts {
  protected:
-  // A workgroup of one subgroup, which makes all of a row by itself.
+  // Returns a variant whose workgroups have one subgroup, which computes all of a row.
   k::MatvecVariant variant_of(const k::MatvecShape& shape, const k::UnitTiling& tiling) override {
     k::UnitTiling alone = tiling;
     alone.subgroups = 1;
@@ -38,8 +39,9 @@ class EmulatedUnits : public UnitProducts {
 struct Way {
   std::uint32_t blocks, step, ahead;
 };
-// Compiling is what takes the time: each way with some types, each type in some ways. Where every_way() is false, one
-// type takes the first of all ways, which have each block, step and distance, and each other type one way, in turn.
+// Compiling takes most of the time, so each way is tested with some types, and each type in some ways. If every_way()
+// is false, one type is tested in the first of all ways, which have each block, step and distance, and each other
+// type in one way, in turn.
 constexpr Way kFewWays[] = {{1, 8, 2}, {2, 2, 2}};
 constexpr Way kInTurn[] = {{1, 8, 2}, {1, 1, 0}, {2, 1, 1}, {1, 2, 1}};
 constexpr Way kAllWays[] = {{1, 4, 0}, {2, 1, 1}, {1, 2, 1}, {2, 8, 2}, {1, 1, 0},
@@ -47,15 +49,16 @@ constexpr Way kAllWays[] = {{1, 4, 0}, {2, 1, 1}, {1, 2, 1}, {2, 8, 2}, {1, 1, 0
                             {1, 8, 2}, {2, 2, 2}, {2, 4, 0}, {2, 4, 1}, {2, 4, 2}};
 constexpr std::size_t kFirstWays = 4;
 
-// How a subgroup goes about a row changes no bit, and what comes is the product.
+// The way in which a subgroup computes a row changes no bit, and the result is the product.
 TEST_F(EmulatedUnits, EveryWayOfEveryTypeIsTheProduct) {
   std::size_t turn = 0;
   for (const TensorType type : kTypes) {
-    // Types of one form differ by their codebook alone: one of each form.
+    // Types of one form differ only by their codebook, so one type of each form is enough.
     const k::TensorRow& own = k::row_of(type);
     const auto like = [&](const k::TensorRow& other) { return other.units == own.units; };
     if (own.has_codebook() && std::ranges::find_if(k::kTensorRows, like)->id != own.id) continue;
-    // Three stages, so that steps of two have one left (blocks of 256: six).
+    // The rows have three stages, so that one stage remains after steps of two (with blocks of 256
+    // weights: six stages).
     const std::uint32_t width = is_super(type) ? 768 : is_float(type) ? 290 : 288, rows = 20;
     const TestMatrix m = make_matrix(type, rows, width, random_);
     const gpu::Buffer weights = buffer(std::span<const std::byte>(m.packed));
@@ -102,8 +105,8 @@ TEST_F(EmulatedUnits, PiecesOfATileAreTheProduct) {
   }
 }
 
-// One column, as a single stream's steps have it, and rows' segments one after another.
-// Where every_way() is false, one type goes all four ways, and the others one each.
+// Steps have one column, as a single stream has, and compute a row's segments one after another. If
+// every_way() is false, one type is tested in all four ways, and each other type in one.
 TEST_F(EmulatedUnits, OneColumnAndSegmentsInTurn) {
   std::size_t turn = 0;
   for (const TensorType type : {TensorType::kF16, TensorType::kQ4_0, TensorType::kQ4_K,

@@ -1,5 +1,5 @@
-// Matrix units: weights packed in their fragments' order, and products of them: every type against
-// float64, and the same bits however the work is shared.
+// Matrix units: weights packed in the order of their fragments, and products of these weights.
+// Every type is compared with float64, and the bits must be the same however the work is shared.
 #include "gpu/kernels/units.hpp"
 
 #include <algorithm>
@@ -20,8 +20,8 @@
 namespace bulkhead::forward {
 namespace {
 
-// Weight k of a row, read back from the packed bytes as gpu/kernels/weight_layout.hpp describes
-// them; exact.
+// Reads weights back from the packed bytes, exactly and as gpu/kernels/weight_layout.hpp describes
+// them.
 class Unpacked {
  public:
   explicit Unpacked(const TestMatrix& matrix) : m_(matrix) {}
@@ -102,7 +102,8 @@ TEST(UnitPacking, HoldsEveryWeightOfEveryType) {
         largest = std::max(largest, std::abs(value));
       for (std::uint32_t i = 0; i < m.layout.groups * 32; ++i) {
         const double want = i < width ? m.values[row][i] : 0.0;
-        // F32 and BF16 become halves; so do middles and products of two scales, beside which a weight may be small.
+        // F32 and BF16 become halves. So do middles and products of two scales, and a weight may be small compared
+        // with these.
         const bool multiplied = is_super(type) && !has_header(type);
         const bool middles = type == TensorType::kQ4_1 || type == TensorType::kQ5_1;
         const double bound = is_float(type) ? std::abs(want) * 0x1p-11 + 0x1p-25
@@ -116,8 +117,9 @@ TEST(UnitPacking, HoldsEveryWeightOfEveryType) {
   }
 }
 
-// As a quantiser makes them of weights around zero: a group's minimum is half its range, and what is made of it in
-// halves must not be as coarse as the minimum. (5.2e-4 if integers were not centred.)
+// The weights are those that a quantiser makes of weights around zero: a group's minimum is half of its range.
+// Weights in halves must be finer than the minimum would be. (The error would be 5.2e-4 if integers were not
+// centred.)
 TEST(UnitPacking, WeightsAroundZeroAreAsGoodAsTheirScales) {
   std::mt19937 random(20240614);
   for (const TensorType type : {TensorType::kQ4_K, TensorType::kQ5_K}) {
@@ -176,7 +178,7 @@ TEST(UnitPacking, WritesEveryByteAndZerosForRowsThatAreNot) {
       for (std::uint32_t i = 0; i < layout.groups * 32; ++i)
         ASSERT_EQ(unpacked.at(row, i), 0.0) << model::traits(type)->name;
     }
-    // Twice from different bytes: what is not written would differ.
+    // Packs twice over different bytes, because bytes that are not written would differ.
     const TestMatrix some = make_matrix(type, 5, width, random);
     std::vector<std::byte> other(layout.bytes, std::byte{0x11});
     pack_unit_block(weight_type(type), none, width, other.data());
@@ -200,7 +202,8 @@ TEST(UnitPacking, KeepsFloatsThatNoHalfCanHoldAtTheLargest) {
     EXPECT_EQ(unpacked.at(3, i), want[i]) << i;
 }
 
-// A row's segments come from type and shape alone, cover every stage once, and cut no header's two.
+// A row's segments depend only on type and shape, cover every stage once, and never separate two
+// stages that share a header.
 TEST(UnitSegments, CoverARow) {
   for (const TensorType type : kTypes) {
     for (const std::uint32_t rows : {16U, 48U, 896U, 2048U, 3584U, 18944U, 152064U}) {
@@ -220,7 +223,7 @@ TEST(UnitSegments, CoverARow) {
   }
 }
 
-// Whatever the table has for a shape: workgroups of whole rows' segments that a device can hold.
+// For each shape, the table has workgroups that hold all segments of their rows and fit a device.
 TEST(UnitTilings, FitADevice) {
   constexpr std::uint32_t kMostInvocations = 1024;
   for (const TensorType type : kTypes) {
@@ -294,7 +297,8 @@ TEST_F(Units, AgreeWithDoubleForEveryType) {
           const double share =
               std::abs(static_cast<double>(y[c * m.rows + row]) - exact(m.values[row], x[c])) /
               magnitude(m.values[row], x[c]);
-          // Weights are rounded to halves: 2^-11 of each at most, but not all one way.
+          // Weights are rounded to halves, each by at most 2^-11 of itself, but not all in the same
+          // direction.
           ASSERT_LT(share, 0x1p-11)
               << model::traits(type)->name << " row " << row << " column " << c << " of " << count;
           worst = std::max(worst, share);
@@ -332,10 +336,11 @@ TEST_F(Units, BitsDoNotDependOnHowTheWorkIsShared) {
                                                  x.begin() + static_cast<std::ptrdiff_t>(count));
       compare(multiply(m, weights, some, k::Epilogue::kStore), count, "by the usual tiling");
     }
-    // Other places in a tile.
+    // The same columns at other places in a tile.
     const std::vector<std::vector<float>> later(x.begin() + 5, x.begin() + 44);
     compare(multiply(m, weights, later, k::Epilogue::kStore), later.size(), "moved", 5);
-    // Four blocks, several blocks' rows in a workgroup, large tiles; and whatever goes together.
+    // Four blocks, rows of several blocks in a workgroup, large tiles; and all combinations that
+    // are possible.
     std::vector<k::UnitTiling> tilings{{130, 4, 1, segments, 2, false, 1, 2},
                                        {130, 2, 1, segments * 2, 2, false, 1, 2},
                                        {130, 2, 8, 4, 1, true, 2, 0},
@@ -367,7 +372,8 @@ TEST_F(Units, BitsDoNotDependOnHowTheWorkIsShared) {
   }
 }
 
-// Rows so short that they have one segment, in a step so wide that tiles have several pieces.
+// The rows are so short that they have one segment, and the step is so wide that tiles have several
+// pieces.
 TEST_F(Units, ShortRowsInWideSteps) {
   for (const auto& [type, width] : {std::pair{TensorType::kF16, 64U}, {TensorType::kQ4_K, 256U}}) {
     const std::uint32_t rows = 192;

@@ -1,5 +1,6 @@
 // The loading pipeline: every byte of every buffer arrives, through each form of the blit queue and
-// however small its staging memory; what fails or is given up ends it, and leaves nothing under way.
+// however small its staging memory is. A failure or an abort ends the pipeline and leaves no copy
+// under way.
 #include "worker/forward/weight_pipeline.hpp"
 
 #include <atomic>
@@ -59,7 +60,7 @@ class Pipeline : public ::testing::TestWithParam<Form> {
   }
 
   Status load(std::vector<PipelineJob> plan) {
-    std::vector<gpu::Buffer> buffers;  // they go after the pipeline, which has them written to
+    std::vector<gpu::Buffer> buffers;  // destroyed after the pipeline, whose copies write to them
     WeightPipeline pipeline(*device_, *blit_, std::move(plan), {});
     BULKHEAD_TRY(buffers, pipeline.buffers({}));
     return pipeline.finish({});
@@ -96,7 +97,7 @@ TEST_P(Pipeline, BringsEveryByteWhereItBelongs) {
     for (std::uint64_t i = 0; i < buffer.bytes(); ++i)
       ASSERT_EQ((*got)[i], value_at(job, i)) << "job " << job << " at " << i;
   }
-  // Whole pages within the two sources, and no neighbour's.
+  // The pages are whole and lie within the two sources; no page of a neighbour is among them.
   EXPECT_GT(forgotten, 280000u);
   EXPECT_LE(forgotten, 300000u);
   const PipelineTimes times = pipeline.times();
@@ -104,12 +105,13 @@ TEST_P(Pipeline, BringsEveryByteWhereItBelongs) {
   EXPECT_GT(times.pack, 0u);
   EXPECT_GT(times.allocate, 0u);
   EXPECT_GT(times.total, 0u);
-  // With the queue off the host waits for each copy; else the device's timestamps are asked.
+  // With the queue off, the host measures its wait for each copy; otherwise the device's timestamps
+  // count.
   const bool timed = GetParam() == Form::kOff ||
                      (device_->has_host_query_reset() && device_->tells_timestamps_at_once() &&
                       device_->transfer_timestamp_bits() > 0);
   EXPECT_EQ(times.upload > 0, timed);
-  // The queue is the caller's again.
+  // The caller may use the queue again.
   const std::vector<std::byte> more(1000);
   EXPECT_TRUE(blit_->upload(more, gpu::slice(buffers->front(), 0, 1000)).ok());
   EXPECT_TRUE(blit_->finish_uploads().ok());

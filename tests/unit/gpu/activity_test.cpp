@@ -1,5 +1,5 @@
-// What the device did at which time: the arithmetic of overlap, what queues report about real work, and the timeline
-// that is written of it.
+// Tests when the device did what: the arithmetic of overlap, the reports of queues about real work, and the timeline
+// in the trace file.
 #include "gpu/activity.hpp"
 
 #include <unistd.h>
@@ -35,7 +35,8 @@ TEST(Activity, CountsEachNanosecondOfOverlapOnce) {
   EXPECT_NEAR(totals.overlap_ratio(), 100.0 / 110, 1e-12);
 }
 
-// Compared with a clock whose every tick is counted, reported in the order in which a host learns of the work.
+// Compares the figures with a count of every tick. Work is reported in the order in which a host notices its
+// end.
 TEST(Activity, AgreesWithCountingTicks) {
   std::mt19937 random(3);
   for (int round = 0; round < 20; ++round) {

@@ -226,7 +226,7 @@ TEST_P(Blit, PiecesAreFilledByManyThreadsAndSentInAnyOrder) {
   EXPECT_GE(stats.pending_peak, 1u);
 }
 
-// Nobody waits for it.
+// No call waits for the copy.
 TEST_P(Blit, WhatIsDoneIsNotPending) {
   const auto queue = make_queue();
   const Buffer buffer = *device().allocate(1000, Memory::kDeviceLocal, "target");

@@ -34,7 +34,8 @@ class Optimized : public GpuTest {
     GpuTest::TearDown();
   }
 
-  // Uploads, computes twice, and downloads; with more than the pool and the staging ring hold.
+  // Uploads, computes twice, and downloads, each with more bytes than the pool and the staging ring
+  // hold.
   static Result<float> program(const config::GpuOptimizations& settings) {
     BULKHEAD_TRY(Optimizations parts, create_optimizations(device(), settings, kTimeoutMs));
     BULKHEAD_TRY(const Kernel kernel, device().make_kernel(axpb_spec()));

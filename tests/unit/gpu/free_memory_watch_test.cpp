@@ -1,4 +1,4 @@
-// The question how much memory is free must not make the thread that computes wait, however long a driver takes.
+// The thread that computes must not wait for the amount of free memory, however long a driver takes to answer.
 #include "gpu/free_memory_watch.hpp"
 
 #include <chrono>
@@ -13,8 +13,8 @@ namespace {
 bool left_a_hung_device = false;
 }
 
-// LeakSanitizer asks at the end of the process. The driver's objects of an abandoned device are leaked on purpose; all
-// else is checked.
+// LeakSanitizer calls this at the end of the process. The driver's objects of an abandoned device are leaked on
+// purpose; all else is checked.
 extern "C" int __lsan_is_turned_off() {
   return left_a_hung_device ? 1 : 0;
 }

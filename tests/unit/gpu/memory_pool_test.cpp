@@ -48,7 +48,7 @@ TEST(BuddyHeap, RandomUseKeepsBlocksApartAndLosesNone) {
   }
   for (const auto& [offset, block] : live)
     heap.give_back(offset, block);
-  // All of it is joined again: 2 MiB, 1 MiB and 256 bytes, and nothing more.
+  // All blocks are joined again to 2 MiB, 1 MiB and 256 bytes, and nothing more.
   EXPECT_TRUE(heap.take(2 * kMib) && heap.take(kMib) && heap.take(256));
   EXPECT_FALSE(heap.take(256));
 }
@@ -179,7 +179,7 @@ TEST_F(Pool, StressKeepsFragmentationWithinTheBuddyBound) {
       if (pool->stats().fallback_allocations == before) {
         ++blocks_alive[block];
       } else {
-        // There is no room: then there must be as many blocks as places for this one.
+        // There is no room, so there must be as many blocks as places for this one.
         std::uint64_t occupants = 0;
         for (const auto& [other, count] : blocks_alive)
           occupants += count * std::max<std::uint64_t>(other / block, 1);

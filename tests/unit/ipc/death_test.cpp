@@ -37,7 +37,7 @@ class Folder {
   std::string path_ = "/tmp/bulkhead-death-XXXXXX";
 };
 
-// What this process holds; it must be the same afterwards.
+// The descriptors and regions of this process; they must be the same afterwards.
 struct Holdings {
   std::size_t descriptors = open_descriptors();
   std::size_t regions = mapped_regions();
@@ -184,7 +184,8 @@ INSTANTIATE_TEST_SUITE_P(Transport, DeathOf,
                          [](const auto& test) { return name_of_case(test.param); });
 
 TEST_P(DeathOf, OneEndIsSeenAtEveryPoint) {
-  // How often each point is passed if nobody dies. This also shows that the exchange can end well.
+  // Counts how often each point is passed if no process dies. This also shows that the exchange can
+  // end well.
   const Seen undisturbed = talk("", "nobody dies");
   ASSERT_FALSE(undisturbed.reached);
   ASSERT_FALSE(undisturbed.hits.empty());

@@ -21,7 +21,7 @@ namespace {
 
 using namespace test;
 
-// What a hostile worker holds: the region as plain memory, the socket, the stream.
+// The means of a hostile worker: the region as plain memory, the socket, the stream.
 struct Hostile {
   explicit Hostile(const Kind& kind) : settings(settings_for(kind, 16)), pair(make_pair(settings)) {
     if (pair.worker_region.valid()) {

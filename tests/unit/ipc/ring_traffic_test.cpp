@@ -1,4 +1,4 @@
-// Two threads at one ring, for as long as one likes.
+// Two threads use one ring, for any number of records.
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -20,7 +20,8 @@
 namespace bulkhead::ipc {
 namespace {
 
-// What the socketpair is between processes: rung without blocking, slept on.
+// Plays the socketpair that two processes would have: one end rings without blocking, and the other
+// end sleeps on it.
 class Bell {
  public:
   Bell() {
@@ -31,7 +32,7 @@ class Bell {
     ::close(ends_[1]);
   }
   void ring() { (void)!::write(ends_[1], "!", 1); }
-  // False: nobody rang within a minute, or more often than was `allowed`.
+  // Returns false if the other end did not ring within a minute, or rang more often than `allowed`.
   bool sleep(std::uint64_t allowed) {
     pollfd wait{ends_[0], POLLIN, 0};
     if (::poll(&wait, 1, 60000) != 1) return false;
@@ -49,7 +50,7 @@ class Bell {
   std::uint64_t rung_ = 0;
 };
 
-// Eight bytes at a time: most of the stress's time would be the pattern's otherwise.
+// Works on eight bytes at a time; otherwise the pattern would take most of the test's time.
 void fill_words(std::span<std::byte> payload, std::uint64_t seed) {
   std::size_t i = 0;
   for (; i + 8 <= payload.size(); i += 8) {
@@ -72,7 +73,8 @@ bool matches_words(std::span<const std::byte> payload, std::uint64_t seed) {
   return true;
 }
 
-// Waits in place: some pauses, for a peer on another core, then the core for a peer on this one.
+// Waits without sleeping: some pauses for a peer on another core, then it yields the core to a peer
+// on this one.
 class Backoff {
  public:
   void wait() {
@@ -97,7 +99,7 @@ struct RandomTraffic {
     if (draw % 8192 == 2) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 
-  // In a thread of its own.
+  // Runs in a separate thread.
   void write() {
     auto producer = ring.producer();
     std::minstd_rand random(seed);
@@ -114,7 +116,7 @@ struct RandomTraffic {
       rest(draw);
     }
   }
-  // Null: the traffic is at its end.
+  // Null: there are no more records.
   template <typename Producer>
   std::byte* reserve(Producer& producer, std::uint64_t size, std::uint64_t draw) {
     std::byte* place;

@@ -31,7 +31,7 @@ inline std::string megabyte_of(std::string_view piece) {
   return text;
 }
 
-// What sequences of characters become.
+// The replacements of sequences of characters.
 using CharRules = std::map<std::string, std::string>;
 
 // Writes the rules as SentencePiece does: a double array, and the replacements. Here each node that has others after

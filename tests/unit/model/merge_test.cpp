@@ -1,4 +1,4 @@
-// Merging compared with its plain definition: look at all neighbours, merge the best pair, and repeat.
+// Compares merging with its plain definition: look at all neighbours, merge the best pair, and repeat.
 #include "worker/model/merge.hpp"
 
 #include <functional>

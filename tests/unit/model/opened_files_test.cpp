@@ -1,4 +1,5 @@
-// What a worker opened before it became another user, it opens again by the same path.
+// A worker can open again, by the same path, the files that it opened before it became another
+// user.
 #include "worker/model/opened_files.hpp"
 
 #include <sys/stat.h>
@@ -30,7 +31,7 @@ TEST(OpenedFiles, AreThereAgainUntilTheyAreClosed) {
   std::ofstream(early) << "early";
   open_early({early, late, folder / "missing"});
   std::ofstream(late) << "late";
-  // To the user that the worker becomes, they may be as good as gone.
+  // The user that the worker becomes may be unable to find them.
   fs::remove(early);
   for (int times = 0; times < 2; ++times)
     EXPECT_EQ(read_all(early), "early");

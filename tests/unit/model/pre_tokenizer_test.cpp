@@ -1,4 +1,5 @@
-// How texts are cut into words before pairs merge: by the names that files give, and by expressions of their own.
+// The cutting of texts into words before pairs merge: by the names that files give, and by expressions in the
+// file.
 #include "worker/model/pre_tokenizer.hpp"
 
 #include <random>

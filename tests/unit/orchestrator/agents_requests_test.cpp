@@ -1,4 +1,4 @@
-// What coding agents and their protocols ask for besides text: tools that may be called, and the form of the answer.
+// Requests of coding agents and their protocols beyond text: tools that may be called, and the form of the answer.
 #include <memory>
 #include <string>
 #include <tuple>
@@ -146,7 +146,7 @@ json answered(std::string_view request) {
   return whole["output"];
 }
 
-// Codex offers the tools of an MCP server so.
+// Codex offers the tools of an MCP server in this form.
 TEST(Responses, TheToolsOfANamespaceAreCalledByBothNames) {
   const std::string tools =
       R"("tools":[{"type":"namespace","name":"mcp__git__","description":"d","tools":[)"
@@ -343,7 +343,8 @@ TEST(OutputConfig, HoldsTheAnswerAndTellsTheEffort) {
     EXPECT_EQ(held.kind, ipc::ConstraintKind::kJsonSchema);
     EXPECT_EQ(held.text, schema);
   }
-  // The worker knows which efforts the template knows, and the effort does not switch reasoning on or off.
+  // The worker decides which efforts the template supports. The effort does not switch reasoning on or
+  // off.
   for (const char* effort : {"low", "high", "xhigh", "max"}) {
     const auto parsed = parsed_with(R"("output_config":{"effort":")" + std::string(effort) + "\"}");
     ASSERT_EQ(error_of(parsed), nullptr);

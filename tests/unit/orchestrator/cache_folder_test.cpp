@@ -104,7 +104,7 @@ TEST_F(Removal, WaitsForNoPipe) {
   EXPECT_FALSE(fs::exists(folder_));
 }
 
-// Somebody may fill the folder as fast as it is emptied.
+// A process may fill the folder as fast as the daemon empties it.
 TEST_F(Removal, EndsAfterSoMany) {
   for (int i = 0; i < 100; ++i) {
     fs::create_directories(folder_ / std::to_string(i) / "x" / "y");
@@ -130,7 +130,7 @@ TEST_F(Removal, OfLongNamesAndOddOnesHarmsNoOther) {
     EXPECT_TRUE(fs::create_directory(path)) << path;
     std::ofstream(path / "file") << "x";
   }
-  // These folders must not be taken for folders to be deleted.
+  // The daemon must not delete these folders.
   const CacheFolder other(root_.string(), "other-0");
   fs::create_directory(root_ / ".dropped-other-0-0");
   const CacheFolder sweeps(root_.string(), "sweeps-0");

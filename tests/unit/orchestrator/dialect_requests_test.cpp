@@ -42,7 +42,7 @@ TEST(Messages, ToolsThatFailedSaySoInTheirText) {
   EXPECT_EQ(shown(R"(,"is_error":true)"), "Error");
   EXPECT_EQ(shown(R"(,"is_error":false,"content":"no such file")"), "no such file");
   EXPECT_EQ(shown(R"(,"is_error":null,"content":"no such file")"), "no such file");
-  // Some tools say it themselves, Claude Code's among them.
+  // Some tools say so themselves, Claude Code's among them.
   EXPECT_EQ(shown(R"(,"is_error":true,"content":"ERROR: no such file")"), "ERROR: no such file");
   EXPECT_EQ(shown(R"(,"is_error":true,"content":"<tool_use_error>bad path</tool_use_error>")"),
             "<tool_use_error>bad path</tool_use_error>");
@@ -157,8 +157,8 @@ TEST(Ollama, ToolsNeedNoType) {
             "f");
 }
 
-// As llama.vim asks.
-// A double would round these integers, and the model or its constraint would see others than the client wrote.
+// llama.vim sends such a request. A double would round these integers, and the model or its constraint would
+// get other ones than the client wrote.
 TEST(Dialects, PassIntegersOnWithTheirDigits) {
   constexpr const char* kLarge = "12345678901234567890123";
   const std::string schema =
@@ -217,7 +217,7 @@ TEST(Dialects, ASeedOfMinusOneIsDrawnWhereTheProtocolSaysSo) {
   EXPECT_TRUE(ollama("42"));
 }
 
-// A client asks Ollama so to load or to unload a model.
+// In this form a client asks Ollama to load or to unload a model.
 TEST(Ollama, NamesTheModelToLoadAsOneToAsk) {
   const auto asked = [](const std::string& members) {
     auto parsed = parse_ollama_generate("{" + members + "}");

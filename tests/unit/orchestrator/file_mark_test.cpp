@@ -56,7 +56,8 @@ TEST_F(FileMark, EveryPartOfASplitModelCounts) {
   EXPECT_NE(file_mark_of(first), before);
 }
 
-// A chat template makes a chat's prompt: with another one, a stream could not go on with its own.
+// A chat template makes a chat's prompt. With another template, a stream could not continue its own
+// prompt.
 TEST_F(FileMark, OfTheChatTemplateCountsToo) {
   config::Settings settings;
   config::ModelSettings& model = settings.models.emplace_back();
@@ -91,7 +92,7 @@ TEST_F(FileMark, AReloadLooksForTheChatTemplateToo) {
   EXPECT_THAT(look_at_models(settings).begin()->second.problem, testing::HasSubstr("chat.jinja"));
 }
 
-// No token depends on a draft model, so a stream may go on with another one.
+// No token depends on a draft model, so a stream may continue with another one.
 TEST_F(FileMark, ADraftModelHasAMarkOfItsOwn) {
   config::Settings settings;
   config::ModelSettings& model = settings.models.emplace_back();

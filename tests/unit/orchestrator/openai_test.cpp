@@ -188,7 +188,7 @@ TEST(ParseCompletion, ConstraintsArriveAsTheyWereWritten) {
   using Kind = ipc::ConstraintKind;
   EXPECT_EQ(constraint(R"("response_format":{"type":"json_object"})"),
             (ipc::Constraint{Kind::kJsonObject, "", "response_format"}));
-  // A number's digits are the schema's, also where no double has them.
+  // A number keeps the schema's digits, even if no double has that value.
   EXPECT_EQ(
       constraint(R"("guided_json":{"const" : 12345678901234567890123, "a \" b": [1.50, "c  d"] })"),
       (ipc::Constraint{Kind::kJsonSchema,

@@ -1,4 +1,4 @@
-// What the kernel says about a worker's process that is ending.
+// The kernel's information about a worker's process that is ending.
 #include "orchestrator/supervisor/process.hpp"
 
 #include <linux/capability.h>

@@ -57,7 +57,7 @@ TEST(OtlpBody, HasTheTimesAsNanosecondsAndOnlyKnownParts) {
   EXPECT_NE(sent[2]["spanId"], sent[1]["spanId"]);
 }
 
-// The kernel takes the connection and what is sent, and nobody ever answers.
+// The kernel accepts the connection and the data, but no program ever answers.
 TEST(SpanExport, DropsAndCountsWhatACollectorThatHangsDoesNotTake) {
   const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

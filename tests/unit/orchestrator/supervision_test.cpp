@@ -24,7 +24,7 @@ using Phase = Heartbeat::Phase;
 const Heartbeat::Clock::time_point kStart{1h};
 constexpr std::chrono::milliseconds kTimeout{1000};
 
-// Looks as often as the daemon does, until `end`. Holds what the first hang says, and when.
+// Looks as often as the daemon does, until `end`. Holds the words of the first hang, and its time.
 struct Looked {
   std::string hang;
   Heartbeat::Clock::duration after{};

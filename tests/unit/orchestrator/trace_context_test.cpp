@@ -19,7 +19,7 @@ TEST(TraceContext, TakesOverTraceAndFlagsAndMakesASpan) {
   EXPECT_NE(trace.span_id, kParent);
   EXPECT_NE(trace.span_id, trace_of(kField).span_id) << "each request is a span of its own";
   EXPECT_EQ(trace.field(), "00-" + kTrace + "-" + trace.span_id + "-01");
-  // A later version may have more fields; this one understands the first.
+  // A later version may have more fields; this parser reads the first ones.
   EXPECT_EQ(trace_of("cc" + kField.substr(2) + "-what").trace_id(), kTrace);
 }
 

@@ -1,4 +1,5 @@
-// What a worker may do once it is a user that nobody else is. Each test runs in a child process.
+// What a worker may do once it is a user that no other process has. Each test runs in a child
+// process.
 #include "worker/sandbox/own_user.hpp"
 
 #include <fcntl.h>

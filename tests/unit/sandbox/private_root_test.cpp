@@ -153,7 +153,7 @@ TEST_P(PrivateRoot, TakesPathsThatLieInEachOther) {
   });
 }
 
-// So that the worker's message about a model file stays true.
+// This keeps the worker's message about a model file true.
 TEST_P(PrivateRoot, LeavesTheReasonWhyAPathFails) {
   if (GetParam() == As::kSelf && ::geteuid() == 0) return;  // it may search every folder
   fs::permissions(folder_ / "shut", fs::perms::none);
@@ -192,7 +192,7 @@ INSTANTIATE_TEST_SUITE_P(WithAndWithoutPrivileges, PrivateRoot,
 
 // ---- where it can't be had ----
 
-// The process goes on in its namespaces as if there were no private roots.
+// The process continues in its namespaces as if there were no private roots.
 TEST_P(PrivateRoot, ThatIsRefusedChangesNothing) {
   for (const int call : {SCMP_SYS(pivot_root), SCMP_SYS(umount2), SCMP_SYS(mount_setattr)}) {
     const std::unique_ptr<char, decltype(&std::free)> resolved(

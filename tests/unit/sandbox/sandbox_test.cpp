@@ -1,5 +1,5 @@
-// What a worker that was taken over may try. Each attempt runs twice in a child process: without the sandbox, where
-// it must succeed (otherwise the test would prove nothing), and with it, where it must be refused.
+// Attempts of a worker that an attacker has taken over. Each attempt runs twice in a child process: without the
+// sandbox, where it must succeed (otherwise the test would prove nothing), and with it, where it must be refused.
 #include "worker/sandbox/sandbox.hpp"
 
 #include <arpa/inet.h>
@@ -150,7 +150,7 @@ TEST_F(Sandbox, WhatAWorkerNeedsIsThere) {
     if (failed(UniqueFd(::open(from.c_str(), O_WRONLY | O_CREAT, 0600)).get() < 0)) return errno;
     return failed(::rename(from.c_str(), to.c_str()) != 0);
   });
-  // Threads, and executable memory, because a driver compiles.
+  // The process may start threads and use executable memory, because a driver compiles.
   expect_allowed([] {
     bool ran = false;
     std::thread([&ran] { ran = true; }).join();

@@ -290,7 +290,7 @@ TEST_F(Cli, CheckNotesWhatIsNoFolder) {
   EXPECT_THAT(checked("server.models_folder=/no/such --json"), HasSubstr("can't be read"));
 }
 
-// Only the message that a template itself raises stands alone, for scripts.
+// Only a message that the template itself raises is printed without a prefix, for scripts.
 TEST_F(Cli, ApplyTemplateSaysWhoseErrorItIs) {
   const std::string raising = write("raising.jinja", "{{ raise_exception('boo') }}");
   const std::string apply = kTool + " apply-template --template " + raising;

@@ -38,7 +38,7 @@ TEST(TopView, RatesAreThoseBetweenTheLooks) {
   EXPECT_EQ(frame.workers[1].tokens_per_second, 0);  // this worker appeared in between, and nobody knows when
   EXPECT_EQ(frame.tokens_per_second, 25);
   EXPECT_EQ(frame.workers[0].kv_share, 0.25);
-  // A counter that shrank says nothing.
+  // A counter that shrank gives no rate.
   EXPECT_EQ(frame_of(look(1, {worker("a", 100)}), look(2, {worker("a", 3)})).tokens_per_second, 0);
 }
 

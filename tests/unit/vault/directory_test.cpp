@@ -1,4 +1,5 @@
-// The directory of a vault, as it was written and as a dying process, or one out of control, leaves it.
+// The directory of a vault, as a worker writes it, and as a dying process, or one out of control,
+// leaves it.
 #include "worker/vault/directory.hpp"
 
 #include <fcntl.h>
@@ -210,7 +211,7 @@ TEST(Directory, EveryChangedByteOfTheDescriptionIsSeen) {
   const std::size_t end = shared.bytes.size() - shared.entry(0).size() * kPages;
   const std::size_t summed = 128 + description().identity.size() + 3 * 8 + 2 * 16;
   for (std::size_t at = 0; at < end; ++at) {
-    // The epoch, and bytes that nobody reads.
+    // The epoch, and bytes that are never read.
     if ((at >= 72 && at < 128) || at >= summed) continue;
     for (const int bit : {0, 3, 7}) {
       shared.bytes[at] ^= static_cast<std::byte>(1 << bit);
