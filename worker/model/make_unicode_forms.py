@@ -2,34 +2,26 @@
 """Writes unicode_forms.inc from the Unicode Character Database.
 
     ./make_unicode_forms.py /usr/share/unicode/UnicodeData.txt > unicode_forms.inc
-
-Debian's package unicode-data (15.0) has the file.
 """
 import sys
 
+from made_table import write
+from unicode_data import records
+
 CONTROLS = {"Cc", "Cf", "Co", "Cs"}
 MARK = "Mn"
-WIDTH = 120
 
 
 def read(path):
     """Returns by code: the general category, the canonical decomposition (one step), the simple lower case."""
     categories, steps, lower = {}, {}, {}
-    first = None
-    with open(path, encoding="ascii") as data:
-        for line in data:
-            fields = line.split(";")
-            code = int(fields[0], 16)
-            if fields[1].endswith(", First>"):
-                first = code
-                continue
-            start = first if fields[1].endswith(", Last>") else code
-            for each in range(start, code + 1):
-                categories[each] = fields[2]
-            if fields[5] and not fields[5].startswith("<"):
-                steps[code] = [int(each, 16) for each in fields[5].split()]
-            if fields[13]:
-                lower[code] = int(fields[13], 16)
+    for first, last, fields in records(path):
+        for each in range(first, last + 1):
+            categories[each] = fields[2]
+        if fields[5] and not fields[5].startswith("<"):
+            steps[last] = [int(each, 16) for each in fields[5].split()]
+        if fields[13]:
+            lower[last] = int(fields[13], 16)
     return categories, steps, lower
 
 
@@ -46,17 +38,6 @@ def joined(values):
         else:
             rows.append((code, code, value))
     return rows
-
-
-def write(declaration, rows):
-    print(f"\nconstexpr {declaration}[] = {{")
-    line = ""
-    for row in rows:
-        if line and len(line) + len(row) + 2 > WIDTH:
-            print(line)
-            line = ""
-        line += (" " if line else "") + row + ","
-    print(line + "\n};")
 
 
 def main():

@@ -3,10 +3,12 @@
 
     ./make_unicode_ranges.py /usr/share/unicode/UnicodeData.txt > unicode_ranges.inc
 
-Debian's package unicode-data (15.0) has the file. The one class change of 15.1, CJK extension I, is added here, as
-tokenizers in the wild know it.
+This adds the one range of letters that is new in 15.1, CJK extension I, because the tokenizers of published models
+use it.
 """
 import sys
+
+from unicode_data import records
 
 CODES = 0x110000
 CLASSES = {"L": "kLetter", "N": "kNumber", "P": "kPunctuation"}
@@ -16,17 +18,9 @@ SPACES = [*range(0x9, 0xE), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x
 
 def main():
     classes = [None] * CODES
-    first = None
-    with open(sys.argv[1], encoding="ascii") as data:
-        for line in data:
-            code, name, category = line.split(";")[:3]
-            code = int(code, 16)
-            if name.endswith(", First>"):
-                first = code
-                continue
-            start = first if name.endswith(", Last>") else code
-            for each in range(start, code + 1):
-                classes[each] = CLASSES.get(category[0])
+    for first, last, fields in records(sys.argv[1]):
+        for each in range(first, last + 1):
+            classes[each] = CLASSES.get(fields[2][0])
     for code in range(0x2EBF0, 0x2EE5D + 1):
         classes[code] = "kLetter"
     for code in SPACES:

@@ -5,20 +5,12 @@
 
 Python 3.11 and 3.12 have the same table.
 """
+import pathlib
+import sys
 from html.entities import html5
 
-WIDTH = 120
-
-
-def write(declaration, rows):
-    print(f"\nconstexpr {declaration}[] = {{")
-    line = ""
-    for row in rows:
-        if line and len(line) + len(row) + 2 > WIDTH:
-            print(line)
-            line = ""
-        line += (" " if line else "") + row + ","
-    print(line + "\n};")
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+from made_table import write
 
 
 def main():
