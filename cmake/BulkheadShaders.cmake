@@ -14,22 +14,23 @@
 #   bulkhead_shader_modules(TARGET)
 #       after these: the list of all, "gpu/kernels/shader_modules.hpp"
 #
-# The SPIR-V is rebuilt when a file that it includes changes (glslc tells them); DEPENDS is for what glslc can't see,
-# such as generated includes. Includes are looked up beside the file, in its folder and among
-# what the build has made (build/*/generated/gpu/kernels).
+# The SPIR-V is rebuilt when a file that it includes changes (glslc lists these files). DEPENDS names what glslc can't
+# see, such as generated includes. The compiler looks for includes in the file's own folder and in the folder of what
+# the build makes (build/*/generated/gpu/kernels).
 
 find_program(BULKHEAD_GLSLC glslc)
 if(NOT BULKHEAD_GLSLC)
   message(FATAL_ERROR "glslc was not found; it compiles the compute shaders (Debian package: glslc)")
 endif()
 
+set(BULKHEAD_SHADER_FOLDER "${CMAKE_BINARY_DIR}/generated/gpu/kernels")
+
 # Compiles the file to SYMBOL.inc, the words of the module.
 function(bulkhead_compile_shader symbol file)
   cmake_parse_arguments(arg "MATRICES" "" "DEFINES;DEPENDS" ${ARGN})
   cmake_path(ABSOLUTE_PATH file BASE_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}" NORMALIZE)
   cmake_path(GET file PARENT_PATH folder)
-  set(generated "${CMAKE_BINARY_DIR}/generated/gpu/kernels")
-  set(words "${generated}/${symbol}.inc")
+  set(words "${BULKHEAD_SHADER_FOLDER}/${symbol}.inc")
   list(TRANSFORM arg_DEFINES PREPEND "-D" OUTPUT_VARIABLE defines)
   set(translation)
   if(arg_MATRICES)
@@ -45,7 +46,8 @@ function(bulkhead_compile_shader symbol file)
   add_custom_command(
     OUTPUT "${words}"
     COMMAND "${PROJECT_SOURCE_DIR}/cmake/compile_shader" "${PROJECT_SOURCE_DIR}/build/spirv" "${words}"
-            "${BULKHEAD_GLSLC}" --target-env=vulkan1.3 -O -Werror ${defines} -I "${folder}" -I "${generated}" "${file}"
+            "${BULKHEAD_GLSLC}" --target-env=vulkan1.3 -O -Werror ${defines}
+            -I "${folder}" -I "${BULKHEAD_SHADER_FOLDER}" "${file}"
     ${translation}
     MAIN_DEPENDENCY "${file}"
     DEPENDS ${arg_DEPENDS} "${PROJECT_SOURCE_DIR}/cmake/compile_shader"
@@ -54,10 +56,21 @@ function(bulkhead_compile_shader symbol file)
     VERBATIM)
 endfunction()
 
+# Adds SYMBOL.cpp, which the build has made, to the target. WORDS are the files that it includes; MODULES are the
+# modules that SYMBOL.hpp declares.
+function(bulkhead_add_shader_source target symbol)
+  cmake_parse_arguments(arg "" "" "WORDS;MODULES" ${ARGN})
+  set(source "${BULKHEAD_SHADER_FOLDER}/${symbol}.cpp")
+  set_source_files_properties("${source}" PROPERTIES
+    OBJECT_DEPENDS "${arg_WORDS}" SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON)
+  target_sources(${target} PRIVATE "${source}")
+  set_property(TARGET ${target} APPEND PROPERTY BULKHEAD_SHADER_MODULES ${arg_MODULES})
+  set_property(TARGET ${target} APPEND PROPERTY BULKHEAD_SHADER_HEADERS ${symbol})
+endfunction()
+
 function(bulkhead_shader target symbol file)
   bulkhead_compile_shader(${symbol} "${file}" ${ARGN})
-  set(generated "${CMAKE_BINARY_DIR}/generated/gpu/kernels")
-  file(CONFIGURE OUTPUT "${generated}/${symbol}.hpp" @ONLY CONTENT
+  file(CONFIGURE OUTPUT "${BULKHEAD_SHADER_FOLDER}/${symbol}.hpp" @ONLY CONTENT
 "// Made by cmake/BulkheadShaders.cmake.
 #pragma once
 
@@ -68,7 +81,7 @@ namespace bulkhead::gpu::spirv {
 extern const std::span<const std::uint32_t> @symbol@;
 }
 ")
-  file(CONFIGURE OUTPUT "${generated}/${symbol}.cpp" @ONLY CONTENT
+  file(CONFIGURE OUTPUT "${BULKHEAD_SHADER_FOLDER}/${symbol}.cpp" @ONLY CONTENT
 "// Made by cmake/BulkheadShaders.cmake.
 #include \"gpu/kernels/@symbol@.hpp\"
 
@@ -82,16 +95,11 @@ constexpr std::uint32_t kWords[] = {
 constinit const std::span<const std::uint32_t> @symbol@{kWords};
 }  // namespace bulkhead::gpu::spirv
 ")
-  set_source_files_properties("${generated}/${symbol}.cpp" PROPERTIES
-    OBJECT_DEPENDS "${generated}/${symbol}.inc" SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON)
-  target_sources(${target} PRIVATE "${generated}/${symbol}.cpp")
-  set_property(TARGET ${target} APPEND PROPERTY BULKHEAD_SHADER_MODULES ${symbol})
-  set_property(TARGET ${target} APPEND PROPERTY BULKHEAD_SHADER_HEADERS ${symbol})
+  bulkhead_add_shader_source(${target} ${symbol} WORDS "${BULKHEAD_SHADER_FOLDER}/${symbol}.inc" MODULES ${symbol})
 endfunction()
 
 function(bulkhead_shader_choices target symbol file macro)
   cmake_parse_arguments(arg "" "" "CHOICES;DEFINES" ${ARGN})
-  set(generated "${CMAKE_BINARY_DIR}/generated/gpu/kernels")
   set(index 0)
   set(modules "")
   set(words "")
@@ -99,7 +107,7 @@ function(bulkhead_shader_choices target symbol file macro)
   foreach(choice IN LISTS arg_CHOICES)
     bulkhead_compile_shader(${symbol}_${choice} "${file}" DEFINES ${macro}=${index}u ${arg_DEFINES})
     list(APPEND modules ${symbol}_${choice})
-    list(APPEND words "${generated}/${symbol}_${choice}.inc")
+    list(APPEND words "${BULKHEAD_SHADER_FOLDER}/${symbol}_${choice}.inc")
     string(APPEND arrays "constexpr std::uint32_t k_${choice}[] = {\n#include \"${symbol}_${choice}.inc\"\n};\n")
     math(EXPR index "${index} + 1")
   endforeach()
@@ -111,7 +119,7 @@ function(bulkhead_shader_choices target symbol file macro)
     string(APPEND declarations "extern const std::span<const std::uint32_t> ${module};\n")
     string(APPEND definitions "constinit const std::span<const std::uint32_t> ${module}{k_${choice}};\n")
   endforeach()
-  file(CONFIGURE OUTPUT "${generated}/${symbol}.hpp" @ONLY CONTENT
+  file(CONFIGURE OUTPUT "${BULKHEAD_SHADER_FOLDER}/${symbol}.hpp" @ONLY CONTENT
 "// Made by cmake/BulkheadShaders.cmake.
 #pragma once
 
@@ -124,7 +132,7 @@ namespace bulkhead::gpu::spirv {
 std::span<const std::uint32_t> @symbol@(std::size_t choice);
 }  // namespace bulkhead::gpu::spirv
 ")
-  file(CONFIGURE OUTPUT "${generated}/${symbol}.cpp" @ONLY CONTENT
+  file(CONFIGURE OUTPUT "${BULKHEAD_SHADER_FOLDER}/${symbol}.cpp" @ONLY CONTENT
 "// Made by cmake/BulkheadShaders.cmake.
 #include \"gpu/kernels/@symbol@.hpp\"
 
@@ -138,11 +146,7 @@ std::span<const std::uint32_t> @symbol@(std::size_t choice) {
 }
 }  // namespace bulkhead::gpu::spirv
 ")
-  set_source_files_properties("${generated}/${symbol}.cpp" PROPERTIES
-    OBJECT_DEPENDS "${words}" SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON)
-  target_sources(${target} PRIVATE "${generated}/${symbol}.cpp")
-  set_property(TARGET ${target} APPEND PROPERTY BULKHEAD_SHADER_MODULES ${modules})
-  set_property(TARGET ${target} APPEND PROPERTY BULKHEAD_SHADER_HEADERS ${symbol})
+  bulkhead_add_shader_source(${target} ${symbol} WORDS ${words} MODULES ${modules})
 endfunction()
 
 function(bulkhead_shader_modules target)
@@ -156,8 +160,7 @@ function(bulkhead_shader_modules target)
   foreach(symbol IN LISTS symbols)
     string(APPEND rows "      {\"${symbol}\", ${symbol}},\n")
   endforeach()
-  set(generated "${CMAKE_BINARY_DIR}/generated/gpu/kernels")
-  file(CONFIGURE OUTPUT "${generated}/shader_modules.hpp" @ONLY CONTENT
+  file(CONFIGURE OUTPUT "${BULKHEAD_SHADER_FOLDER}/shader_modules.hpp" @ONLY CONTENT
 "// Made by cmake/BulkheadShaders.cmake.
 #pragma once
 
@@ -174,7 +177,7 @@ struct Module {
 std::span<const Module> modules();
 }  // namespace bulkhead::gpu::spirv
 ")
-  file(CONFIGURE OUTPUT "${generated}/shader_modules.cpp" @ONLY CONTENT
+  file(CONFIGURE OUTPUT "${BULKHEAD_SHADER_FOLDER}/shader_modules.cpp" @ONLY CONTENT
 "// Made by cmake/BulkheadShaders.cmake.
 #include \"gpu/kernels/shader_modules.hpp\"
 
@@ -187,7 +190,7 @@ std::span<const Module> modules() {
 }
 }  // namespace bulkhead::gpu::spirv
 ")
-  target_sources(${target} PRIVATE "${generated}/shader_modules.cpp")
+  target_sources(${target} PRIVATE "${BULKHEAD_SHADER_FOLDER}/shader_modules.cpp")
 endfunction()
 
 function(bulkhead_shaders target)
