@@ -1,12 +1,12 @@
 // Finds out which way of dividing attention's work is fastest on a device with matrix units, and shows what the
 // device's compiler says about each way's registers. Attention without units is shown for comparison. Every way with
-// units computes the same bits (gpu/kernels/README.md); the hash of the results behind each time shows that.
+// units computes the same bits (gpu/kernels/README.md); the hash of the results after each time shows that.
 //
 //   bench-attention [--device SELECTOR] [--columns 1,4,16,512] [--depths 512,8192] [--shapes SUBSTRING] [--all]
 //                   [--lanes]
 //
 // Up to 64 columns each belong to their own sequence, which is `depth` positions long. More columns are one
-// sequence's prompt, behind `depth` positions.
+// sequence's prompt, after `depth` positions.
 //
 // --lanes instead times the ways of dividing attention without matrix units, for columns that each belong to their own
 // sequence.
@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/program.hpp"
 #include "config/base/fnv1a.hpp"
 #include "config/base/program_options.hpp"
 #include "gpu/command_ring.hpp"
@@ -156,7 +157,8 @@ class Bench {
 
   Status run() {
     if (!mapping_.units)
-      return Error(ErrorCode::kUnsupported, "this device has no matrix units that kernels know");
+      return Error(ErrorCode::kUnsupported,
+                   "this device has no matrix units that the kernels support");
     BULKHEAD_TRY(ring_, gpu::CommandRing::create(device_, {}, true, 60000));
     BULKHEAD_TRY(keys_, device_.allocate(kPool, gpu::Memory::kDeviceLocal, "keys"));
     BULKHEAD_TRY(values_, device_.allocate(kPool, gpu::Memory::kDeviceLocal, "values"));
@@ -332,7 +334,7 @@ int main(int argc, char** argv) {
   options.add("--columns", plan.columns, "columns of a step, one run for each number")
       .comma_separated()
       .within(1, 2048);
-  options.add("--depths", plan.depths, "positions that sequences have behind them")
+  options.add("--depths", plan.depths, "positions before the step's own")
       .comma_separated()
       .within(0, 131072);
   options.add("--shapes", plan.shapes, "only shapes whose name has this in it");
@@ -340,10 +342,5 @@ int main(int argc, char** argv) {
                "ways without matrix units, for columns of as many sequences");
   options.flag("--all", plan.all, "every way of sharing, not only the one that is chosen");
   if (const auto code = options.parse(argc, argv)) return *code;
-  const Status status = run(plan);
-  if (!status.ok()) {
-    std::fprintf(stderr, "bench-attention: %s\n", status.error().message().c_str());
-    return 1;
-  }
-  return 0;
+  return bench::run_program("bench-attention", [&] { return run(plan); });
 }

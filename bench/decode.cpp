@@ -8,7 +8,7 @@
 //                [--json FILE] [--profile]
 //
 // The program makes a run for each combination of a prompt's length, a depth and a number of streams. The
-// sequences of a run have `depth` tokens behind them and get a prompt (prefill rate: prompt tokens a second);
+// sequences of a run begin with `depth` tokens and get a prompt (prefill rate: prompt tokens a second);
 // then all of them generate side by side (decode rate). The program leaves out the runs whose keys and values
 // do not fit the device, and names them.
 //
@@ -29,6 +29,7 @@
 
 #include "bench/decode_measure.hpp"
 #include "bench/device_speed.hpp"
+#include "bench/program.hpp"
 #include "bench/report.hpp"
 #include "config/base/program_options.hpp"
 #include "config/config.hpp"
@@ -235,7 +236,7 @@ int main(int argc, char** argv) {
   options.add("--kv-type", plan.kv_type, "f16, f32 or q8_0").show_default();
   options.add("--json", plan.json_path, "write the figures there, too");
   options.add("--cache", plan.cache_folder, "folder where compiled kernels are kept");
-  options.add("--depths", plan.depths, "tokens that sequences have behind them")
+  options.add("--depths", plan.depths, "tokens with which sequences begin")
       .comma_separated()
       .within(0, 1 << 20);
   options.add("--set", plan.assignments, "a setting of engine.* or gpu_optimizations.*, key=value")
@@ -246,16 +247,11 @@ int main(int argc, char** argv) {
       .within(0.0, 1.0);
   options
       .add("--check-memory", plan.check_pairs,
-           "so many pairs of runs, without and with checksums of KV pages and weights")
+           "this many pairs of runs, without and with checksums of KV pages and weights")
       .within(1, 1000);
   options.flag("--profile", plan.profile,
                "time each kernel of a decode step and of a prompt's step");
   options.flag("--baseline", plan.baseline, "memory pool, blit queue and command ring off");
   if (const auto code = options.parse(argc, argv)) return *code;
-  const Status status = run(plan);
-  if (!status.ok()) {
-    std::fprintf(stderr, "bench-decode: %s\n", status.error().message().c_str());
-    return 1;
-  }
-  return 0;
+  return bench::run_program("bench-decode", [&] { return run(plan); });
 }

@@ -23,6 +23,7 @@
 
 #include "bench/ipc_ports.hpp"
 #include "bench/ipc_throughput.hpp"
+#include "bench/program.hpp"
 #include "bench/report.hpp"
 #include "bench/token_latency.hpp"
 #include "config/base/program_options.hpp"
@@ -300,7 +301,7 @@ int main(int argc, char** argv) {
   line.add("--json", json_file, "Write the results to this file");
   line.add("--seconds", options.seconds, "At most this long for each repeat of each pass");
   line.add("--repeats", options.repeats, "Repeats, all counted together");
-  line.add("--rounds", options.rounds, "At most so many round trips for each repeat");
+  line.add("--rounds", options.rounds, "At most this many round trips for each repeat");
   line.add("--cpus", options.cpus, "The daemon's and the worker's core").values(2);
   line.add("--ring-kib", options.ring_kib, "ipc.ring_kib");
   if (const auto code = line.parse(argc, argv)) return *code;
@@ -332,9 +333,5 @@ int main(int argc, char** argv) {
   if (sizes) report["throughput"] = throughput_by_size(options);
   pin(allowed);
   if (streams) report["token_to_client"] = tokens_to_client(options);
-  if (const Status written = write_report(json_file, report); !written.ok()) {
-    std::fprintf(stderr, "bench-ipc-latency: %s\n", written.error().message().c_str());
-    return 1;
-  }
-  return 0;
+  return run_program("bench-ipc-latency", [&] { return write_report(json_file, report); });
 }

@@ -21,6 +21,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/matvec_variants.hpp"
+#include "bench/program.hpp"
 #include "bench/report.hpp"
 #include "config/base/program_options.hpp"
 #include "gpu/command_ring.hpp"
@@ -388,10 +389,5 @@ int main(int argc, char** argv) {
                "all variants, with a hash of their results and what the compiler says of each");
   options.add("--json", plan.json_path, "write the figures there, too");
   if (const auto code = options.parse(argc, argv)) return *code;
-  const Status status = run(plan);
-  if (!status.ok()) {
-    std::fprintf(stderr, "bench-matvec: %s\n", status.error().message().c_str());
-    return 1;
-  }
-  return 0;
+  return bench::run_program("bench-matvec", [&] { return run(plan); });
 }

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/device_speed.hpp"
+#include "bench/program.hpp"
 #include "bench/report.hpp"
 #include "config/base/program_options.hpp"
 #include "config/config.hpp"
@@ -196,10 +197,5 @@ int main(int argc, char** argv) {
       .repeated();
   options.add("--cache", plan.cache_folder, "folder where compiled kernels are kept");
   if (const auto code = options.parse(argc, argv)) return *code;
-  const Status status = run(plan);
-  if (!status.ok()) {
-    std::fprintf(stderr, "bench-roofline: %s\n", status.error().message().c_str());
-    return 1;
-  }
-  return 0;
+  return bench::run_program("bench-roofline", [&] { return run(plan); });
 }

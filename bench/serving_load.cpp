@@ -371,7 +371,7 @@ Status measure(const Plan& plan, const DaemonProcess& daemon, json& report) {
   const auto vocabulary = plan.vocabulary != 0 ? plan.vocabulary : worker.value("vocabulary", 0U);
   report["vocabulary"] = vocabulary;
   const auto context = worker.value("context", 0U);
-  if (vocabulary == 0) return Error(ErrorCode::kCorrupt, "/v1/workers tells no vocabulary");
+  if (vocabulary == 0) return Error(ErrorCode::kCorrupt, "/v1/workers names no vocabulary");
   report["device"] = worker.value("device", "");
   report["load_ms"] = worker.value("load_ms", 0.0);
   report["weight_bytes"] = worker.value("weight_bytes", std::uint64_t{0});
