@@ -56,6 +56,12 @@ void EngineHarness::run_until_tokens(std::uint64_t request, std::size_t tokens) 
   }
 }
 
+void EngineHarness::cancel_during_a_step(std::uint64_t request) {
+  meanwhile = [this, request] { engine.cancel(RequestId{request}); };
+  turn();
+  meanwhile = [] {};
+}
+
 void EngineHarness::take(const ipc::FromWorker& message) {
   if (const auto* accepted = std::get_if<ipc::Accepted>(&message)) {
     Answer& answer = answers[accepted->request];

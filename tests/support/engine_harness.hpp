@@ -19,7 +19,7 @@ namespace bulkhead::test {
 struct Answer {
   std::optional<ipc::Accepted> accepted;
   std::vector<ipc::TokenLogprob> prompt;  // if the request asks for it
-  std::uint32_t first_index = 0;          // the index of the first token (not 0 for a resumed request)
+  std::uint32_t first_index = 0;  // the index of the first token (not 0 for a resumed request)
   std::vector<ipc::TokenId> tokens;
   std::string text;                    // including the rest that came at the end
   std::vector<ipc::AnswerPart> parts;  // neighbouring pieces of one kind are joined
@@ -42,6 +42,8 @@ class EngineHarness {
   void run();
   // Runs until `request` has at least this many tokens or has ended.
   void run_until_tokens(std::uint64_t request, std::size_t tokens);
+  // Runs one turn, and cancels `request` while the turn's step is in flight.
+  void cancel_during_a_step(std::uint64_t request);
 
   Answer& answer(std::uint64_t request) { return answers[RequestId{request}]; }
 
@@ -50,9 +52,9 @@ class EngineHarness {
   FakeTokenizer tokenizer;
   engine::Language language;
   std::map<RequestId, Answer> answers;
-  std::vector<ipc::FromWorker> others;  // Tokenized, Detokenized, Drained
-  std::uint64_t records = 0;            // number of TokenBatches
-  std::function<void()> meanwhile = [] {};
+  std::vector<ipc::FromWorker> others;      // Tokenized, Detokenized, Drained
+  std::uint64_t records = 0;                // number of TokenBatches
+  std::function<void()> meanwhile = [] {};  // turn() calls it while a step is in flight
   engine::Engine engine;
 
  private:

@@ -33,9 +33,7 @@ TEST_P(VaultTransports, ASpareTakesOverWhileTheKernelStillTakesTheDeadOneBack) {
     const pid_t victim = serving_worker(serving_);
     HeldProcess held(victim);
     if (!held.held()) GTEST_SKIP() << kNoTracing;
-    const Timed killed =
-        stream(serving_.port, request_, kTokens / 2, [&] { send_signal(victim, SIGKILL); });
-    EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
+    signal_in_stream(victim, SIGKILL);
     json worker = serving_.worker();
     EXPECT_EQ(worker["pid"], spare["pid"]) << serving_.daemon->log();
     EXPECT_EQ(worker["last_death"], "killed by signal 9 (SIGKILL)");
@@ -103,16 +101,14 @@ TEST_P(VaultTransports, NobodyTakesOverFromACrashBeforeItsExit) {
   EXPECT_GT(vault()["pages_adopted"], 0) << vault();
 }
 
-// SIGKILL does not end a process that stands still in a driver. Nobody takes over its memory on the
-// device, and nobody waits for it.
+// SIGKILL does not end a process that hangs in a driver. No other process takes over its memory on the
+// device, and the daemon does not wait for it.
 TEST_F(Vault, OfAProcessThatNeverEndsIsNotTakenOverAndItsStreamGoesOnBesideIt) {
   start("", {"isolation.exit_timeout_ms=1000", "isolation.heartbeat_timeout_ms=5000"});
   const pid_t victim = serving_worker(serving_);
   HeldProcess held(victim);
   if (!held.held()) GTEST_SKIP() << kNoTracing;
-  const Timed killed =
-      stream(serving_.port, request_, kTokens / 2, [&] { send_signal(victim, SIGKILL); });
-  EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
+  const Timed killed = signal_in_stream(victim, SIGKILL);
   std::printf("%s: pause %lld ms, of which 1000 waited for the exit\n", transport(),
               static_cast<long long>(killed.longest_pause.count()));
   EXPECT_EQ(
@@ -127,7 +123,7 @@ TEST_F(Vault, OfAProcessThatNeverEndsIsNotTakenOverAndItsStreamGoesOnBesideIt) {
   held.release();
   EXPECT_TRUE(Serving::eventually([&] {
     return serving_.daemon->log().find("process " + std::to_string(victim) +
-                                       ", which was not waited for any more, has gone") !=
+                                       ", for which the daemon no longer waited, has ended") !=
            std::string::npos;
   })) << serving_.daemon->log();
   EXPECT_NE(send_signal(victim, 0), 0) << "it is reaped, too";
@@ -143,9 +139,7 @@ TEST_F(Vault, SparesOfAProcessThatNeverEndsAreReplaced) {
   const pid_t victim = serving_worker(serving_);
   HeldProcess held(victim);
   if (!held.held()) GTEST_SKIP() << kNoTracing;
-  const Timed stopped =
-      stream(serving_.port, request_, kTokens / 2, [&] { send_signal(victim, SIGSTOP); });
-  EXPECT_EQ(stopped.heard, undisturbed_.heard) << serving_.daemon->log();
+  signal_in_stream(victim, SIGSTOP);
   EXPECT_THAT(serving_.worker()["last_death"].get<std::string>(),
               HasSubstr("hang: no progress for 5000 ms, and the kernel has not taken"));
   EXPECT_EQ(way(), "loaded") << vault();
@@ -161,9 +155,7 @@ TEST_F(Vault, ASpareThatWaitsForAProcessThatNeverEndsIsReplaced) {
   const pid_t victim = serving_worker(serving_);
   HeldProcess held(victim);
   if (!held.held()) GTEST_SKIP() << kNoTracing;
-  const Timed killed =
-      stream(serving_.port, request_, kTokens / 2, [&] { send_signal(victim, SIGKILL); });
-  EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
+  signal_in_stream(victim, SIGKILL);
   EXPECT_EQ(way(), "loaded") << vault();
   EXPECT_EQ(vault()["last_drop"], "a process that has it does not end");
 }

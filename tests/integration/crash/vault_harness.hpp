@@ -107,14 +107,20 @@ class Vault : public testing::Test {
     ASSERT_EQ(undisturbed_.heard.ids.size(), static_cast<std::size_t>(kTokens));
   }
 
-  // Kills the worker in the middle of a stream, whose client must not notice.
+  // Sends the signal to the process in the middle of a stream, whose client must not notice.
+  Timed signal_in_stream(
+      pid_t victim, int signal, const std::function<void()>& before = [] {}) const {
+    Timed disturbed = stream(serving_.port, request_, kTokens / 2, [&] {
+      before();
+      send_signal(victim, signal);
+    });
+    EXPECT_EQ(disturbed.heard, undisturbed_.heard) << serving_.daemon->log();
+    return disturbed;
+  }
+  // Kills the worker in the middle of a stream, and checks that another process serves afterwards.
   void kill_in_stream(const std::function<void()>& before_the_kill = [] {}) {
     const pid_t victim = serving_worker(serving_);
-    const Timed killed = stream(serving_.port, request_, kTokens / 2, [&] {
-      before_the_kill();
-      send_signal(victim, SIGKILL);
-    });
-    EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
+    const Timed killed = signal_in_stream(victim, SIGKILL, before_the_kill);
     EXPECT_NE(serving_worker(serving_), victim);
     pause_ms_ = killed.longest_pause.count();
   }

@@ -191,13 +191,10 @@ TEST_P(EngineAhead, CancellationAtEveryStepFreesThePagesOnceNoStepWritesToThem) 
     harness.engine.submit(greedy_request(3, some_tokens(3, 40), 12));
     for (int i = 0; i < when; ++i)
       harness.turn();
-    if (when % 2 == 0) {
+    if (when % 2 == 0)
       harness.engine.cancel(RequestId{1});
-    } else {
-      harness.meanwhile = [&] { harness.engine.cancel(RequestId{1}); };
-      harness.turn();
-      harness.meanwhile = [] {};
-    }
+    else
+      harness.cancel_during_a_step(1);
     run_to_rest(harness);
     const Answer& cancelled = harness.answer(1);
     ASSERT_TRUE(cancelled.finished.has_value());

@@ -234,13 +234,10 @@ TEST(EngineRequests, CancellationAtEveryStepFreesThePages) {
     for (int i = 0; i < when; ++i)
       harness.turn();
     // One time between steps, one time while a step is in flight.
-    if (when % 2 == 0) {
+    if (when % 2 == 0)
       harness.engine.cancel(RequestId{1});
-    } else {
-      harness.meanwhile = [&] { harness.engine.cancel(RequestId{1}); };
-      harness.turn();
-      harness.meanwhile = [] {};
-    }
+    else
+      harness.cancel_during_a_step(1);
     ASSERT_TRUE(harness.answer(1).finished.has_value());
     if (harness.answer(1).finished->reason == ipc::FinishReason::kCancelled) {
       EXPECT_EQ(harness.answer(1).finished->completion_tokens, harness.answer(1).tokens.size());

@@ -44,8 +44,30 @@ ipc::Submit asks(std::int32_t budget, std::uint64_t seed = 5) {
   return submit;
 }
 
+// The answer must be five of these letters.
+ipc::Submit asks_for_five_letters(std::int32_t budget) {
+  ipc::Submit submit = asks(budget);
+  submit.constraint = {ipc::ConstraintKind::kRegex, "[a-c]{5}", "regex"};
+  return submit;
+}
+
 Answer answer_to(const ipc::Submit& request, const char* family, const std::string& prompt_end) {
   ReasoningHarness harness(family, prompt_end);
+  harness.engine.submit(request);
+  harness.run();
+  return harness.answer(1);
+}
+
+// Returns five letters after a message of the assistant that has begun.
+Answer answer_that_continues(const std::string& message, std::int32_t budget) {
+  ReasoningHarness harness("hermes", "");
+  harness.language.chat =
+      jinja::Chat::load("{% for m in messages %}[{{ m.content }}]{% endfor %}", "", "");
+  ipc::Submit request = asks_for_five_letters(budget);
+  request.prompt = ipc::ChatPrompt{
+      R"({"continue_final_message": true, "messages": [{"role": "user", "content": "hi"},
+                          {"role": "assistant", "content": ")" +
+      message + "\"}]}"};
   harness.engine.submit(request);
   harness.run();
   return harness.answer(1);
@@ -86,9 +108,7 @@ TEST(ReasoningBudget, ThatIsNotReachedChangesNothing) {
 }
 
 TEST(ReasoningBudget, ComesBeforeAnAnswerThatIsHeld) {
-  ipc::Submit request = asks(6);
-  request.constraint = {ipc::ConstraintKind::kRegex, "[a-c]{5}", "regex"};
-  const Answer answer = answer_to(request, "hermes", "<think>");
+  const Answer answer = answer_to(asks_for_five_letters(6), "hermes", "<think>");
   ASSERT_TRUE(answer.finished);
   EXPECT_EQ(answer.finished->reason, FinishReason::kStop);
   EXPECT_EQ(answer.tokens.size(), 6U + 1 + 5);
@@ -129,26 +149,16 @@ TEST(Channels, AnswersFollowTheirSchemaInTheFinalChannel) {
 
 // A message that the prompt has begun has its header already.
 TEST(Channels, AMessageThatIsGoneOnWithIsHeldAtOnce) {
-  ipc::Submit request = asks(-1);
-  request.constraint = {ipc::ConstraintKind::kRegex, "[a-c]{5}", "regex"};
-  const Answer answer =
-      answer_to(request, "gpt-oss", "<|start|>assistant<|channel|>final<|message|>");
+  const Answer answer = answer_to(asks_for_five_letters(-1), "gpt-oss",
+                                  "<|start|>assistant<|channel|>final<|message|>");
   ASSERT_TRUE(answer.finished);
   EXPECT_EQ(answer.tokens.size(), 5U);
 }
 
-// The message that the answer continues has opened reasoning, and the answer's form holds behind that.
+// The message that the answer continues has opened reasoning. The answer's form applies to what
+// follows the reasoning.
 TEST(ContinuedReasoning, ComesBeforeAnAnswerOfAWantedForm) {
-  ReasoningHarness harness("hermes", "");
-  harness.language.chat =
-      jinja::Chat::load("{% for m in messages %}[{{ m.content }}]{% endfor %}", "", "");
-  ipc::Submit request = asks(7);
-  request.prompt = ipc::ChatPrompt{R"({"continue_final_message": true, "messages": [
-      {"role": "user", "content": "hi"}, {"role": "assistant", "content": "<think>Let me"}]})"};
-  request.constraint = {ipc::ConstraintKind::kRegex, "[a-c]{5}", "regex"};
-  harness.engine.submit(request);
-  harness.run();
-  const Answer& answer = harness.answer(1);
+  const Answer answer = answer_that_continues("<think>Let me", 7);
   ASSERT_TRUE(answer.finished);
   EXPECT_EQ(answer.tokens.size(), 7U + 1U + 5U);
   EXPECT_FALSE(text_of(answer, PartKind::kReasoning).empty());
@@ -156,18 +166,9 @@ TEST(ContinuedReasoning, ComesBeforeAnAnswerOfAWantedForm) {
   EXPECT_EQ(text_of(answer, PartKind::kReasoning).find("Let me"), std::string::npos);
 }
 
-// Behind content, the mark of reasoning is text.
+// After content, the mark of reasoning is text.
 TEST(ContinuedContent, ThatEndsWithAMarkOpensNoReasoning) {
-  ReasoningHarness harness("hermes", "");
-  harness.language.chat =
-      jinja::Chat::load("{% for m in messages %}[{{ m.content }}]{% endfor %}", "", "");
-  ipc::Submit request = asks(-1);
-  request.prompt = ipc::ChatPrompt{R"({"continue_final_message": true, "messages": [
-      {"role": "user", "content": "hi"}, {"role": "assistant", "content": "I write <think>"}]})"};
-  request.constraint = {ipc::ConstraintKind::kRegex, "[a-c]{5}", "regex"};
-  harness.engine.submit(request);
-  harness.run();
-  const Answer& answer = harness.answer(1);
+  const Answer answer = answer_that_continues("I write <think>", -1);
   ASSERT_TRUE(answer.finished);
   EXPECT_EQ(answer.tokens.size(), 5U);
 }

@@ -212,9 +212,7 @@ TEST_P(SpeculatingEngine, CancellationWithDraftsInFlightFreesThePages) {
       harness.engine.submit(request);
     for (int i = 0; i < when; ++i)
       harness.turn();
-    harness.meanwhile = [&] { harness.engine.cancel(RequestId{2}); };
-    harness.turn();
-    harness.meanwhile = [] {};
+    harness.cancel_during_a_step(2);
     harness.run();
     while (harness.turn()) {
     }

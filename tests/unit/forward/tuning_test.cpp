@@ -1,46 +1,45 @@
-// The tuner's choices and their file, with times made up: which variant is taken, what is known the
-// next time, and that no file, however broken, does more than be ignored.
+// The tuner's choices and their file, with invented times: which variant the tuner takes, and what it reads from the
+// file the next time. It ignores every broken file.
 #include "worker/forward/tuning.hpp"
-
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include <gtest/gtest.h>
+
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::forward {
 namespace {
 
 namespace k = gpu::kernels;
 
+constexpr int kBudgetMs = 60'000;
+
 class TuningTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    char folder[] = "/tmp/bulkhead-tuning-XXXXXX";
-    ASSERT_NE(::mkdtemp(folder), nullptr);
-    folder_ = folder;
-    path_ = folder_ + "/tuning.txt";
     mapping_.lanes = 32;
     shape_.type = k::WeightType::kQ4_0;
     shape_.rows = 2048;
     shape_.groups = 64;
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // Every product is faster by the chosen variant, as `times` says by its constants.
+  // Returns the constants of the variant that the tuning has chosen for the product.
   std::vector<std::uint32_t> chosen(Tuning& tuning, std::uint32_t columns = 1) const {
     return tuning.matvec(shape_, columns).spec.constants;
   }
+  static Status run(Tuning& tuning, const std::function<Result<double>(std::uint32_t)>& measure) {
+    return tuning.run(measure, kBudgetMs);
+  }
   // Measures so that `fastest` wins by a fifth.
   Status tune(Tuning& tuning, const std::vector<std::uint32_t>& fastest) {
-    return tuning.run(
-        [&](std::uint32_t columns) -> Result<double> {
-          ++measurements_;
-          return chosen(tuning, columns) == fastest ? 80.0 : 100.0;
-        },
-        60000);
+    return run(tuning, [&](std::uint32_t columns) {
+      ++measurements_;
+      return chosen(tuning, columns) == fastest ? 80.0 : 100.0;
+    });
   }
   std::string text() const {
     std::ifstream file(path_);
@@ -50,7 +49,8 @@ class TuningTest : public ::testing::Test {
   }
   void write(const std::string& text) const { std::ofstream(path_) << text; }
 
-  std::string folder_, path_;
+  const test::TemporaryFolder folder_{"tuning"};
+  const std::string path_ = folder_.path() / "tuning.txt";
   k::Mapping mapping_;
   k::MatvecShape shape_;
   int measurements_ = 0;
@@ -92,13 +92,10 @@ TEST_F(TuningTest, WhatIsHardlyFasterIsNotTaken) {
   const auto variants = product_variants(mapping_, shape_, 1);
   Tuning tuning(mapping_, path_);
   chosen(tuning);
-  ASSERT_TRUE(tuning
-                  .run(
-                      [&](std::uint32_t columns) -> Result<double> {
-                        return chosen(tuning, columns) == variants[1].spec.constants ? 99.8 : 100.0;
-                      },
-                      60000)
-                  .ok());
+  const Status tuned = run(tuning, [&](std::uint32_t columns) {
+    return chosen(tuning, columns) == variants[1].spec.constants ? 99.8 : 100.0;
+  });
+  ASSERT_TRUE(tuned.ok());
   EXPECT_EQ(chosen(tuning), variants[0].spec.constants);
 }
 
@@ -107,14 +104,11 @@ TEST_F(TuningTest, WhatWasFasterOnlyOnceIsNotTaken) {
   Tuning tuning(mapping_, path_);
   chosen(tuning);
   int of_second = 0;
-  ASSERT_TRUE(tuning
-                  .run(
-                      [&](std::uint32_t columns) -> Result<double> {
-                        const bool second = chosen(tuning, columns) == variants[1].spec.constants;
-                        return second && ++of_second == 1 ? 50.0 : 100.0;
-                      },
-                      60000)
-                  .ok());
+  const Status tuned = run(tuning, [&](std::uint32_t columns) {
+    const bool second = chosen(tuning, columns) == variants[1].spec.constants;
+    return second && ++of_second == 1 ? 50.0 : 100.0;
+  });
+  ASSERT_TRUE(tuned.ok());
   EXPECT_EQ(of_second, 2);
   EXPECT_EQ(chosen(tuning), variants[0].spec.constants);
 }
@@ -124,14 +118,11 @@ TEST_F(TuningTest, ADeviceWhoseClockRisesTakesTheDefault) {
   Tuning tuning(mapping_, path_);
   chosen(tuning);
   double clock = 0.3;
-  ASSERT_TRUE(tuning
-                  .run(
-                      [&](std::uint32_t) -> Result<double> {
-                        clock = std::min(1.0, clock + 0.2);
-                        return 100.0 / clock;
-                      },
-                      60000)
-                  .ok());
+  const Status tuned = run(tuning, [&](std::uint32_t) {
+    clock = std::min(1.0, clock + 0.2);
+    return 100.0 / clock;
+  });
+  ASSERT_TRUE(tuned.ok());
   EXPECT_EQ(chosen(tuning), variants[0].spec.constants);
 }
 
@@ -140,12 +131,10 @@ TEST_F(TuningTest, AMeasurementThatFailsLeavesTheDefault) {
   Tuning tuning(mapping_, path_);
   chosen(tuning);
   int calls = 0;
-  const Status status = tuning.run(
-      [&](std::uint32_t) -> Result<double> {
-        if (++calls == 2) return Error(ErrorCode::kUnsupported, "no such kernel");
-        return 100.0;
-      },
-      60000);
+  const Status status = run(tuning, [&](std::uint32_t) -> Result<double> {
+    if (++calls == 2) return Error(ErrorCode::kUnsupported, "no such kernel");
+    return 100.0;
+  });
   EXPECT_FALSE(status.ok());
   EXPECT_EQ(chosen(tuning), variants[0].spec.constants);
 }
