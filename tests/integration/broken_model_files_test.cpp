@@ -22,6 +22,7 @@
 
 #include "tests/support/daemon.hpp"
 #include "tests/support/signals.hpp"
+#include "tests/support/temporary_folder.hpp"
 #include "tests/unit/model/broken_files.hpp"
 
 namespace bulkhead::test {
@@ -58,13 +59,9 @@ void set_sanitizer_options() {
 class BrokenModelFiles : public testing::Test {
  protected:
   BrokenModelFiles() {
-    char name[] = "/tmp/bulkhead-broken-XXXXXX";
-    if (::mkdtemp(name) == nullptr) std::abort();
-    folder_ = name;
     static const bool once = (set_sanitizer_options(), true);
     (void)once;
   }
-  ~BrokenModelFiles() override { std::filesystem::remove_all(folder_); }
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
   std::string write(const std::string& name, const std::string& bytes) const {
@@ -113,7 +110,8 @@ class BrokenModelFiles : public testing::Test {
   }
 
  private:
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_{"broken"};
+  const std::filesystem::path& folder_ = temporary_.path();
 };
 
 TEST_F(BrokenModelFiles, WholeOneIsDescribed) {

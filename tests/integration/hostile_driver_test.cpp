@@ -15,6 +15,7 @@
 
 #include "tests/integration/tool.hpp"
 #include "tests/support/signals.hpp"
+#include "tests/support/temporary_folder.hpp"
 #include "worker/sandbox/allowed_calls.hpp"
 #include "worker/sandbox/sandbox.hpp"
 
@@ -52,8 +53,6 @@ int count(const std::string& text, const std::string& part) {
 class HostileDriver : public testing::Test {
  protected:
   HostileDriver() {
-    char name[] = "/tmp/bulkhead-driver-XXXXXX";
-    folder_ = ::mkdtemp(name);
     // Drivers, and what leads to them, are for everybody. The model's file is not.
     fs::permissions(folder_, fs::perms(0755));
     std::ofstream(folder_ / "secret") << "secret";
@@ -65,10 +64,6 @@ class HostileDriver : public testing::Test {
     std::ofstream(folder_ / "driver" / "hostile.json")
         << R"({"file_format_version": "1.0.0", "ICD": {"api_version": "1.3.0", "library_path": ")"
         << (folder_ / "driver" / "libhostile.so").string() << "\"}}";
-  }
-  ~HostileDriver() override {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
   }
 
   std::string log_of_attack(std::vector<std::string> settings,
@@ -123,7 +118,8 @@ class HostileDriver : public testing::Test {
     return daemon.log();
   }
 
-  fs::path folder_;
+  const TemporaryFolder temporary_{"driver"};
+  const fs::path& folder_ = temporary_.path();
 };
 
 TEST_F(HostileDriver, GetsNothingThrough) {
@@ -351,8 +347,8 @@ TEST(Protections, OfAWorkerAreToldAsTheyAre) {
 TEST(OwnUser, ServesWhatOnlyTheSuperuserMayRead) {
   if (const worker::OwnUser own = worker::sandbox_support().user; !own.active)
     GTEST_SKIP() << "workers get no user of their own here: " << own.gap;
-  char name[] = "/tmp/bulkhead-own-user-XXXXXX";
-  const fs::path folder = ::mkdtemp(name);
+  const TemporaryFolder temporary("own-user");
+  const fs::path& folder = temporary.path();
   fs::copy_file(BULKHEAD_MODEL, folder / "model.gguf");
   fs::permissions(folder / "model.gguf", fs::perms::owner_read);
   std::ofstream(folder / "chat.jinja") << "{% for m in messages %}{{ m.content }}{% endfor %}";
@@ -387,7 +383,6 @@ TEST(OwnUser, ServesWhatOnlyTheSuperuserMayRead) {
     daemon.signal(SIGTERM);
     EXPECT_EQ(daemon.wait_for_exit(), 0);
   }
-  fs::remove_all(folder);
 }
 
 // `bulkhead doctor` says about a worker of this machine what /v1/workers then says about a real one, and what the

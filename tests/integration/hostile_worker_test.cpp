@@ -13,6 +13,7 @@
 
 #include "tests/integration/serving.hpp"
 #include "tests/support/signals.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -43,19 +44,11 @@ std::size_t descriptors_of(pid_t pid) {
 // A file that does not exist yet, in a folder that is deleted afterwards.
 class Mark {
  public:
-  Mark() {
-    char name[] = "/tmp/bulkhead-hostile-XXXXXX";
-    folder_ = ::mkdtemp(name);
-  }
-  ~Mark() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  std::string path() const { return folder_ + "/told"; }
+  std::string path() const { return folder_.path() / "told"; }
   void remove() const { ::unlink(path().c_str()); }
 
  private:
-  std::string folder_;
+  const TemporaryFolder folder_{"hostile"};
 };
 
 // Says whether a process may have this many threads; a container may allow fewer.

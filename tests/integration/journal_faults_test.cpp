@@ -8,18 +8,13 @@
 #include <iterator>
 
 #include "tests/integration/resumable.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::test {
 namespace {
 
 class JournalFaults : public testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/bulkhead-journal-XXXXXX";
-    folder_ = ::mkdtemp(name);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::string file() const { return folder_ + "/journal"; }
   Serving start() const { return serve({"isolation.journal_path=" + file()}); }
   static json resumable(const std::string& prompt, int tokens) {
@@ -57,7 +52,8 @@ class JournalFaults : public testing::Test {
     expect_text(client, tokens);
   }
 
-  std::string folder_;
+  const TemporaryFolder temporary_{"journal"};
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(JournalFaults, AFullDiskPassesAndTheJournalIsWholeAgain) {

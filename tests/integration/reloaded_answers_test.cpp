@@ -1,7 +1,6 @@
 // Answers of several requests (choices, inputs to embed) whose model is replaced or removed before all of these have
 // gone to a worker. The model that has begun an answer computes all of it.
 #include <signal.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 
 #include "tests/integration/watching.hpp"
 #include "tests/support/signals.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -24,13 +24,10 @@ namespace {
 class ReloadedAnswers : public testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/bulkhead-reloaded-XXXXXX";
-    folder_ = ::mkdtemp(name);
     for (const char* model : {"one.gguf", "other.gguf", "beside.gguf"})
       std::ofstream(folder_ / model) << "the scripted worker does not read it";
     std::ofstream(path("gate")) << "closed";
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::string path(const std::string& file) const { return (folder_ / file).string(); }
   // Writes a configuration in which the model `a` has this file; without a file there is no such model.
@@ -121,7 +118,8 @@ class ReloadedAnswers : public testing::Test {
         << reply.body;
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_{"reloaded"};
+  const std::filesystem::path& folder_ = temporary_.path();
 };
 
 TEST_F(ReloadedAnswers, ComeFromTheModelThatHasBegunThem) {

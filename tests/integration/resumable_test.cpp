@@ -8,27 +8,24 @@
 #include <iterator>
 #include <sstream>
 
+#include "tests/support/temporary_folder.hpp"
+
 namespace bulkhead::test {
 namespace {
 
 class JournalFolder {
  public:
-  JournalFolder() {
-    char name[] = "/tmp/bulkhead-resume-XXXXXX";
-    path_ = ::mkdtemp(name);
-  }
-  ~JournalFolder() { std::filesystem::remove_all(path_); }
-  std::string file() const { return path_ + "/journal"; }
+  std::string file() const { return folder_.path() / "journal"; }
   std::string setting() const { return "isolation.journal_path=" + file(); }
   // For the order hold@N: the worker waits until this file is removed.
   std::string hold() const {
-    const std::string path = path_ + "/hold";
+    const std::string path = folder_.path() / "hold";
     std::ofstream(path) << "x";
     return path;
   }
 
  private:
-  std::string path_;
+  const TemporaryFolder folder_{"resume"};
 };
 
 json resumable(const std::string& prompt, int tokens) {

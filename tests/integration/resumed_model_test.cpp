@@ -1,9 +1,9 @@
 // A real model's resumable streams when the daemon dies: each token, text and log-probability must be that of an
 // undisturbed stream.
-#include <filesystem>
 
 #include "tests/integration/model_serving.hpp"
 #include "tests/integration/resumable.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -17,8 +17,8 @@ HttpReply reply_of(const ResumableClient& client) {
 }
 
 TEST(ResumedModel, StreamIsTheSameAfterTheDaemonWasKilled) {
-  char name[] = "/tmp/bulkhead-resume-XXXXXX";
-  const std::string folder = ::mkdtemp(name);
+  const TemporaryFolder temporary("resume");
+  const std::string folder = temporary.path();
   for (const char* transport : {"ipc.transport=shm", "ipc.transport=stdio"}) {
     const std::vector<std::string> settings = {transport,
                                                "isolation.journal_path=" + folder + "/journal"};
@@ -60,7 +60,6 @@ TEST(ResumedModel, StreamIsTheSameAfterTheDaemonWasKilled) {
       EXPECT_EQ(serving.worker()["recovered_requests"], 1);
     }
   }
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

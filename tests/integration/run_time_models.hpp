@@ -2,7 +2,6 @@
 // scripted worker takes as much memory as its model's file is long.
 #pragma once
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -10,18 +9,16 @@
 #include <vector>
 
 #include "tests/integration/watching.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::test {
 
 class RunTimeModels : public testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/bulkhead-loading-XXXXXX";
-    folder_ = ::mkdtemp(name);
     for (const char* model : {"one.gguf", "two.gguf", "three.gguf"})
       make(model);
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   // A sparse file of 40 MiB.
   void make(const std::string& file) const {
@@ -76,7 +73,8 @@ class RunTimeModels : public testing::Test {
     return client;
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_{"loading"};
+  const std::filesystem::path& folder_ = temporary_.path();
 };
 
 }  // namespace bulkhead::test

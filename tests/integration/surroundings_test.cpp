@@ -19,6 +19,7 @@
 
 #include "tests/integration/serving.hpp"
 #include "tests/support/signals.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -225,8 +226,8 @@ class Control {
 };
 
 TEST(Loop, IsHeldUpByNeitherLogNorDiskNorSettings) {
-  char name[] = "/tmp/bulkhead-stall-XXXXXX";
-  const std::filesystem::path folder = ::mkdtemp(name);
+  const TemporaryFolder temporary("stall");
+  const std::filesystem::path& folder = temporary.path();
   const std::string file = (folder / "config.yaml").string();
   std::ofstream(file) << "isolation: {journal_path: " << (folder / "journal").string() << "}\n";
   const Pipe log;
@@ -252,7 +253,6 @@ TEST(Loop, IsHeldUpByNeitherLogNorDiskNorSettings) {
   EXPECT_LT(stall, 0.05 + 10 * control.worst_seconds());
   serving.daemon->signal(SIGTERM);
   EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
-  std::filesystem::remove_all(folder);
 }
 
 // Bodies with as many values as allowed, which take a parser longest, beside small requests.
@@ -299,8 +299,8 @@ TEST(Loop, IsNotHeldUpByTheParserOfLargeBodies) {
 TEST(Loop, IsNotHeldUpByAMountThatHangsWhenAWorkerStarts) {
   for (const bool of_model : {true, false}) {
     SCOPED_TRACE(of_model ? "of the model" : "of the cache");
-    char name[] = "/tmp/bulkhead-mount-XXXXXX";
-    const std::filesystem::path folder = ::mkdtemp(name);
+    const TemporaryFolder temporary("mount");
+    const std::filesystem::path& folder = temporary.path();
     std::filesystem::create_directory(folder / "cache");
     std::filesystem::create_directory(folder / "model");
     const std::filesystem::path mount = folder / (of_model ? "model" : "cache");
@@ -333,7 +333,6 @@ TEST(Loop, IsNotHeldUpByAMountThatHangsWhenAWorkerStarts) {
     EXPECT_TRUE(answers(serving));
     serving.daemon->signal(SIGTERM);
     EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
-    std::filesystem::remove_all(folder);
   }
 }
 

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
@@ -18,6 +17,7 @@
 
 #include "config/base/unique_fd.hpp"
 #include "tests/integration/serving.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::test {
 
@@ -93,12 +93,8 @@ class Terminal {
 };
 
 struct Home {
-  Home() {
-    char name[] = "/tmp/bulkhead-home-XXXXXX";
-    path = ::mkdtemp(name);
-  }
-  ~Home() { std::filesystem::remove_all(path); }
-  std::string path;
+  const TemporaryFolder folder{"home"};
+  const std::string path = folder.path();
 };
 
 }  // namespace bulkhead::test

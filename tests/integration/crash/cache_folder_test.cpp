@@ -11,6 +11,7 @@
 
 #include "tests/integration/watching.hpp"
 #include "tests/support/signals.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -19,15 +20,6 @@ namespace fs = std::filesystem;
 
 class CacheFolder : public testing::Test {
  protected:
-  CacheFolder() {
-    char name[] = "/tmp/bulkhead-caches-XXXXXX";
-    caches_ = ::mkdtemp(name);
-  }
-  ~CacheFolder() override {
-    std::error_code swept_meanwhile;
-    fs::remove_all(caches_, swept_meanwhile);
-  }
-
   Serving serve_here(std::vector<std::string> settings = {}) const {
     return serve(std::move(settings), {{"XDG_CACHE_HOME", caches_.string()}});
   }
@@ -58,7 +50,8 @@ class CacheFolder : public testing::Test {
     });
   }
 
-  fs::path caches_;
+  const TemporaryFolder temporary_{"caches"};
+  const fs::path& caches_ = temporary_.path();
 };
 
 TEST_F(CacheFolder, OfAProcessThatBrokeARuleIsGivenToNobody) {

@@ -10,6 +10,7 @@
 #include "tests/integration/watching.hpp"
 #include "tests/support/held_process.hpp"
 #include "tests/support/signals.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -232,7 +233,7 @@ TEST_F(HeldSpare, IsReapedWhenItEndsAfterAll) {
   EXPECT_TRUE(reaped(stuck)) << log_of(serving_);
   EXPECT_TRUE(Serving::eventually([&] {
     return log_of(serving_).find("process " + std::to_string(stuck) +
-                                 ", which was not waited for any more, has gone") !=
+                                 ", for which the daemon no longer waited, has ended") !=
            std::string::npos;
   })) << log_of(serving_);
 }
@@ -298,8 +299,8 @@ TEST_F(HeldSpare, CountsAgainstItsWorkersLimit) {
 
 // The next settings remove the process's worker, so nothing is left that refers to the process.
 TEST(HeldWorker, ThatIsTakenOutIsReapedWhenItEndsAfterAll) {
-  char name[] = "/tmp/bulkhead-held-XXXXXX";
-  const std::filesystem::path folder = ::mkdtemp(name);
+  const TemporaryFolder temporary("held");
+  const std::filesystem::path& folder = temporary.path();
   const auto write = [&](int count) {
     std::ofstream(folder / "config.yaml")
         << "models:\n  - {path: builtin, workers: " << count << "}\n";
@@ -327,7 +328,6 @@ TEST(HeldWorker, ThatIsTakenOutIsReapedWhenItEndsAfterAll) {
   EXPECT_TRUE(reaped(stuck)) << log_of(serving);
   serving.daemon->signal(SIGTERM);
   EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "tests/integration/crash/streams.hpp"
 #include "tests/support/signals.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -236,7 +237,6 @@ TEST_P(ModelKills, StoppedWorkerIsAHangAndItsStreamIsWhole) {
 class ReplacedFile : public ModelKills {
  protected:
   ReplacedFile() { std::filesystem::copy_file(kBuiltin, model_); }
-  ~ReplacedFile() override { std::filesystem::remove_all(folder_); }
   Serving serve() const {
     return serve_model(model_.string(), {"isolation.vault=off", "engine.speculation=off",
                                          std::string("ipc.transport=") + GetParam()});
@@ -258,14 +258,8 @@ class ReplacedFile : public ModelKills {
   }
 
   const std::filesystem::path kBuiltin = BULKHEAD_SOURCE_DIR "/worker/builtin/builtin.gguf";
-  const std::filesystem::path folder_ = new_folder();
-  const std::filesystem::path model_ = folder_ / "model.gguf";
-
- private:
-  static std::filesystem::path new_folder() {
-    char name[] = "/tmp/bulkhead-replaced-XXXXXX";
-    return ::mkdtemp(name);
-  }
+  const TemporaryFolder folder_{"replaced"};
+  const std::filesystem::path model_ = folder_.path() / "model.gguf";
 };
 
 TEST_P(ReplacedFile, ACopyGoesOnWithTheStream) {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tests/integration/crash/streams.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -138,9 +139,8 @@ TEST_F(PidNamespace, LeavesNobodyBehindAStop) {
 
 // Without that program workers have no such namespace, and say so.
 TEST_F(PidNamespace, IsMissingWithoutItsFirstProcess) {
-  char folder[] = "/tmp/bulkhead-first-XXXXXX";
-  ASSERT_NE(::mkdtemp(folder), nullptr);
-  const std::string daemon = std::string(folder) + "/bulkheadd";
+  const TemporaryFolder folder("first");
+  const std::string daemon = folder.path() / "bulkheadd";
   fs::copy_file(BULKHEADD, daemon);
   Daemon::Options options;
   options.environment = {{"BULKHEAD_WORKER", std::string(BULKHEAD_BIN_DIR) + "/bulkhead-worker"}};
@@ -159,7 +159,6 @@ TEST_F(PidNamespace, IsMissingWithoutItsFirstProcess) {
     EXPECT_FALSE(told(worker));
     EXPECT_EQ(running_children(alone.pid()).size(), 1U);
   }
-  fs::remove_all(folder);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "tests/integration/resumable.hpp"
 #include "tests/integration/watching.hpp"
 #include "tests/support/signals.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -17,12 +18,9 @@ namespace {
 class Reload : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/bulkhead-reload-XXXXXX";
-    folder_ = ::mkdtemp(name);
     for (const char* model : {"one.gguf", "two.gguf", "three.gguf", "four.gguf", "other.gguf"})
       std::ofstream(folder_ / model) << "the scripted worker does not read it";
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::string path(const std::string& file) const { return (folder_ / file).string(); }
   std::string model(const std::string& name, const std::string& file, int workers = 1) const {
@@ -80,7 +78,8 @@ class Reload : public testing::TestWithParam<const char*> {
     return reply.body.find(" o1") != std::string::npos;
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_{"reload"};
+  const std::filesystem::path& folder_ = temporary_.path();
 };
 INSTANTIATE_TEST_SUITE_P(Transport, Reload, testing::Values("shm", "stdio"),
                          [](const auto& test) { return std::string(test.param); });
@@ -405,8 +404,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, RestartUnderLoad,
                          });
 
 TEST_P(RestartUnderLoad, LosesNothingAndRefusesNobody) {
-  char name[] = "/tmp/bulkhead-restart-XXXXXX";
-  const std::filesystem::path folder = ::mkdtemp(name);
+  const TemporaryFolder temporary("restart");
+  const std::filesystem::path& folder = temporary.path();
   std::vector<std::string> settings = {std::string("ipc.transport=") + GetParam().transport,
                                        "models.0.path=builtin", "models.0.workers=2"};
   if (GetParam().journal)
@@ -451,7 +450,6 @@ TEST_P(RestartUnderLoad, LosesNothingAndRefusesNobody) {
     EXPECT_TRUE(find(serving, "builtin-0")["last_death"].is_null())
         << workers(serving) << serving.daemon->log();
   }
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "tests/integration/model_serving.hpp"
 #include "tests/integration/watching.hpp"
 #include "tests/support/signals.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -139,8 +140,8 @@ TEST(StandbyActions, OnlyTheSparesThatAreWantedStandBy) {
 // ---- workers that can't be started again ----
 
 TEST(CrashBudget, ABrokenModelFileEndsInFailedAndIsMendedByHand) {
-  char folder_name[] = "/tmp/bulkhead-broken-XXXXXX";
-  const std::filesystem::path folder = ::mkdtemp(folder_name);
+  const TemporaryFolder temporary("broken");
+  const std::filesystem::path& folder = temporary.path();
   const std::filesystem::path model = folder / "model.gguf";
   const std::filesystem::path original = std::filesystem::path(BUILTIN_MODEL);
   std::filesystem::copy_file(original, model);
@@ -186,7 +187,6 @@ TEST(CrashBudget, ABrokenModelFileEndsInFailedAndIsMendedByHand) {
   EXPECT_EQ(after.status, 200) << after.body;
   EXPECT_EQ(json::parse(after.body)["choices"], json::parse(before.body)["choices"]);
   EXPECT_EQ(serving.get("/health").status, 200);
-  std::filesystem::remove_all(folder);
 }
 
 TEST(CrashBudget, SparesAreGivenUpWithTheirWorker) {

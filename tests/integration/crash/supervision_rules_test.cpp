@@ -7,6 +7,7 @@
 
 #include "tests/integration/serving.hpp"
 #include "tests/support/signals.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -366,8 +367,8 @@ TEST(Neighbours, StreamsOfAnotherWorkerGoOn) {
 // An upgrade while a daemon runs: a worker that dies comes back as the program that it was.
 TEST(WorkerProgram, ThatWasReplacedIsNoticedAndTheFirstOneGoesOn) {
   namespace fs = std::filesystem;
-  char name[] = "/tmp/bulkhead-upgrade-XXXXXX";
-  const fs::path folder = ::mkdtemp(name);
+  const TemporaryFolder temporary("upgrade");
+  const fs::path& folder = temporary.path();
   const fs::path program = folder / "worker";
   fs::copy_file(FAKE_WORKER, program);
   {
@@ -380,7 +381,6 @@ TEST(WorkerProgram, ThatWasReplacedIsNoticedAndTheFirstOneGoesOn) {
     })) << serving.daemon->log();
     EXPECT_TRUE(serving.daemon->says("is not the one any more that this daemon began with"));
   }
-  fs::remove_all(folder);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "ipc/fault_points.hpp"
 #include "tests/support/signals.hpp"
+#include "tests/support/temporary_folder.hpp"
 #include "tests/unit/ipc/death_conversation.hpp"
 
 namespace bulkhead::ipc {
@@ -29,12 +30,10 @@ constexpr std::uint64_t kNextDeath = 2;
 
 class Folder {
  public:
-  Folder() { path_ = ::mkdtemp(path_.data()); }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string file(const char* name) const { return path_ + "/" + name; }
+  std::string file(const char* name) const { return folder_.path() / name; }
 
  private:
-  std::string path_ = "/tmp/bulkhead-death-XXXXXX";
+  const bulkhead::test::TemporaryFolder folder_{"death"};
 };
 
 // The descriptors and regions of this process; they must be the same afterwards.

@@ -12,6 +12,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/temporary_folder.hpp"
+
 namespace bulkhead::model {
 namespace {
 
@@ -25,8 +27,8 @@ std::string read_all(const std::string& path) {
 }
 
 TEST(OpenedFiles, AreThereAgainUntilTheyAreClosed) {
-  char name[] = "/tmp/bulkhead-opened-XXXXXX";
-  const fs::path folder = ::mkdtemp(name);
+  const test::TemporaryFolder temporary("opened");
+  const fs::path& folder = temporary.path();
   const std::string early = folder / "early", late = folder / "late";
   std::ofstream(early) << "early";
   open_early({early, late, folder / "missing"});
@@ -45,7 +47,6 @@ TEST(OpenedFiles, AreThereAgainUntilTheyAreClosed) {
   EXPECT_FALSE(open_to_read(early).valid());
   EXPECT_EQ(errno, ENOENT);
   EXPECT_EQ(::lseek(kept.get(), 0, SEEK_END), 5);
-  fs::remove_all(folder);
 }
 
 }  // namespace

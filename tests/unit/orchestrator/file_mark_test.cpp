@@ -13,23 +13,20 @@
 #include <gtest/gtest.h>
 
 #include "orchestrator/router/router.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::orchestrator {
 namespace {
 
 class FileMark : public testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/bulkhead-mark-XXXXXX";
-    folder_ = ::mkdtemp(name);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
   std::string write(const std::string& name, const std::string& text) const {
     const std::string path = (folder_ / name).string();
     std::ofstream(path, std::ios::trunc) << text;
     return path;
   }
-  std::filesystem::path folder_;
+  const test::TemporaryFolder temporary_{"mark"};
+  const std::filesystem::path& folder_ = temporary_.path();
 };
 
 TEST_F(FileMark, OtherContentOfTheSameSizeAndTimeIsSeen) {

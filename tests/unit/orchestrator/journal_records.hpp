@@ -3,8 +3,6 @@
 
 #include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -15,20 +13,16 @@
 
 #include "orchestrator/journal/disk_requests.hpp"
 #include "orchestrator/journal/record.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::orchestrator {
 
 class Folder {
  public:
-  Folder() {
-    char name[] = "/tmp/bulkhead-journal-XXXXXX";
-    path_ = ::mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string file() const { return path_ + "/journal"; }
+  std::string file() const { return folder_.path() / "journal"; }
 
  private:
-  std::string path_;
+  const test::TemporaryFolder folder_{"journal"};
 };
 
 inline std::string content(const std::string& path) {
