@@ -6,6 +6,8 @@
 #include <cstring>
 #include <numbers>
 
+#include <gtest/gtest.h>
+
 namespace bulkhead::forward::reference {
 
 using model::TensorType;
@@ -49,32 +51,30 @@ void block_of_32(TensorType type, const std::uint8_t* b, double* y) {
   static constexpr int kCodebook[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                         1,    13,   25,  38,  53,  69,  89,  113};
   const double d = half_at(b);
-  switch (type) {
-    case TensorType::kQ8_0:
-      for (int i = 0; i < 32; ++i)
-        y[i] = d * static_cast<std::int8_t>(b[2 + i]);
-      return;
-    case TensorType::kQ4_0:
-    case TensorType::kIQ4_NL:
-      for (int i = 0; i < 32; ++i) {
-        const int q = i < 16 ? b[2 + i] & 15 : b[2 + i - 16] >> 4;
-        y[i] = d * (type == TensorType::kQ4_0 ? q - 8 : kCodebook[q]);
-      }
-      return;
-    case TensorType::kQ4_1:
-      for (int i = 0; i < 32; ++i)
-        y[i] = d * (i < 16 ? b[4 + i] & 15 : b[4 + i - 16] >> 4) + half_at(b + 2);
-      return;
-    default: {
-      const bool with_minimum = type == TensorType::kQ5_1;
-      const std::uint8_t* high = b + (with_minimum ? 4 : 2);
-      const std::uint8_t* low = high + 4;
-      for (int i = 0; i < 32; ++i) {
-        const int bit = (high[i / 8] >> (i % 8)) & 1;
-        const int q = (i < 16 ? low[i] & 15 : low[i - 16] >> 4) | (bit << 4);
-        y[i] = with_minimum ? d * q + half_at(b + 2) : d * (q - 16);
-      }
-    }
+  const auto fill = [&](auto value_at) {
+    for (int i = 0; i < 32; ++i)
+      y[i] = value_at(i);
+  };
+  // Weights 0 to 15 are the low nibbles of sixteen bytes, and weights 16 to 31 are the high ones.
+  const auto nibble = [](const std::uint8_t* from, int i) {
+    return i < 16 ? from[i] & 15 : from[i - 16] >> 4;
+  };
+  if (type == TensorType::kQ8_0) {
+    fill([&](int i) { return d * static_cast<std::int8_t>(b[2 + i]); });
+  } else if (type == TensorType::kQ4_0) {
+    fill([&](int i) { return d * (nibble(b + 2, i) - 8); });
+  } else if (type == TensorType::kIQ4_NL) {
+    fill([&](int i) { return d * kCodebook[nibble(b + 2, i)]; });
+  } else if (type == TensorType::kQ4_1) {
+    fill([&](int i) { return d * nibble(b + 4, i) + half_at(b + 2); });
+  } else {
+    ASSERT_TRUE(type == TensorType::kQ5_0 || type == TensorType::kQ5_1) << "add the type here";
+    const bool with_minimum = type == TensorType::kQ5_1;
+    const std::uint8_t* high = b + (with_minimum ? 4 : 2);
+    fill([&](int i) {
+      const int q = nibble(high + 4, i) | (((high[i / 8] >> (i % 8)) & 1) << 4);
+      return with_minimum ? d * q + half_at(b + 2) : d * (q - 16);
+    });
   }
 }
 
@@ -185,8 +185,20 @@ std::vector<std::byte> random_rows(TensorType type, std::size_t rows, std::size_
         put_half(at);
         put_half(at + 2);
         break;
-      default:
+      case TensorType::kF16:
+      case TensorType::kQ4_0:
+      case TensorType::kQ5_0:
+      case TensorType::kQ8_0:
+      case TensorType::kIQ1_S:
+      case TensorType::kIQ2_XXS:
+      case TensorType::kIQ2_XS:
+      case TensorType::kIQ2_S:
+      case TensorType::kIQ3_XXS:
+      case TensorType::kIQ3_S:
+      case TensorType::kIQ4_NL:
+      case TensorType::kIQ4_XS:
         put_half(at);
+        break;
     }
   }
   return data;
