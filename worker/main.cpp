@@ -288,15 +288,8 @@ void open_what_it_reads(const Arguments& arguments) {
     model::open_early({arguments.chat_template});
 }
 
-int run(int argc, char** argv) {
-  Arguments arguments;
-  ProgramOptions options{
-      "One model on one device, as a process of its own. bulkheadd starts it and talks to it over "
-      "an inherited\n"
-      "channel; there is nothing to be had by starting it by hand. To serve a model: bulkheadd "
-      "--model FILE.\n"
-      "To look at a model file: bulkhead inspect FILE.",
-      "bulkhead-worker"};
+// Adds the program's options, which write to `arguments`; --no-cache sets `no_cache`.
+void add_options(ProgramOptions& options, Arguments& arguments, bool& no_cache) {
   options.add("--model", arguments.model, "GGUF file, or \"builtin\"").show_default();
   options.add("--name", arguments.name, "what the log calls this worker");
   options.add("--device", arguments.device, "auto, cpu, an index, or part of a device's name")
@@ -317,7 +310,6 @@ int run(int argc, char** argv) {
       .required();
   options.add("--region", arguments.region,
               "inherited descriptor of the shared region; without it: stdio");
-  bool no_cache = false;
   const auto cache = options.add("--cache", arguments.cache,
                                  "folder for compiled kernels (default: ~/.cache/bulkhead)");
   options.flag("--no-cache", no_cache, "compile them at each start").excludes(cache);
@@ -330,8 +322,21 @@ int run(int argc, char** argv) {
       "--user", arguments.user,
       "id of the user and the group that it becomes once it is confined, or why there is none");
   options.flag("--vault", arguments.vault,
-               "the daemon's first message tells what an earlier process left");
+               "the daemon's first message says what an earlier process left");
   options.add("--set", arguments.assignments, "a setting, key=value").repeated();
+}
+
+int run(int argc, char** argv) {
+  Arguments arguments;
+  bool no_cache = false;
+  ProgramOptions options{
+      "One model on one device, as a process of its own. bulkheadd starts it and talks to it over "
+      "an inherited\n"
+      "channel; there is nothing to be had by starting it by hand. To serve a model: bulkheadd "
+      "--model FILE.\n"
+      "To look at a model file: bulkhead inspect FILE.",
+      "bulkhead-worker"};
+  add_options(options, arguments, no_cache);
   if (argc == 1) {
     std::fprintf(stderr, "%s", options.help().c_str());
     return ipc::kExitUsage;
