@@ -87,6 +87,27 @@ std::uint64_t pages_offset_for(std::uint64_t description) {
   return (kDescriptionOffset + description + 63) / 64 * 64;
 }
 
+// Copies the numbers that a Header and a Description share from one to the other.
+template <typename From, typename To>
+void copy_numbers(const From& from, To& to) {
+  to.context = from.context;
+  to.pages = from.pages;
+  to.page_tokens = from.page_tokens;
+  to.vocabulary = from.vocabulary;
+  to.states = from.states;
+  to.window_pages = from.window_pages;
+  to.first_pages = from.first_pages;
+  to.slab_pages = from.slab_pages;
+  to.eager_pages = from.eager_pages;
+  to.weight_blocks = from.weight_blocks;
+}
+
+// Returns the sum over the header's fields before `sum` and the description's bytes.
+std::uint64_t header_sum(const Header& header, std::span<const std::byte> description) {
+  return hash_of(description,
+                 hash_of({reinterpret_cast<const std::byte*>(&header), kSummedHeader}, 0));
+}
+
 // Memory that other processes may write at any time is read and written as atomics.
 std::atomic_ref<std::uint32_t> word_at(std::byte* at) {
   return std::atomic_ref<std::uint32_t>(*reinterpret_cast<std::uint32_t*>(at));
@@ -161,24 +182,14 @@ Result<std::unique_ptr<Directory>> Directory::create(const Description& descript
   Header header{};
   header.magic = kMagic;
   header.version = kVersion;
-  header.page_tokens = description.page_tokens;
   header.bytes = self->bytes_;
   header.description_bytes = length;
   header.pages_offset = self->pages_offset_;
-  header.context = description.context;
-  header.pages = description.pages;
-  header.vocabulary = description.vocabulary;
-  header.states = description.states;
-  header.window_pages = description.window_pages;
-  header.first_pages = description.first_pages;
-  header.slab_pages = description.slab_pages;
-  header.eager_pages = description.eager_pages;
-  header.weight_blocks = description.weight_blocks;
+  copy_numbers(description, header);
   header.blocks = static_cast<std::uint32_t>(description.block_bytes.size());
   header.identity_bytes = static_cast<std::uint32_t>(description.identity.size());
   header.epoch = random_u64();
-  header.sum = hash_of({self->memory_ + kDescriptionOffset, length},
-                       hash_of({reinterpret_cast<const std::byte*>(&header), kSummedHeader}, 0));
+  header.sum = header_sum(header, {self->memory_ + kDescriptionOffset, length});
   std::memcpy(self->memory_, &header, sizeof header);
   return self;
 }
@@ -209,7 +220,7 @@ Result<std::unique_ptr<Directory>> Directory::open(const UniqueFd& fd) {
   if (header.magic != kMagic) return corrupt("it does not begin as one");
   if (header.version != kVersion)
     return corrupt("it is of version " + std::to_string(header.version));
-  if (header.bytes != size) return corrupt("its size is not the one that it tells");
+  if (header.bytes != size) return corrupt("its size is not the one in its header");
   if (header.identity_bytes > kMostIdentityBytes || header.blocks > kMostBlocks ||
       header.weight_blocks > header.blocks || header.pages > kMostPages ||
       header.page_tokens == 0 || header.page_tokens > kMostPageTokens ||
@@ -223,20 +234,9 @@ Result<std::unique_ptr<Directory>> Directory::open(const UniqueFd& fd) {
   }
   const std::vector<std::byte> copy(self->memory_ + kDescriptionOffset,
                                     self->memory_ + kDescriptionOffset + header.description_bytes);
-  if (hash_of(copy, hash_of({reinterpret_cast<const std::byte*>(&header), kSummedHeader}, 0)) !=
-      header.sum)
-    return corrupt("its sum is wrong");
+  if (header_sum(header, copy) != header.sum) return corrupt("its sum is wrong");
   Description& d = self->description_;
-  d.context = header.context;
-  d.pages = header.pages;
-  d.page_tokens = header.page_tokens;
-  d.vocabulary = header.vocabulary;
-  d.states = header.states;
-  d.window_pages = header.window_pages;
-  d.first_pages = header.first_pages;
-  d.slab_pages = header.slab_pages;
-  d.eager_pages = header.eager_pages;
-  d.weight_blocks = header.weight_blocks;
+  copy_numbers(header, d);
   const std::byte* at = copy.data();
   d.identity.assign(reinterpret_cast<const char*>(at), header.identity_bytes);
   at += header.identity_bytes;

@@ -86,7 +86,7 @@ struct EnteredState {
   Checksum content{};
 };
 
-// Returns the pages whose entries are whole, each after the page that it follows, and the states after pages.
+// The pages whose entries are whole, each after the page that it follows, and the states after pages.
 struct Entries {
   std::vector<EnteredPage> pages;
   std::vector<EnteredState> states;
