@@ -246,9 +246,8 @@ Result<Answer> stream_answer(HttpClient& client, const std::string& path, json r
     for (const json& choice : event["choices"])
       take_choice(choice, answer, on_text, on_reasoning);
   };
-  const Result<HttpResponse> response = client.post_streaming(
-      path, request.dump(-1, ' ', false, json::error_handler_t::replace),
-      [&](std::string_view bytes) -> Status {
+  const Result<HttpResponse> response =
+      client.post_streaming(path, json_text(request), [&](std::string_view bytes) -> Status {
         if (!parser.push(bytes, on_data))
           return Error(ErrorCode::kCorrupt, "the server sent an event above 16 MiB");
         if (failure) return *failure;
@@ -291,8 +290,16 @@ bool colours_wanted() {
   return !dumb && (no_colour == nullptr || *no_colour == '\0');
 }
 
+std::string json_text(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string json_text(const nlohmann::ordered_json& value) {
+  return value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 bool put_json(const json& value) {
-  return put(value.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+  return put(json_text(value) + "\n");
 }
 
 }  // namespace bulkhead::cli

@@ -62,7 +62,10 @@ Result<Answer> stream_answer(HttpClient& client, const std::string& path, nlohma
 // Writes all of the text to stdout. Returns false if stdout's reader has left or the write failed. A failed write is
 // reported on stderr once, and makes the program's exit code a failure (output_failed).
 bool put(std::string_view text);
-// The same with a value as one line. Bytes that are not UTF-8 are replaced.
+// Returns the value as JSON without a line end. Bytes that are not UTF-8 become U+FFFD.
+std::string json_text(const nlohmann::json& value);
+std::string json_text(const nlohmann::ordered_json& value);
+// Does what put() does with the value as one line.
 bool put_json(const nlohmann::json& value);
 extern std::atomic<bool> output_failed;
 

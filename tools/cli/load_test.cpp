@@ -140,8 +140,7 @@ class LoadTest {
     HttpClient client = client_;
     const char* const path = options_.completions ? "/v1/completions" : "/v1/chat/completions";
     const Result<HttpResponse> response = client.post_streaming(
-        path,
-        load_request(options_, model_, number).dump(-1, ' ', false, json::error_handler_t::replace),
+        path, json_text(load_request(options_, model_, number)),
         [&](std::string_view bytes) -> Status {
           if (!parser.push(bytes, on_data))
             return Error(ErrorCode::kCorrupt, "the server sent an event above 16 MiB");
@@ -211,8 +210,7 @@ int run_load_test(const LoadTestOptions& options) {
   const LoadFigures figures = figures_of(LoadTest(options, *client, model).run());
   json out = to_json(figures);
   out["model"] = model;
-  put(options.json ? out.dump(-1, ' ', false, json::error_handler_t::replace) + "\n"
-                   : to_text(figures));
+  put(options.json ? json_text(out) + "\n" : to_text(figures));
   if (interrupted) return 130;
   return figures.failed == 0 && figures.requests == options.requests ? 0 : 1;
 }

@@ -83,9 +83,8 @@ int run_models(const ModelsOptions& options) {
   if (!client.ok()) return fail(client.error());
   if (options.action.empty() || options.action == "list") return list(*client, options.json);
   watch_interrupts();
-  const Result<HttpResponse> response = client->post(
-      "/v1/models/" + options.action,
-      json{{"model", options.name}}.dump(-1, ' ', false, json::error_handler_t::replace));
+  const Result<HttpResponse> response =
+      client->post("/v1/models/" + options.action, json_text(json{{"model", options.name}}));
   if (!response.ok()) return fail(response.error());
   if (response->status != 202) {
     const Error error = api_error(*response);  // may quote a name that has line ends

@@ -104,7 +104,7 @@ int run_parse_answer(const ParseAnswerOptions& options) {
   }
   message.add(parser.finish(answer->ended));
   const Json json = as_json(message, answer->ended);
-  return put(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n") ? 0 : 1;
+  return put(json_text(json) + "\n") ? 0 : 1;
 }
 
 }  // namespace bulkhead::cli

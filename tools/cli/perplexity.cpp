@@ -84,8 +84,7 @@ class Model {
 
  private:
   Result<json> ask(const char* path, const json& request) {
-    BULKHEAD_TRY(const HttpResponse response,
-                 client_.post(path, request.dump(-1, ' ', false, json::error_handler_t::replace)));
+    BULKHEAD_TRY(const HttpResponse response, client_.post(path, json_text(request)));
     if (response.status != 200) return api_error(response);
     json body = json::parse(response.body, nullptr, false);
     if (!body.is_object()) return no_answer();

@@ -47,10 +47,6 @@ Result<json> list_of(HttpClient& client, const std::string& path, const char* ke
   return list;
 }
 
-std::string line_of(const json& object) {
-  return object.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
-}
-
 }  // namespace
 
 int run_requests(const RequestsOptions& options) {
@@ -59,7 +55,7 @@ int run_requests(const RequestsOptions& options) {
   const Result<json> list = list_of(*client, "/v1/requests", nullptr);
   if (!list.ok()) return fail(list.error());
   if (options.json) {
-    put(line_of(*list));
+    put_json(*list);
     return 0;
   }
   std::vector<std::vector<std::string>> rows = {{"ID", "STATE", "AGE", "PROMPT", "TOKENS",
@@ -95,8 +91,8 @@ int run_logs(const LogsOptions& options) {
       if (!number.is_number_unsigned() || number.get<std::uint64_t>() <= last) continue;
       last = number.get<std::uint64_t>();
       if (first && list->size() - at >= options.lines) continue;
-      text +=
-          options.json ? line_of(line) : cell_of(line, "time") + " " + cell_of(line, "text") + "\n";
+      text += options.json ? json_text(line) + "\n"
+                           : cell_of(line, "time") + " " + cell_of(line, "text") + "\n";
     }
     if (!put(text) || !options.follow) return 0;
     for (useconds_t waited = 0; waited < kLookEveryUs && !interrupted;

@@ -239,9 +239,7 @@ int run_top(const TopOptions& options) {
     if (!now.error.empty()) return fail(Error(ErrorCode::kUnavailable, now.error));
     TopFrame frame = frame_of(before, now);
     sort_workers(frame, order);
-    const std::string text =
-        options.json ? to_json(frame).dump(-1, ' ', false, json::error_handler_t::replace) + "\n"
-                     : to_text(frame, {});
+    const std::string text = options.json ? json_text(to_json(frame)) + "\n" : to_text(frame, {});
     if (!put(text) || once) return 0;
     before = std::move(now);
   }
