@@ -48,7 +48,7 @@ Status Router::failing_alone(RequestId request, const std::function<Status()>& t
     if (observer == nullptr) return {};
   }
   try {
-    forget(request, true);
+    forget(request, AtWorker::kCancel);
     observer->on_failed(request,
                         {ipc::FailureCode::kInternal,
                          "The server could not take the next part of the answer; it may lack "
@@ -128,14 +128,14 @@ Status Router::take_answer(Worker& worker, RequestId request, ipc::FromWorker&& 
   }
   if (auto* failed = std::get_if<ipc::Failed>(&answer)) {
     progressed(request, active->second, worker);
-    forget(request, false);
+    forget(request, AtWorker::kEnded);
     observer.on_failed(request, {failed->code, failed->message, failed->parameter});
     return {};
   }
   if (auto* finished = std::get_if<ipc::Finished>(&answer)) {
     if (!entry->accepted) return violation(request, "finished before it was accepted");
     if (!Journal::prompt_is_told(*entry))
-      return violation(request, "finished before its prompt was told");
+      return violation(request, "finished before the tokens of its prompt were sent");
     if (finished->reason == ipc::FinishReason::kCancelled)
       return violation(request, "cancelled without being asked");
     if (finished->cached_tokens > entry->prompt_tokens.size())
@@ -150,7 +150,7 @@ Status Router::take_answer(Worker& worker, RequestId request, ipc::FromWorker&& 
     // The router forgets the request before it tells the observer, so that the observer may start
     // another one.
     worker.held_bytes -= std::min(worker.held_bytes, held);
-    forget(request, false);
+    forget(request, AtWorker::kEnded);
     observer.on_finished(request, *finished);
     return {};
   }
@@ -164,7 +164,7 @@ Status Router::take_answer(Worker& worker, RequestId request, ipc::FromWorker&& 
       entry->work);
   if (!fits) return violation(request, "an answer of another kind than was asked for");
   progressed(request, active->second, worker);
-  forget(request, false);
+  forget(request, AtWorker::kEnded);
   observer.on_answer(request, answer);
   return {};
 }

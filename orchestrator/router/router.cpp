@@ -79,7 +79,7 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
   }
   if (!model->ever_served && !model->on_demand)
     return refuse(ipc::FailureCode::kUnavailable,
-                  "The model is still loading; /health tells how far.");
+                  "The model is still loading; /health shows its progress.");
   if (drained(*model)) {
     return refuse(ipc::FailureCode::kUnavailable, kDrainedText);
   }
@@ -206,11 +206,12 @@ void Router::send(RequestId request, Worker& worker) {
   if (!entry->made_by.empty()) {
     const std::string here = identity(worker);
     if (entry->made_by != here) {
-      return fail(request, {ipc::FailureCode::kNotResumable,
-                            fmt::format("The stream can't go on unchanged: the model, or the way it "
-                                        "is computed, has changed ({} after {}).",
-                                        here, entry->made_by),
-                            ""});
+      return fail(request,
+                  {ipc::FailureCode::kNotResumable,
+                   fmt::format("The stream can't go on unchanged: the model, or the way it "
+                               "is computed, has changed ({} after {}).",
+                               here, entry->made_by),
+                   ""});
     }
     entry->numerics_id = worker.ready().numerics_id;
     entry->file_mark = worker.file_mark();
@@ -360,8 +361,9 @@ void Router::look_whether_started() {
   }
   was_ready_ = true;
   if (!start_failure_.empty()) {
-    spdlog::error("serving without what can't be loaded ({}); the daemon tries again from time to time",
-                  start_failure_);
+    spdlog::error(
+        "serving without what can't be loaded ({}); the daemon tries again from time to time",
+        start_failure_);
   }
   if (on_ready) on_ready();
 }
@@ -390,7 +392,7 @@ void Router::worker_changed(Worker& worker) {
 
 // ---- the end of a request ----
 
-void Router::forget(RequestId request, bool tell_worker) {
+void Router::forget(RequestId request, AtWorker at_worker) {
   auto found = active_.find(request);
   if (found == active_.end()) return;
   Active active = found->second;
@@ -406,7 +408,7 @@ void Router::forget(RequestId request, bool tell_worker) {
   } else {
     auto alone = alone_.find(active.worker);
     if (alone != alone_.end() && alone->second == request) alone_.erase(alone);
-    if (tell_worker) {
+    if (at_worker == AtWorker::kCancel) {
       active.worker->cancel(request);
     } else {
       active.worker->finished(request);
@@ -425,14 +427,14 @@ void Router::look_whether_idle() {
 
 void Router::cancel(RequestId request) {
   failing_.erase(request);
-  forget(request, true);
+  forget(request, AtWorker::kCancel);
 }
 
 void Router::fail(RequestId request, Failure failure) {
   auto found = active_.find(request);
   if (found == active_.end()) return;
   RequestObserver* observer = found->second.observer;
-  forget(request, true);
+  forget(request, AtWorker::kCancel);
   // This runs in a later turn of the loop, because the observer may be in the middle of start(). If the request was
   // cancelled meanwhile, the observer is gone.
   failing_[request] = observer;

@@ -176,12 +176,12 @@ class Router : private WorkerEvents {
   // Continues an accepted request of an earlier daemon, before new ones. A worker whose identity differs from
   // `entry.made_by` does not get the request: it fails then.
   RequestId resume(std::size_t model, JournalEntry entry, RequestObserver& observer);
-  // Returns where an unfinished request is; empty if the request is over.
   struct Place {
     std::size_t model = 0;
     const Worker* worker = nullptr;   // null: it waits
     std::uint32_t resubmissions = 0;  // after deaths of workers
   };
+  // Returns where an unfinished request is; empty if the request is over.
   std::optional<Place> place_of(RequestId request) const;
   // Returns what the tokens of a request that is with a worker depend on, apart from the request: the model's file
   // (name, size, time) and how the worker computes.
@@ -394,8 +394,10 @@ class Router : private WorkerEvents {
   void send(RequestId request, Worker& worker);
   void take_back(Worker& worker, const Death& death, const std::vector<Orphan>& orphans);
   std::string identity(const Worker& worker) const;
-  // Removes the request from everything; the caller notifies the observer.
-  void forget(RequestId request, bool tell_worker);
+  enum class AtWorker : std::uint8_t { kEnded, kCancel };
+  // Removes the request from everything; the caller notifies the observer. kCancel: the request's worker, if it has
+  // one, may still compute the request, and gets a cancellation.
+  void forget(RequestId request, AtWorker at_worker);
   void look_whether_idle();
   void fail(RequestId request, Failure failure);
 
