@@ -161,7 +161,8 @@ std::string reference_yaml() {
       [&](const Setting& setting, const std::string& indent, std::string_view name) {
         out << indent << "# " << setting.help;
         if (setting.later) out << " Not in this version yet.";
-        if (setting.reload == Reload::kRestart) out << " A change needs a restart of the daemon.";
+        if (setting.reload == Reload::kRestart)
+          out << " A change takes effect when the daemon restarts.";
         out << "\n" << indent << name << ": " << yaml_value(setting, defaults) << "\n";
       },
       [&] {

@@ -65,7 +65,8 @@ struct KernelTime {
 
 class CommandRing {
  public:
-  // timeout_ms bounds every wait. The caller has already replaced the settings' 0.
+  // timeout_ms bounds every wait. The caller has already replaced the settings' 0. Unless the ring is `enabled`, one
+  // command buffer is recorded again for each submission.
   static Result<std::unique_ptr<CommandRing>> create(
       Device& device, const config::CommandBufferRingSettings& settings, bool enabled,
       std::uint32_t timeout_ms);

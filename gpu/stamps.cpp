@@ -43,7 +43,7 @@ void Stamps::begin(VkCommandBuffer commands) {
   } else {
     vkCmdResetQueryPool(commands, pool_, query, 2);
   }
-  // At the end of all earlier work, so that intervals of one queue do not overlap.
+  // The stamp is written when all earlier work has ended, so that intervals of one queue do not overlap.
   vkCmdWriteTimestamp2(commands, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, pool_, query);
 }
 

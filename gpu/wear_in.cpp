@@ -30,7 +30,7 @@ Status wear_in_queue(Device& device, VkQueue queue, std::uint32_t family, std::u
     const std::uint64_t last = submitted.ok() ? i : i - 1;
     if (i % kInFlight == 0 || i == submissions || !submitted.ok()) {
       const Status over = done.wait(last, timeout_ms, "a first submission");
-      // Before the commands and the semaphore are destroyed.
+      // Waits for the device before the commands and the semaphore are destroyed.
       if (!over.ok()) drained(device, done.handle(), last, timeout_ms, "a first submission");
       BULKHEAD_RETURN_IF_ERROR(over);
     }

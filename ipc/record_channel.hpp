@@ -159,7 +159,7 @@ class RecordChannel final : public Channel {
         }
       }
       if (frame.kind == FrameKind::kWhole) {
-        if (assembled_ != 0) return corrupt("a whole record stands between the pieces of another");
+        if (assembled_ != 0) return corrupt("a whole record lies between the pieces of another");
         if constexpr (Link::kReadsCopies) {
           link_.take(inbox_.get());
           reach(Point::kCopied);

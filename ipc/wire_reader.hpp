@@ -49,7 +49,7 @@ class Reader {
   void message(T& value) {
     message_ = T::kName;
     get(value);
-    if (!failed() && !is_padding()) fail(where() + " has bytes behind its end");
+    if (!failed() && !is_padding()) fail(where() + " has bytes after its end");
   }
   void fail(std::string what) {
     if (failed()) return;
@@ -143,7 +143,7 @@ class Reader {
       // A field that an older program did not know keeps its default value.
       ((++level.index, left() == 0 ? void() : get(fields)), ...);
     });
-    if (left() != 0) fail(where() + ": more fields follow than this program knows");
+    if (left() != 0) fail(where() + ": it has more fields than this program reads");
     end_ = outer_end;
     level_ = level.around;
     if constexpr (requires { value.broken_rule(); }) {

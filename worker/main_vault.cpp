@@ -71,14 +71,14 @@ Status MainVault::receive() {
   BULKHEAD_TRY(const bool came,
                ipc::wait_readable(channel_, std::chrono::microseconds(0), kWordOfTheDaemon));
   if (!came)
-    return Error(ErrorCode::kDeadlineExceeded, "the daemon did not tell whether there is a vault");
+    return Error(ErrorCode::kDeadlineExceeded, "the daemon did not say whether there is a vault");
   BULKHEAD_TRY(const auto record, channel_.try_receive());
   auto message = ipc::decode_to_worker(record);
   channel_.release();
   if (!message.ok()) return message.error().within("a message of the daemon");
   const auto* const vault = std::get_if<ipc::Vault>(&*message);
   if (vault == nullptr)
-    return Error(ErrorCode::kInternal, "the daemon's first message does not tell of a vault");
+    return Error(ErrorCode::kInternal, "the daemon's first message is not about a vault");
   given_ = *vault;
   if (!given()) {
     while (
@@ -93,7 +93,7 @@ Status MainVault::receive() {
   BULKHEAD_TRY(directory_, vault::Directory::open(all.front()));
   const vault::Description& described = directory_->description();
   if (described.block_bytes.size() != given_.blocks)
-    return unusable("its directory tells of another number of blocks");
+    return unusable("its directory has another number of blocks");
   const std::size_t line = described.identity.find('\n');
   if (line == std::string::npos) return unusable("its directory does not say of which model it is");
   const auto blocks = all.begin() + 1 + given_.files;
@@ -163,7 +163,7 @@ Result<std::unique_ptr<model::GgufFile>> MainVault::open_model(const std::string
   // Streams continue with the model that they began with.
   if (changed) {
     spdlog::warn(
-        "{}: has changed; this worker goes on with the file that it was started with until "
+        "{} has changed; this worker continues with the file that it was started with until "
         "it is restarted",
         path);
   }

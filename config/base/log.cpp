@@ -167,7 +167,7 @@ void write_in_background() {
   logging.writer = new LineWriter(STDERR_FILENO, [](std::uint64_t dropped) {
     return line_of(logging.json, std::chrono::system_clock::now(), "warn", logging.program,
                    std::to_string(dropped) +
-                       " line(s) of this log were dropped: what reads it was too slow, or gone");
+                       " line(s) of this log were dropped: its reader was too slow, or gone");
   });
   auto sink = std::make_shared<QueuedSink>(*logging.writer);
   sink->set_formatter(std::make_unique<LineFormatter>(logging.json, logging.program));

@@ -82,9 +82,11 @@ Mapping mapping_for(Device& device) {
     mapping.lanes = mapping.required_subgroup = 32;
     mapping.norm_invocations = kNormParts * mapping.lanes;
   } else {
-    spdlog::warn("{} has matrix units, but not as the kernels know them ({}); products go without",
-                 device.info().name,
-                 usable.ok() ? "their fragments lie otherwise" : usable.error().message());
+    spdlog::warn(
+        "{} has matrix units of a kind that the kernels do not support ({}); products do not use "
+        "them",
+        device.info().name,
+        usable.ok() ? "their fragments lie otherwise" : usable.error().message());
   }
   return mapping;
 }
@@ -141,7 +143,7 @@ HeadConstants head_constants(const AttentionShape& shape) {
 
 namespace {
 
-// A head's.
+// The workgroup of a kernel that rotates one head.
 RopeWorkgroupConstants rope_workgroup(const Mapping& mapping, const AttentionShape& shape) {
   RopeWorkgroupConstants workgroup;
   workgroup.lanes =

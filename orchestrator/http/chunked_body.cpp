@@ -29,7 +29,7 @@ Result<Line> next_line(std::string_view bytes) {
   if (end == std::string_view::npos) return Line{};
   if (bytes[end] != '\r') return broken_chunk("a chunk's line does not end with CR LF");
   if (end + 1 == bytes.size()) return Line{};
-  if (bytes[end + 1] != '\n') return broken_chunk("a CR stands alone in a chunk's line");
+  if (bytes[end + 1] != '\n') return broken_chunk("a chunk's line has a CR without a LF");
   return Line{bytes.substr(0, end), true};
 }
 

@@ -50,6 +50,7 @@ class Exchange {
   virtual void begin_stream(std::string_view request_id = {},
                             std::string_view content_type = kEventStream) = 0;
   virtual void write(std::string_view events) = 0;
+  // `close`: the connection ends after the stream, so that the client sees that the stream is incomplete.
   virtual void end_stream(bool close) = 0;
   // Returns how many bytes the client's socket has not taken yet.
   virtual std::size_t unsent_bytes() const = 0;

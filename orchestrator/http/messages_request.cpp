@@ -161,7 +161,7 @@ class Translation : Translating {
     if (!text_of(last, "content").empty()) {
       out_["continue_final_message"] = true;
     } else if (last.contains("reasoning_content")) {
-      refuse(where, "ends with thinking; an answer can be continued behind text alone.",
+      refuse(where, "ends with thinking; an answer can only be continued after text.",
              "invalid_value");
     } else {
       out_["messages"].erase(out_["messages"].size() - 1);
@@ -299,7 +299,7 @@ class Translation : Translating {
   void refuse_tool(const std::string& type, const std::string& where) {
     const bool client = std::ranges::any_of(
         kUnknownClientTools, [&](std::string_view each) { return type.starts_with(each); });
-    const char* const why = client ? "whose schema only Anthropic's models know; give the tool a "
+    const char* const why = client ? "whose schema only Anthropic's models have; give the tool a "
                                      "description and an 'input_schema', and no type"
                                    : "which Anthropic's own servers run; this server takes tools "
                                      "of the client";

@@ -71,7 +71,7 @@ bool hides_reasoning(Fields& fields) {
   if (!known) {
     fields.refuse("reasoning_format",
                   "can be 'auto', 'deepseek', 'parsed' or 'hidden' on this server: reasoning never "
-                  "stands in the content.",
+                  "appears in the content.",
                   "unsupported_parameter");
   }
   hidden |= format == "hidden";

@@ -124,7 +124,7 @@ Result<std::size_t> head_bytes(std::string_view bytes) {
     if (end == std::string_view::npos) return std::size_t{0};
     if (bytes[end] != '\r') return broken("a line does not end with CR LF, or has a zero");
     if (end + 1 == bytes.size()) return std::size_t{0};
-    if (bytes[end + 1] != '\n') return broken("a CR stands alone");
+    if (bytes[end + 1] != '\n') return broken("a CR has no LF after it");
     if (end == line) {
       if (line == 0) return broken("it begins with an empty line");
       return end + 2;
@@ -137,7 +137,7 @@ Result<std::size_t> head_bytes(std::string_view bytes) {
 Result<std::pair<std::string, std::string>> parse_field(std::string_view line) {
   const std::size_t colon = line.find(':');
   if (line.starts_with(' ') || line.starts_with('\t'))
-    return broken("a field goes on in a second line, which is obsolete");
+    return broken("a field continues on a second line, which is obsolete");
   if (colon == std::string_view::npos) return broken("a field has no colon");
   if (!is_token(line.substr(0, colon))) return broken("a field's name is no token");
   const std::string_view value = trimmed(line.substr(colon + 1));

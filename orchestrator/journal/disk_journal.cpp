@@ -111,7 +111,7 @@ Result<UniqueFd> open_locked(const std::string& path) {
                fmt::format("isolation.journal_path: {} keeps changing its name", path));
 }
 
-// What the journal's name stands for now.
+// What is at the journal's path now: the file that is open, nothing, or another file.
 enum class Named { kOurs, kNothing, kAnother };
 Named named(int ours, const std::string& path) {
   struct stat mine {

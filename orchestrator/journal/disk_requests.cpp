@@ -153,7 +153,7 @@ void DiskRequests::add(const JournalRecord& record) {
 }
 
 Status DiskRequests::apply(DiskRequest& request, const JournalRecord& record) {
-  if (request.over()) return corrupt("its record goes on after its end");
+  if (request.over()) return corrupt("it has records after its end");
   switch (record.type) {
     case RecordType::kBegun: {
       BULKHEAD_TRY(request.begun, decode_begun(record.payload));

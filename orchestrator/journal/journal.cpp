@@ -183,7 +183,7 @@ Status Journal::append(JournalEntry& entry, std::uint32_t first_index,
   BULKHEAD_RETURN_IF_ERROR(check_parts(entry, text, parts));
   if (!prompt_is_told(entry)) {
     return Error(ErrorCode::kCorrupt,
-                 fmt::format("tokens of request {} before its prompt was told", entry.id.value));
+                 fmt::format("tokens of request {} before those of its prompt", entry.id.value));
   }
   entry.tokens.insert(entry.tokens.end(), tokens.begin(), tokens.end());
   keep(entry, text, parts);

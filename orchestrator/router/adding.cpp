@@ -17,7 +17,7 @@ namespace bulkhead::orchestrator {
 namespace {
 
 constexpr std::size_t kMostLooks = 8;  // looks that have not ended
-// A file that has changed and then stays the same for so long is whole, as far as one can see.
+// A file that has changed is taken to be complete when it then stays the same for this time.
 constexpr std::chrono::seconds kUnchanged{1};
 
 }  // namespace

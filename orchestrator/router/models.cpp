@@ -231,7 +231,7 @@ bool Router::will_serve(const ModelInfo& model) const {
   });
   return (gets_more && model.workers.empty()) ||
          std::ranges::any_of(model.workers, [](const Worker* worker) {
-           // It comes back only for the requests that it had.
+           // A drained worker comes back only for the requests that it had.
            if (worker->drains_again() && !worker->returning()) return false;
            const WorkerState state = worker->state();
            return state == WorkerState::kStarting || state == WorkerState::kLoading ||

@@ -93,7 +93,7 @@ Result<std::vector<std::string>> usable_devices(std::string_view listing) {
   }
   std::vector<std::string>& chosen = gpus.empty() ? cpus : gpus;
   if (chosen.empty())
-    return Error(ErrorCode::kNotFound, "no device is usable; `bulkhead doctor` tells why");
+    return Error(ErrorCode::kNotFound, "no device is usable; `bulkhead doctor` says why");
   return std::move(chosen);
 }
 

@@ -44,7 +44,7 @@ Status Vault::take(ipc::Channel& channel, const ipc::VaultOffer& offer, std::str
       all.fds.push_back(std::move(fd));
     packet->fds.clear();
   }
-  if (all.fds.size() > wanted) return violation("more descriptors than it tells of");
+  if (all.fds.size() > wanted) return violation("more descriptors than it announced");
   close();
   descriptors_ = std::move(all.fds);
   all.fds.clear();

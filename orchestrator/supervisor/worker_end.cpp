@@ -133,9 +133,9 @@ void Worker::spare_ended(const Spare& spare, const Death& death) {
   if (serves(state_) && !unload_after_drain_) pool_.keep(options_.standby, kSpareAfterTakeover);
 }
 
-// Called if a person asked for a restart, and the process does not end as asked. The next process may look for another
-// model file. But if requests have begun with the memory of the old one, the next process goes on with it, and the
-// worker restarts once more after them.
+// Called if a person asked for a restart, and the process ends in another way before it. The next process may open
+// another model file. But if requests have begun with the old process's memory, the next process imports that memory
+// for them, and the worker restarts once more after they have ended.
 void Worker::owe_restart() {
   if (left_requests_ && vault_.held()) {
     drains_again_ = restarts_again_ = true;
@@ -154,7 +154,7 @@ void Worker::discard_readers_of_cache(const Death& death) {
 
 void Worker::vault_dropped() {
   spdlog::warn("worker {}: the vault is dropped: {}", name(), vault_.last_drop());
-  pool_.discard_imported("they share memory that nobody trusts any more");
+  pool_.discard_imported("they share memory that is not trusted any more");
 }
 
 void Worker::process_ended(WorkerProcess& process, const Death& death) {

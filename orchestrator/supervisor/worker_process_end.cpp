@@ -41,7 +41,8 @@ struct Leftover {
     });
   }
   static void tell(const std::string& name, pid_t pid) {
-    spdlog::info("worker {}: process {}, which was not waited for any more, has gone", name, pid);
+    spdlog::info("worker {}: process {}, for which the daemon no longer waited, has ended", name,
+                 pid);
   }
 };
 

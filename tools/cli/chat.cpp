@@ -189,7 +189,7 @@ int run_chat(const ChatOptions& options) {
   Chat chat(options, *client, at_terminal);
   const std::unique_ptr<LineReader> lines = make_line_reader();
   std::string line;
-  if (at_terminal) put("Type a message; /help tells what else there is.\n");
+  if (at_terminal) put("Type a message; /help lists the commands.\n");
   for (;;) {
     interrupted = false;
     const LineReader::Outcome outcome = lines->next(line);

@@ -222,7 +222,7 @@ class EditedReader final : public LineReader {
     }
   }
 
-  // Reads the next character from its bytes, as EL_GETCFN wants it. Bytes that form none become '?'.
+  // Reads the next character from its bytes, as EL_GETCFN requires. Bytes that form none become '?'.
   static int read_character(EditLine* edit, wchar_t* character) {
     std::mbstate_t state{};
     for (;;) {

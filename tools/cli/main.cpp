@@ -177,7 +177,7 @@ void add_parse_answer(CLI::App& app, ParseAnswerOptions& options, int& code) {
   CLI::App* command = app.add_subcommand(
       "parse-answer", "Turn a model's raw text into a message with reasoning and tool calls");
   CLI::Option_group* source = command->add_option_group("source", "Where the chat template is");
-  source->add_option("--model", options.model, "GGUF file whose chat template tells the family");
+  source->add_option("--model", options.model, "GGUF file whose chat template shows the family");
   source->add_option("--template", options.template_file, "A file with the chat template's text");
   source->require_option(1);
   command->add_option("--pieces", options.pieces,
@@ -187,8 +187,8 @@ void add_parse_answer(CLI::App& app, ParseAnswerOptions& options, int& code) {
       "Example:\n"
       "  echo '{\"raw\": \"<think>Hm.</think>Yes.\"}' | bulkhead parse-answer --model model.gguf\n"
       "stdin: {\"raw\", \"ended\": \"stop\" or \"length\", \"prompt_ends_with\", \"continued\", "
-      "\"tools\"}; only raw is needed. continued: the text that raw goes on from; the prompt "
-      "has it behind prompt_ends_with.\n"
+      "\"tools\"}; only raw is needed. continued: the text that raw continues; the prompt "
+      "has it after prompt_ends_with.\n"
       "stdout: {\"content\", \"reasoning_content\", \"tool_calls\", \"finish_reason\"}.\n"
       "Exit code: 0, 1 for an error.");
   command->callback([&options, &code] { code = run_parse_answer(options); });
@@ -245,7 +245,7 @@ void add_apply_template(CLI::App& app, ApplyTemplateOptions& options, int& code)
   command->add_option("--bos", options.bos, "Text of bos_token (default: the model file's)");
   command->add_option("--eos", options.eos, "Text of eos_token (default: the model file's)");
   command->add_option("--now", options.now,
-                      "Time that the template is told, as \"2026-01-15 12:00:00\" (default: now)");
+                      "Time that the template gets, as \"2026-01-15 12:00:00\" (default: now)");
   command->add_flag("--as-is", options.as_is,
                     "Give the messages to the template as they are, and nothing that transformers "
                     "doesn't offer");
@@ -318,7 +318,7 @@ void add_bench(CLI::App& app, BenchOptions& options, int& code) {
              "Examples:\n"
              "  bulkhead bench                                   lists them\n"
              "  bulkhead bench ipc-latency --json result.json    runs one\n"
-             "What stands behind a benchmark's name is the benchmark's own, --help too. "
+             "Arguments after a benchmark's name go to the benchmark, --help too. "
              "Exit code: that of the benchmark; 1 if there is none of that name.");
   command->callback([&options, &code, command] {
     for (const std::string& word : command->remaining()) {

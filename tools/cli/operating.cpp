@@ -208,7 +208,7 @@ void add_load_test(CLI::App& app, LoadTestOptions& options, int& code) {
   command->add_flag("--completions", options.completions, "Ask /v1/completions, not for chats");
   command->add_flag(
       "--ignore-eos", options.ignore_eos,
-      "Ask for answers of exactly --max-tokens (ignore_eos, which not every server knows)");
+      "Ask for answers of exactly --max-tokens (ignore_eos, which not every server supports)");
   command->add_flag("--greedy", options.greedy, "Ask for the likeliest tokens (temperature 0)");
   command->add_flag("--json", options.json, "Print the figures as JSON");
   add_footer(

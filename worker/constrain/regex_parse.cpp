@@ -306,7 +306,7 @@ class Parser {
     if (code == 'b' && in_class) return CodeRanges{{8, 8}};
     if (code == 'b') return unsupported("the word boundary \\b");
     if (code == 'B') return unsupported("\\B");
-    if (is_one_of(U"AZzG")) return unsupported("an anchor that ECMA-262 does not know");
+    if (is_one_of(U"AZzG")) return unsupported("an anchor that ECMA-262 does not have");
     if (is_one_of(U"pP")) return property(code == 'P');
     if (code == 'x') return hex(2, 2);
     if (code == 'u') return take(U"{") ? braced_hex() : unicode_escape();

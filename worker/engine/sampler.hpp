@@ -103,12 +103,12 @@ class Sampler {
   Result<TokenId> sample(std::span<const float> logits, const ipc::Sampling& sampling,
                          std::uint64_t n, const Adjustment& adjustment = {});
 
-  // Returns the log-probability of `token`, and the `count` best tokens with theirs, best first (valid until the next
-  // call).
   struct Logprobs {
     float chosen = 0;
     std::span<const RankedToken> best;
   };
+  // Returns the log-probability of `token`, and the `count` best tokens with theirs, best first (valid until the next
+  // call).
   Logprobs logprobs(std::span<const float> logits, TokenId token, std::uint32_t count);
 
  private:

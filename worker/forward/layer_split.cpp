@@ -136,10 +136,10 @@ std::vector<std::string> obstacles(const model::ModelGraph& graph) {
     if (layer == 0) found[layer] = "it is the first one";
     for (const auto& [first, last] : users) {
       if (first < layer && layer <= last)
-        found[layer] = "layers before and behind it share keys and values";
+        found[layer] = "layers before and after it share keys and values";
     }
     if (!needed[layer].empty()) {
-      found[layer] = "layers behind it need \"" + graph.activations[*needed[layer].begin()].name +
+      found[layer] = "layers after it need \"" + graph.activations[*needed[layer].begin()].name +
                      "\", which is made before it";
     }
   }

@@ -229,7 +229,7 @@ class SplitTransformer final : public Transformer {
   // Waits for the stage's step and gives it to the next stage.
   Status hand_on(std::size_t stage) {
     if (stage + 1 == stages_.size())
-      return Error(ErrorCode::kInternal, "a step has been waited for by nobody");
+      return Error(ErrorCode::kInternal, "no call waited for an earlier step");
     BULKHEAD_TRY([[maybe_unused]] const auto none, stages_[stage]->wait());
     BULKHEAD_RETURN_IF_ERROR(make_room(stage + 1));
     const std::uint64_t step = *std::exchange(at_[stage], std::nullopt);

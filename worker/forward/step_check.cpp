@@ -102,7 +102,7 @@ Status check_step(const engine::Step& step, const engine::ExecutorLimits& limits
     if (column.logprobs >= 0 &&
         (column.logprobs > limits.most_logprobs ||
          (column.output != engine::Output::kGreedy && column.output != engine::Output::kSampled))) {
-      return wrong_step("log-probabilities that the device can't tell");
+      return wrong_step("log-probabilities that the device can't compute");
     }
     if (column.adjusted && (!limits.adjusts || (column.output != engine::Output::kGreedy &&
                                                 column.output != engine::Output::kSampled))) {

@@ -66,7 +66,7 @@ bool ExpertSteps::sums(const model::Router& router, MatrixIndex down) const {
 }
 
 Status ExpertSteps::add(const ExpertProductsStep& step) {
-  // Only the first product writes down which experts it has chosen, and only if later products need to know.
+  // Only the first product writes down which experts it has chosen, and only if later products need them.
   k::ChoosesHere chooses = k::ChoosesHere::kByRoute;
   if (chooses_in_products(step.router))
     chooses =

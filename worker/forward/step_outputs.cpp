@@ -154,7 +154,8 @@ class Followers {
     return {};
   }
 
-  // In a step with adjusted outputs this knows another token than the chosen one; add_telling() corrects that.
+  // In a step with adjusted outputs, this kernel reads another token than the one that is chosen in the end;
+  // add_telling() corrects that.
   Status add_logprobs() {
     const k::SamplePush push = sample_push(context_, activations_, slot_);
     BULKHEAD_RETURN_IF_ERROR(

@@ -22,7 +22,7 @@ Status StepRunner::submit(const engine::Step& step) {
                  "a step was submitted while as many as can be are in flight");
   if (slots_.in_flight() > 0 && slots_[slots_.last()].waits)
     return Error(ErrorCode::kInternal,
-                 "a step was submitted behind one that waits for its adjustments");
+                 "a step was submitted after one that waits for its adjustments");
   BULKHEAD_RETURN_IF_ERROR(broken_);
   BULKHEAD_RETURN_IF_ERROR(check_step(step, limits_, slots_.chosen_rows()));
   const auto outputs = std::count_if(
@@ -51,7 +51,7 @@ Status StepRunner::choose(std::span<const engine::Adjustment> adjustments) {
   const std::uint32_t index = slots_.last();
   const bool waits = slots_.in_flight() > 0 && slots_[index].waits;
   if (!waits || adjustments.size() != slots_[index].adjusted.size())
-    return Error(ErrorCode::kInternal, "adjustments for a step that does not wait for so many");
+    return Error(ErrorCode::kInternal, "more adjustments than the step waits for");
   const Status written = slots_.write_adjustments(index, adjustments);
   if (!written.ok()) return fail(index, written);
   kept_ = Sent{last_recorded_, index, Parts::kFollower};

@@ -375,7 +375,7 @@ KvIndex LayerBuilder::attention(Rotate rotate, ActivationIndex out, ScoreRules r
   // The kernel takes the norm's factor from the head before its rotation, which must not change the head's length.
   if (rotate.norms_turned && rotate.rope != kAbsent &&
       model_.graph_.ropes[rotate.rope].magnitude != 1)
-    model_.refuse("has heads that are normed behind a rotation that stretches them (" +
+    model_.refuse("has heads that are normed after a rotation that stretches them (" +
                   model_.key("rope.scaling.*") + "), which is not supported");
   if (rules.window >= model_.context()) rules.window = 0;
   if (rotate.kv == kAbsent)

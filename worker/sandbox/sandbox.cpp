@@ -132,7 +132,7 @@ SandboxReport filter_support() {
       report.gaps.push_back("Landlock before Linux 6.2 can't hold back shortening a file");
     if (report.landlock_version < 6)
       report.gaps.push_back(
-          "Landlock before Linux 6.12 knows no signals; the system call filter refuses them");
+          "Landlock before Linux 6.12 does not cover signals; the system call filter refuses them");
   }
   if (!report.system_calls)
     report.gaps.push_back(

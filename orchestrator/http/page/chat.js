@@ -172,7 +172,7 @@ class Answer {
     await lookAtWorkers();
     if (!this.waits) return;  // it has gone on meanwhile
     const worker = this.restarted();
-    if (worker) this.waits = `Paused: ${worker.name} died (${worker.last_death ?? "it is being replaced"}). The answer goes on as soon as another process serves.`;
+    if (worker) this.waits = `Paused: ${worker.name} died (${worker.last_death ?? "it is being replaced"}). The answer continues as soon as another process serves.`;
     this.show();
   }
 
@@ -185,7 +185,7 @@ class Answer {
     this.restartsBefore.set(worker.name, worker.restarts);
     this.message.pauses.push(`Paused for ${(milliseconds / 1000).toFixed(1)} s: ${worker.name} died ` +
       `(${worker.last_death}), and another process went on. No token was lost.`);
-    announce("The answer goes on");
+    announce("The answer continues");
     this.show();
   }
 
@@ -295,7 +295,7 @@ function showMessages() {
   if (shown.messages.length > 0) return;
   messages.append(make("div", { class: "welcome" },
     make("h2", {}, "Ask the model something"),
-    make("p", {}, "The answer comes from a process that may die: the stream then pauses and goes on with the same tokens."),
+    make("p", {}, "The answer comes from a process that may die: the stream then pauses and continues with the same tokens."),
     make("button", { type: "button", onclick: () => say("Tell me a story about a fox.") }, "Tell me a story about a fox.")));
 }
 

@@ -51,7 +51,8 @@ TEST(Reference, SaysWhichSettingsNeedARestart) {
   const std::string text = reference_yaml();
   for (const Setting& setting : settings_table()) {
     const bool told =
-        text.find(std::string(setting.help) + " A change needs a restart") != std::string::npos;
+        text.find(std::string(setting.help) + " A change takes effect when the daemon restarts") !=
+        std::string::npos;
     EXPECT_EQ(told, setting.reload == Reload::kRestart) << setting.key;
   }
 }
@@ -78,8 +79,8 @@ TEST(Reference, SettingsAreShownWithoutKeys) {
   }
 }
 
-// The texts mean something else to YAML if they stand without quotes, alone or at the beginning of
-// a longer text.
+// Without quotes these texts have another meaning in YAML, alone or at the beginning of a longer
+// text.
 TEST(Reference, SettingsAreReadBackAsTheyAre) {
   const std::vector<std::string> odd = {"",          "[",
                                         "[a, b]",    "[x",

@@ -251,7 +251,7 @@ TEST(RefusedShapes, OfLayersThatShareKeys) {
   };
   EXPECT_THAT(with_kv_heads({2, 2, 1}),
               HasSubstr("layer 2 has 1 key-value heads, but uses those of a layer with 2"));
-  // The first is refused for a tensor's shape only.
+  // This file is refused for a tensor's shape only.
   EXPECT_THAT(with_kv_heads({2, 2, 2}), ::testing::Not(HasSubstr("but uses those")));
 }
 
@@ -294,7 +294,7 @@ TEST(RefusedShapes, OfAttention) {
     };
     EXPECT_THAT(refusal_of(facts), HasSubstr("granite.attention.scale is not a number from 0"));
   }
-  // Norms of queries without norms of keys.
+  // This file has norms of queries without norms of keys.
   facts = {.architecture = "glm4moe", .layers = 1, .norms_heads = true};
   facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
     file.u32(prefix + "vocab_size", 96);
@@ -355,7 +355,7 @@ TEST(RefusedRotations, AreNamed) {
   facts.architecture = "hunyuan-dense";
   facts.norms_heads = true;
   facts.yarn = {.factor = 4, .original = 32};
-  EXPECT_THAT(with(nullptr), HasSubstr("normed behind a rotation that stretches them"));
+  EXPECT_THAT(with(nullptr), HasSubstr("normed after a rotation that stretches them"));
   facts.yarn = {};
   facts.norms_heads = false;
   facts.architecture = "deepseek2";

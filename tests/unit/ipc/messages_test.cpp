@@ -206,7 +206,7 @@ TEST(Messages, LengthsMustFitWhatIsAroundThem) {
                 .find("more fields"),
             std::string::npos);
   EXPECT_NE(refusal(RecordWriter().number(Drained::kKind).number(0).numbers(2, 0).take())
-                .find("behind its end"),
+                .find("after its end"),
             std::string::npos);
 }
 
