@@ -32,7 +32,7 @@ function(bulkhead_write_architecture)
         list(APPEND dependencies ${links})
       endif()
     endforeach()
-    # $<LINK_ONLY:bulkhead_gpu> and its like are links all the same; what is left of an expression is its names.
+    # $<LINK_ONLY:bulkhead_gpu> and similar expressions are links, too. Only the names in an expression are kept.
     string(REPLACE "::" "@@" dependencies "${dependencies}")
     string(REGEX REPLACE "[$<>:,;()]+" ";" dependencies "${dependencies}")
     string(REPLACE "@@" "::" dependencies "${dependencies}")

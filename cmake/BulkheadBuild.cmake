@@ -30,14 +30,15 @@ if(BULKHEAD_CCACHE)
   endif()
 endif()
 
-# What a source includes is half of what there is to compile of it. Sources with flags of their own stay apart.
+# The headers that a source includes take half of its compile time. Sources that have their own flags are compiled
+# alone.
 if(BULKHEAD_UNITY)
   set(CMAKE_UNITY_BUILD ON)
   set(CMAKE_UNITY_BUILD_BATCH_SIZE 30)
 endif()
 
-# GCC collects its garbage as soon as it has 128 MiB, over and over: a tenth of the compile time, for a quarter less
-# memory.
+# By default GCC collects its garbage each time it has 128 MiB. That takes a tenth of the compile time and saves a
+# quarter of the memory.
 if(BULKHEAD_PRECOMPILED_HEADERS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=600000>)
 endif()
@@ -79,17 +80,17 @@ if(BULKHEAD_SANITIZE)
   target_link_options(bulkhead_options INTERFACE -fsanitize=${BULKHEAD_SANITIZE})
   if(BULKHEAD_SANITIZE MATCHES "undefined")
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      # UBSan's instrumentation makes GCC 12 see uninitialised uses and null arguments that are not there.
+      # UBSan's instrumentation makes GCC 12 warn of uninitialised uses and null arguments that do not exist.
       target_compile_options(bulkhead_options INTERFACE -Wno-maybe-uninitialized -Wno-nonnull)
     endif()
-    # What AddressSanitizer reports as well; a quarter of the compile time.
+    # AddressSanitizer reports these faults, too, and the checks take a quarter of the compile time.
     target_compile_options(bulkhead_options INTERFACE
       -fno-sanitize=null,vptr,object-size,nonnull-attribute,returns-nonnull-attribute)
   endif()
   if(BULKHEAD_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # Asio has fences, which ThreadSanitizer does not understand; ours are operations.
+    # Asio uses fences, which ThreadSanitizer does not understand. Bulkhead uses none.
     target_compile_options(bulkhead_options INTERFACE -Wno-tsan)
-    # Its instrumentation makes GCC 12 see uninitialised members of a variant that holds something else.
+    # The instrumentation makes GCC 12 warn of uninitialised members of a variant that holds something else.
     target_compile_options(bulkhead_options INTERFACE -Wno-maybe-uninitialized)
   endif()
 endif()
@@ -112,7 +113,7 @@ if(BULKHEAD_TESTS)
   include(GoogleTest)
 endif()
 
-# The programs find third-party libraries beside themselves in a portable build.
+# The programs of a portable build find third-party libraries in their own folder.
 if(BULKHEAD_PORTABLE)
   set(CMAKE_INSTALL_RPATH "$ORIGIN")
   set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
@@ -132,14 +133,14 @@ function(bulkhead_library name)
   bulkhead_precompile_product(${name} -fPIC ${optimise})
 endfunction()
 
-# Sources of this folder that have names which others of their library or program have, too: compiled alone where
-# BULKHEAD_UNITY is on.
+# Compiles sources of this folder alone even if BULKHEAD_UNITY is on, because other sources of their library or program
+# define the same names.
 function(bulkhead_apart)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-# Lets a program of an AddressSanitizer build keep the libraries that it has loaded: tests/support/keep_libraries.cpp
-# says why.
+# Makes a program of an AddressSanitizer build keep the libraries that it has loaded. tests/support/keep_libraries.cpp
+# gives the reason.
 function(bulkhead_keep_libraries name)
   if(BULKHEAD_SANITIZE MATCHES "address")
     set(keep "${CMAKE_SOURCE_DIR}/tests/support/keep_libraries.cpp")

@@ -3,7 +3,8 @@
 # missing.
 # EXTRA names libraries that are opened at run time instead of linked (libvulkan.so.1 may be).
 #
-# One at a time: programs that end linking together would patch the same copies.
+# The lock lets one program run this at a time, because programs that are linked at the same time would patch the same
+# copies.
 cmake_minimum_required(VERSION 3.25)
 file(LOCK "${DESTINATION}/.libraries.lock" TIMEOUT 300)
 
@@ -14,7 +15,7 @@ file(GET_RUNTIME_DEPENDENCIES EXECUTABLES "${PROGRAM}"
 if(missing)
   message(FATAL_ERROR "${PROGRAM} needs libraries that were not found: ${missing}")
 endif()
-# A name found both here (an earlier program's copy) and in the system is the copy.
+# If a name exists both here (as an earlier program's copy) and in the system, the copy counts.
 foreach(name IN LISTS conflicts_FILENAMES)
   list(APPEND libraries ${conflicts_${name}})
 endforeach()
@@ -26,7 +27,7 @@ foreach(library IN LISTS libraries)
   if(folder STREQUAL DESTINATION OR EXISTS "${DESTINATION}/${name}")
     continue()
   endif()
-  # Copied under the name that programs ask for, through a temporary so that a half-made copy is never taken for one.
+  # The copy gets the name that programs ask for. It is made under another name first, so that nobody uses half a copy.
   get_filename_component(real "${library}" REALPATH)
   file(COPY_FILE "${real}" "${DESTINATION}/${name}.new")
   execute_process(COMMAND patchelf --set-rpath "$ORIGIN" "${DESTINATION}/${name}.new" RESULT_VARIABLE result)

@@ -1,4 +1,4 @@
-# The part of the Debian package that an archive lacks: unit, settings, scripts, control file.
+# The parts of the Debian package that the archives lack: unit, settings, scripts, control file.
 set(made "${CMAKE_BINARY_DIR}/debian")
 
 # The settings are the reference with one change: streams survive an upgrade.

@@ -1,5 +1,5 @@
-# What the packages hold, and where: `cpack -G DEB` in a release build, `cpack -G TGZ` in a portable one.
-# Help files are made when a package is: programs are not run at build time.
+# The files of the packages and their places: `cpack -G DEB` in a release build, `cpack -G TGZ` in a portable one.
+# Help files are made together with a package, because the build runs no programs of Bulkhead.
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # a package needs four programs, not every test
 
 if(BULKHEAD_PORTABLE)
@@ -10,7 +10,7 @@ endif()
 set(programs "${usr}lib/bulkhead")
 
 install(TARGETS bulkheadd bulkhead-first bulkhead-worker bulkhead RUNTIME DESTINATION ${programs})
-# The daemon finds the worker and bulkhead-first beside itself, through the link.
+# The daemon follows the link, and finds the worker and bulkhead-first in its own folder.
 install(CODE "
   set(bin \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${usr}bin\")
   file(MAKE_DIRECTORY \"\${bin}\")
@@ -30,7 +30,7 @@ install(DIRECTORY ${help}/zsh/ DESTINATION ${usr}share/zsh/vendor-completions)
 install(DIRECTORY ${help}/fish/ DESTINATION ${usr}share/fish/vendor_completions.d)
 
 install(FILES README.md SECURITY.md config/runtime.yaml DESTINATION ${usr}share/doc/bulkhead)
-# What the README's links lead to, in the same folders as here.
+# The files to which the README links, in the same folders as here.
 install(DIRECTORY docs DESTINATION ${usr}share/doc/bulkhead FILES_MATCHING PATTERN "*.md" PATTERN "*.png")
 foreach(document bench/RESULTS.md orchestrator/README.md packaging/README.md)
   cmake_path(GET document PARENT_PATH folder)

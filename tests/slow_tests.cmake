@@ -14,7 +14,7 @@ set(BULKHEAD_SLOW_TESTS
   "forward_growth_test QUICK GrowingCacheSize.*"
   "forward_steady_test"
 
-  # The real worker, alone and behind the daemon: one model of the fixtures on all transports, and one over HTTP.
+  # The real worker, alone and under the daemon: one model of the fixtures on all transports, and one over HTTP.
   "worker_integration_test SLOW All/FixtureModel.*:Families/FamilyPrefix.*:KilledWorker.*:Worker.CachedPrefixesChangeNoBit:Worker.SixteenStreams*"
   "model_integration_test QUICK Models/Fixture.*/tiny_qwen3_Q4_K_M:Settings/Setting.ChangesNoToken/ipc_transport_stdio_*:Perplexity*:Embeddings.*:RankingModel.OtherModelsSayWhatToLoad:WorkerFigures.*:KilledWorker.StreamContinuesWithTheSameTokens"
   "structured_output"

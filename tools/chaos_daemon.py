@@ -72,7 +72,7 @@ class Daemon:
             self.plan = Plan(os.path.join(folder, "plan"))
             environment.update(BULKHEAD_WORKER=os.path.realpath(faulty), BULKHEAD_FAULTS_LIVE=self.plan.path)
         self.settings = os.path.join(folder, "settings.yaml")
-        # Settings that a reload may change must be in the file. JSON is YAML.
+        # Settings that a reload may change must be in the file. The file is JSON, which is YAML, too.
         self.good_settings = json.dumps({
             "models": [{"path": self.model, "workers": options.workers}],
             "isolation": {"heartbeat_timeout_ms": options.heartbeat_ms, "resume_window_s": 5,

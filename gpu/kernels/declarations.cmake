@@ -1,5 +1,4 @@
-# Copies what a kernel declares for C++ from the kernel's source (constants/words.glsl explains the
-# words).
+# Copies a kernel's declarations for C++ from the kernel's source (constants/words.glsl explains the words).
 
 # Sets OUT to the parts of SOURCE from each WORD(...) to its WORD_END, with both and without indentation. Both words
 # must begin a line. Errors name FILE.

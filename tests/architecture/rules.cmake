@@ -1,5 +1,5 @@
-# Which folder may use which: the arrows between the folders of the product. `bench` and `tests` may use all of them.
-# A folder inside worker/ has rules of its own; a file is judged by the longest name that fits.
+# Says which folder of the product may use which. `bench` and `tests` may use all of them. A folder inside worker/ has
+# its own rules; the longest folder name that matches a file decides.
 set(layers
   config ipc gpu worker/model worker/constrain worker/engine worker/forward worker/sandbox worker/vault worker
   orchestrator tools)
@@ -16,15 +16,15 @@ set(may_use_worker/vault config worker/vault)
 set(may_use_worker config ipc gpu worker worker/model worker/constrain worker/engine worker/forward worker/sandbox
   worker/vault)
 set(may_use_orchestrator config ipc orchestrator)
-# The bulkhead tool reads model files and tokenizers, sizes them (worker/forward), lists devices (gpu) and tells what of
-# the sandbox the kernel offers.
+# The bulkhead tool reads model files and tokenizers, computes how much memory they need (worker/forward), lists devices
+# (gpu) and says which parts of the sandbox the kernel offers.
 set(may_use_tools config ipc gpu worker/model worker/constrain worker/forward worker/engine worker/sandbox tools)
 
-# Headers of data alone, which layers below their folder may include: a tensor type's row says how its blocks lie in a
-# file as well as what kernels make of them.
+# Headers that have only data. Layers below the headers' folder may include them: a tensor type's row describes its
+# blocks in a file as well as the code that kernels have for them.
 set(data_headers gpu/kernels/tensor_types.hpp)
 
-# Third-party libraries that a layer must not reach, not even through another one.
+# Third-party libraries that a layer must not link, not even through another layer.
 set(never_reaches_config Vulkan Boost prometheus)
 set(never_reaches_ipc Vulkan Boost prometheus yaml-cpp)
 set(never_reaches_gpu Boost prometheus)

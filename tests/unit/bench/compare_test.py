@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench/compare over made-up runs: compare_test.py SOURCE_FOLDER. Exit 0: all as it should be."""
+"""Tests bench/compare with made-up runs: compare_test.py SOURCE_FOLDER. Exits with 0 if all is right."""
 import itertools
 import json
 import os
@@ -84,7 +84,7 @@ class Compare(unittest.TestCase):
         slower = report(PARTS, settings=["gpu_optimizations.command_buffer_ring.steps_in_flight=1"])
         slower["results"][0]["tokens_per_s"] /= 1.25
         out = self.path("out.json")
-        # In any order: it is not taken for the run with everything on.
+        # The order does not matter: this is not taken for the run with everything on.
         for files in ([*parts, self.write("ahead", slower)], [self.write("ahead", slower), *parts]):
             done = self.compare("--baseline", baseline, "--optimized", optimized, "--parts", *files, "--json", out)
             self.assertEqual(done.returncode, 0, done.stderr)
@@ -95,7 +95,7 @@ class Compare(unittest.TestCase):
             self.assertAlmostEqual(entry["extras"][0]["last"], 0.25)
 
     def test_a_peer_gets_the_same_requests_in_turns(self):
-        # Stands for bench-serving-load: says how it was called, and that the peer is half as fast.
+        # Stands in for bench-serving-load: prints its arguments, and figures by which the peer is half as fast.
         log = self.path("calls")
         program = self.path("bench-serving-load")
         with open(program, "w") as file:
