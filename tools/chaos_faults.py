@@ -20,8 +20,8 @@ DISK_MIB = 128
 # ---- to a worker ----
 
 def garble_ring(pid):
-    """The index that the worker has published becomes nonsense, as often as can be for a moment: the daemon looks at it
-    when it is woken, and just before that the worker has put its own there."""
+    """Overwrites the index that the worker has published with nonsense, for a moment and as often as possible: the
+    daemon reads the index when it is woken, and the worker writes the right one just before that."""
     with open(f"/proc/{pid}/maps") as maps:
         starts = [int(line.split("-")[0], 16) for line in maps if "bulkhead-ring" in line]
     if not starts:
@@ -54,8 +54,8 @@ def memory_files(pid, name):
 
 
 def spoil_pages(daemon_pid, pid):
-    """Stops the worker, changes bits in all of its KV pages, and kills it: what its successor finds is not what
-    was computed. The pages are the blocks that the vault's directory (worker/vault/directory.hpp) names last."""
+    """Stops the worker, changes bits in all of its KV pages, and kills it, so that its successor finds other bits than
+    were computed. The pages are the blocks that the vault's directory (worker/vault/directory.hpp) names last."""
     with open(f"/proc/{pid}/maps") as maps:
         mapped = {int(line.split()[4]) for line in maps}
     directories = [path for inode, path in memory_files(daemon_pid, "bulkhead vault").items() if inode in mapped]
@@ -85,8 +85,8 @@ def spoil_pages(daemon_pid, pid):
 # ---- around the daemon ----
 
 def own_small_disk(path):
-    """Mounts a small file system at `path` that only this process and its children see. None where the kernel does not
-    let it."""
+    """Mounts a small file system at `path` that only this process and its children see. Returns None if the kernel does
+    not allow that."""
     libc = ctypes.CDLL(None, use_errno=True)
     new_mounts, new_user, private = 0x20000, 0x10000000, 0x4C000  # CLONE_NEWNS, CLONE_NEWUSER, MS_REC | MS_PRIVATE
     user, group = os.geteuid(), os.getegid()
@@ -191,7 +191,7 @@ class Surroundings:
 
     @staticmethod
     def end_reader(fifo):
-        """Lets the daemon's thread that reads the FIFO come to its end; else each such reload would leave a thread."""
+        """Lets the daemon's thread that reads the FIFO end; otherwise each such reload would leave a thread."""
         for _ in range(20):
             try:
                 os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))

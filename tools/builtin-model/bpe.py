@@ -7,7 +7,7 @@ import re
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 _special = re.compile("(" + "|".join(re.escape(s) for s in SPECIAL) + ")")
-# GPT-2's pattern, \p{L} and \p{N} spelled with what the standard library knows.
+# GPT-2's pattern, with \p{L} and \p{N} written in the syntax of the standard library.
 _word = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+")
 
 

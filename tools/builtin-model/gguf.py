@@ -110,7 +110,7 @@ def write(path, config, tensors, tokenizer):
 
 
 def read(path):
-    """Returns (metadata, tensors expanded to float64). Reads what `write` writes, no more."""
+    """Returns (metadata, tensors expanded to float64). Reads only files that `write` has written."""
     data = open(path, "rb").read()
     position = 0
 

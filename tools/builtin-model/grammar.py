@@ -58,7 +58,7 @@ def _compiled(text):
 
 
 def pick(rng, options):
-    """The first option more often than the others, so that a model has a likeliest next word to choose."""
+    """Returns the first option more often than the others, so that a model has a likeliest next word to choose."""
     return options[0] if rng.random() < 0.2 else options[int(rng.random() * len(options))]
 
 

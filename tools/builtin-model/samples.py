@@ -1,4 +1,4 @@
-"""What a model that train.py has trained says: continuations of stories, and chats."""
+"""Prints what a model that train.py has trained writes: continuations of stories, and chats."""
 
 import torch
 

@@ -85,7 +85,7 @@ def main():
         (args.first_shard + i, args.documents, length) for i in range(args.shards)]
     shards = pool.imap(_make_shard, jobs)
 
-    # These import PyTorch, so after the processes have started.
+    # These modules import PyTorch, so they are imported after the processes have started.
     import torch
     import network
     import samples

@@ -34,7 +34,7 @@ class Rows:
         self.finished.set()
 
     def more(self):
-        """A block of rows in random order; None: wait, the first shards are still being made."""
+        """Returns a block of rows in random order; None: the first shards are still being made, so the caller waits."""
         with self.lock:
             new = self.ready[:8]
             del self.ready[:8]

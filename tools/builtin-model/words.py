@@ -169,7 +169,7 @@ THEMES = {"friendship": ["friend", "share", "gift"], "courage": ["fear", "sound"
           "a new friend": ["friend"], "a mystery": ["sound", "discover"], "a falling star": ["star"], "a star": ["star"], "a baby bird": ["nest"], "bedtime": ["sleep"], "the night": ["sleep", "star"], "honesty and friendship": ["discover", "truth"], "an invention": ["build"], "magic": ["wish"], "a party": ["party"],
           "cooking": ["party"], "a journey": ["storm", "treasure"], "a rainy day": ["storm"], "love": ["gift", "friend"], "a lost toy": ["lost"], "school": ["firstday"], "the first day at school": ["firstday"], "two friends": ["quarrel", "friend"], "a quarrel": ["quarrel"], "a sick friend": ["sick"], "a boat trip": ["boattrip"], "the sea": ["boattrip"], "sailing": ["boattrip"], "saying sorry": ["quarrel", "truth"]}
 
-# What happens needs things and places that suit it.
+# Each plot needs things and places that suit it.
 THINGS_FOR = {
     "trouble": words("rope, ladder, shovel, long stick, fishing rod, scarf, umbrella, bucket, blanket, broom"),
     "build": words("rope, wheel, nail, hammer, ribbon, button, spring, board, stick, piece of cloth, hook, chain"),
@@ -198,8 +198,8 @@ FRIEND_NAMES = {"f": HUMAN_F[1::2], "m": HUMAN_M[1::2], "pet": PET[1::2]}
 
 
 def favourite(rng, options, key, probability=0.3, count=2):
-    """Often one of the few options that belong to `key`, else any: a dragon's stories differ from a teapot's even when the
-    likeliest word is always taken."""
+    """Returns often one of the few options that belong to `key`, and otherwise any option. So a dragon's stories differ
+    from a teapot's even if the likeliest word is always taken."""
     if rng.random() < probability:
         which = 0 if rng.random() < 0.4 else rng.randrange(count)
         return options[zlib.crc32(("%s %d" % (key, which)).encode()) % len(options)]
@@ -212,7 +212,7 @@ CONSONANT_ENDS = words("""n, l, r, s, t, p, k, x, m, b, ck, sh, ng, rd, st, th""
 
 
 def invented_noun(rng):
-    """A word that no list holds, so that the model learns to carry over what it was asked for."""
+    """Makes a word that is in no list, so that the model learns to repeat words of the question."""
     if rng.random() < 0.6:  # the head of one word and the tail of another
         a, b = rng.choice(PIECES), rng.choice(PIECES)
         word = a[:rng.randrange(2, min(6, len(a)))] + b[-rng.randrange(2, min(6, len(b))):]
