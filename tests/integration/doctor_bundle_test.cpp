@@ -25,7 +25,7 @@ class DoctorBundle : public testing::Test {
   const std::string file_ = testing::TempDir() + "bundle-" + std::to_string(::getpid()) + ".tar";
 };
 
-TEST_F(DoctorBundle, TellsOfACrashAndHasNoKeyAndNoPrompt) {
+TEST_F(DoctorBundle, DescribesACrashAndHasNoKeyAndNoPrompt) {
   const Serving serving =
       serve({"server.api_key=operators-secret",
              "server.keys=alice clients-secret tokens_per_minute=100000", "log.level=trace"});

@@ -163,7 +163,7 @@ TEST(Framing, WhatCanBeReadInTwoWaysIsRefusedAndEndsItsConnection) {
   EXPECT_GE(serving.metric("bulkhead_http_bad_framing_total"), 100);
 }
 
-TEST(Framing, WhatIsWellFormedIsTakenAndTheNextRequestBehindIt) {
+TEST(Framing, WhatIsWellFormedIsTakenAndTheNextRequestAfterIt) {
   const Serving serving = serve();
   for (const std::string& bytes :
        {post(kLength, kBody), chunks(kWhole), post("Transfer-Encoding: ChUnKeD\r\n", kWhole),

@@ -265,7 +265,7 @@ TEST_F(HostileDriver, IsNotReadUnlessASettingAllowsItsFolder) {
 }
 
 // Calls that would be refused are made, and each kind is logged once; allowed calls are not logged.
-TEST_F(HostileDriver, IsToldOfAndNotRefusedWhereTheSandboxOnlyLogs) {
+TEST_F(HostileDriver, IsReportedAndNotRefusedWhereTheSandboxOnlyLogs) {
   if (!worker::sandbox_support().system_calls) GTEST_SKIP() << "this kernel has no seccomp filters";
   const std::string secret = (folder_ / "secret").string();
   const std::string log = log_of_run({"isolation.sandbox=log"}, {{"BULKHEAD_DRIVER_ASKS", secret}});
@@ -294,7 +294,7 @@ TEST_F(HostileDriver, IsWatchedWhereTheSandboxOnlyLogs) {
 }
 
 // /v1/workers says about the process what the kernel says about it.
-TEST(Protections, OfAWorkerAreToldAsTheyAre) {
+TEST(Protections, OfAWorkerAreReportedAsTheyAre) {
   const auto run = [](const char* namespaces) {
     Daemon::Options options;
     options.arguments = {"--set", "models.0.path=builtin", "--set",
@@ -387,7 +387,7 @@ TEST(OwnUser, ServesWhatOnlyTheSuperuserMayRead) {
 
 // `bulkhead doctor` says about a worker of this machine what /v1/workers then says about a real one, and what the
 // kernel says.
-TEST(Protections, AreToldByTheDoctorAsTheyAre) {
+TEST(Protections, AreReportedByTheDoctorAsTheyAre) {
   const Outcome doctor = run_shell(std::string(BULKHEAD_TOOL) + " doctor");
   const std::size_t begins = doctor.out.find("\nWorkers' sandbox\n");
   ASSERT_NE(begins, std::string::npos) << doctor.out;

@@ -198,7 +198,7 @@ TEST(Limits, MoreChoicesThanTheQueueEverTakesAreNotToBeTriedAgain) {
   expect_error_shape(reply, "4 answers");
 }
 
-TEST(Limits, OneRequestMayAskForSoManyAnswers) {
+TEST(Limits, OneRequestMayAskForALimitedNumberOfAnswers) {
   const Serving serving = serve({"server.max_choices=3"});
   EXPECT_EQ(serving.complete({{"prompt", "x"}, {"n", 3}, {"max_tokens", 2}}).status, 200);
   const HttpReply reply = serving.complete({{"prompt", {"x", "y"}}, {"n", 2}, {"max_tokens", 2}});
@@ -355,7 +355,7 @@ TEST(Clients, OldHttpGetsAStreamThatEndsWithTheConnection) {
   EXPECT_TRUE(events_of(reply.body).done);
 }
 
-TEST(Methods, AllowIsTold) {
+TEST(Methods, ARefusalNamesTheAllowedOnes) {
   Serving serving = serve();
   HttpReply reply = serving.get("/v1/completions");
   EXPECT_EQ(reply.status, 405);
@@ -418,7 +418,7 @@ TEST(Origin, PagesThatAreAllowedMayCallAndReadTheAnswer) {
   EXPECT_FALSE(reply.headers.contains("access-control-allow-origin"));
 }
 
-TEST(Origin, AProxysNameIsKnownOnceItIsAllowed) {
+TEST(Origin, AProxysNameIsAcceptedOnceItIsAllowed) {
   const std::string body = R"({"prompt":"x","max_tokens":1})";
   Serving serving = serve({"server.allowed_hosts=[models.example, other.example:81]"});
   EXPECT_EQ(serving.post("/v1/completions", body, {"Host: Models.example"}).status, 200);

@@ -44,7 +44,7 @@ TEST(Completions, EveryAnswerHasTheIdThatTheLogHas) {
   }
 }
 
-TEST(Completions, UsageTellsWhatTheWorkersCacheHad) {
+TEST(Completions, UsageShowsWhatTheWorkersCacheHad) {
   Serving serving = serve();
   json body = json::parse(
       serving.complete({{"prompt", "hello cached@9"}, {"n", 2}, {"max_tokens", 3}}).body);
@@ -109,7 +109,7 @@ TEST(Completions, ASuffixMakesThePromptAGapToFill) {
   EXPECT_EQ(json::parse(ollama.body)["prompt_eval_count"], 6);
 }
 
-TEST(Completions, EveryPieceTellsTheSameFingerprint) {
+TEST(Completions, EveryPieceHasTheSameFingerprint) {
   const Serving serving = serve();
   const std::string fingerprint =
       json::parse(serving.complete({{"prompt", "a b c"}}).body).at("system_fingerprint");
@@ -332,7 +332,7 @@ TEST(Service, LoadIsTheNumberOfUnfinishedRequests) {
   EXPECT_EQ(load(), 1);
 }
 
-TEST(Service, FiguresTellTokensPerRecordAndWakeUpsPerToken) {
+TEST(Service, FiguresShowTokensPerRecordAndWakeUpsPerToken) {
   for (const char* transport : {"shm", "stdio"}) {
     SCOPED_TRACE(transport);
     Serving serving = serve({"ipc.transport="s + transport});

@@ -7,7 +7,7 @@
 namespace bulkhead::test {
 namespace {
 
-TEST(LlamaCpp, TellsProbabilitiesAndTokens) {
+TEST(LlamaCpp, ReportsProbabilitiesAndTokens) {
   const Serving serving = serve();
   json body = {
       {"prompt", "hi"}, {"n_predict", 3}, {"seed", 4}, {"n_probs", 2}, {"return_tokens", true}};

@@ -247,7 +247,7 @@ bool journal_is_written(const Serving& serving) {
 
 // The limits let the memory end at different steps of a stream's events, which are kept, written to the journal on disk
 // and sent.
-TEST(Memory, AResumableStreamThatFindsNoneTellsItsReader) {
+TEST(Memory, AResumableStreamThatFindsNoneSaysSoToItsReader) {
   const std::string journal = testing::TempDir() + "memory-journal-" + std::to_string(::getpid());
   const json body = {
       {"prompt", "x big"}, {"max_tokens", 40000}, {"stream", true}, {"resumable", true}};

@@ -64,7 +64,7 @@ json comparable(json answer) {
   return answer;
 }
 
-TEST(Ollama, TellsTheTokensLogProbabilities) {
+TEST(Ollama, ReportsTheTokensLogProbabilities) {
   Serving serving = serve();
   const json options = {{"seed", 4}, {"num_predict", 3}};
   const json plain = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}};

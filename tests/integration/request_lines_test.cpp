@@ -93,7 +93,7 @@ TEST(RequestLines, AreWordsInALogOfText) {
   })) << serving.daemon->log();
 }
 
-TEST(RequestLines, TellTheTraceThatTheAnswerTellsToo) {
+TEST(RequestLines, HaveTheTraceThatTheAnswerHasToo) {
   const Serving serving = serve({"log.format=json"});
   const json body = {{"prompt", "x"}, {"max_tokens", 1}};
   json streamed = body;

@@ -192,7 +192,7 @@ TEST(ResumableStream, IsItsKeysAfterTheDaemonWasKilled) {
   })) << serving.daemon->log();
 }
 
-TEST(ResumableStream, TheJournalsFiguresAreTold) {
+TEST(ResumableStream, TheJournalsFiguresAreReported) {
   JournalFolder folder;
   ResumableClient client;
   Serving serving = serve({folder.setting()});
@@ -438,7 +438,7 @@ TEST(ResumableStream, EventsAreGivenToWhomMayHaveThem) {
     EXPECT_EQ(get("GET", path, {key[0], wrong}), 400) << wrong;
 }
 
-TEST(JournalOnDisk, TellsAtTheStartWhatIsWrongWithIt) {
+TEST(JournalOnDisk, SaysAtTheStartWhatIsWrongWithIt) {
   JournalFolder folder;
   std::ofstream(folder.file()) << "something of somebody's";
   for (const auto& [path, words] :

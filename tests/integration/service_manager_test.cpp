@@ -47,7 +47,7 @@ class NotifySocket {
   bool bound_ = false;
 };
 
-TEST(ServiceManager, IsToldOfReadinessLifeAndTheEnd) {
+TEST(ServiceManager, IsNotifiedOfReadinessLifeAndTheEnd) {
   NotifySocket manager("/tmp/bulkhead-notify-" + std::to_string(::getpid()));
   ASSERT_TRUE(manager.bound());
   Serving serving = serve({}, {{"NOTIFY_SOCKET", manager.path()}, {"WATCHDOG_USEC", "200000"}});
@@ -120,7 +120,7 @@ TEST(ServiceManager, HandsOverASocketAndNobodyIsRefusedBetweenTwoDaemons) {
   }
 }
 
-TEST(ServiceManager, WhoseSocketIsOfNoUseIsToldWhatToWrite) {
+TEST(ServiceManager, WhoseSocketIsOfNoUseGetsAnErrorThatSaysWhatToWrite) {
   const auto refusal = [](const ManagersSocket& socket) {
     Daemon::Options options = socket.options();
     options.environment["BULKHEAD_WORKER"] = FAKE_WORKER;

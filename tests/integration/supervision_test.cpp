@@ -73,7 +73,7 @@ TEST(KilledWorker, ManyStreamsGoOn) {
   EXPECT_EQ(serving.worker()["restarts"], 2);
 }
 
-TEST(DyingWorker, CausesAreToldInWords) {
+TEST(DyingWorker, CausesAreDescribedInWords) {
   struct Case {
     const char* order;
     const char* cause;
@@ -143,7 +143,7 @@ TEST(Loading, FatalErrorEndsTheDaemonWithItsReason) {
   EXPECT_EQ(daemon.output(), "");
 }
 
-TEST(Loading, MissingWorkerProgramAndWrongProtocolAreTold) {
+TEST(Loading, MissingWorkerProgramAndWrongProtocolAreReported) {
   Daemon missing(BULKHEADD, {{}, {{"BULKHEAD_WORKER", "/nowhere/bulkhead-worker"}}});
   EXPECT_EQ(missing.wait_for_exit(), 1);
   EXPECT_NE(missing.log().find("/nowhere/bulkhead-worker"), std::string::npos) << missing.log();
@@ -185,7 +185,7 @@ TEST(Loading, OneCrashIsTriedAgainAndThreeEndTheDaemon) {
   ::unlink(counter);
 }
 
-TEST(Loading, HealthTellsProgressAndRequestsGet503) {
+TEST(Loading, HealthShowsProgressAndRequestsGet503) {
   // The line with the port comes only when the model is loaded.
   const std::uint16_t port = free_port();
   Daemon daemon(BULKHEADD, {{"--set", "server.port=" + std::to_string(port)},

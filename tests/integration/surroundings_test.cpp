@@ -91,7 +91,7 @@ TEST(Signals, ATerminatedWorkerIsNoStrikeAgainstItsRequest) {
   }));
 }
 
-TEST(Endpoints, LivenessIsToldApartFromReadiness) {
+TEST(Endpoints, LivenessDiffersFromReadiness) {
   const Serving serving = serve({"server.api_key=secret"});
   EXPECT_EQ(serving.get("/livez").status, 200);
   EXPECT_EQ(serving.get("/readyz").status, 200);
@@ -171,7 +171,7 @@ TEST(Log, AReaderThatStopsHoldsUpNeitherRequestsNorTheEnd) {
   EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
 }
 
-TEST(Log, LinesThatFoundNoRoomAreCountedAndTold) {
+TEST(Log, LinesThatFoundNoRoomAreCountedAndReported) {
   const Pipe log;
   const Serving serving = serve_with_log(log);
   log.fill();
@@ -358,7 +358,7 @@ TEST(WorkersLog, CanNotBeUsedAgainstTheDaemon) {
   }
 }
 
-TEST(WorkersLog, AFloodIsCountedAndTold) {
+TEST(WorkersLog, AFloodIsCountedAndReported) {
   const Serving serving = serve();
   ASSERT_EQ(serving.complete({{"prompt", "flood"}, {"max_tokens", 1}}).status, 200);
   EXPECT_TRUE(Serving::eventually(
@@ -423,7 +423,7 @@ TEST_F(NvidiaDriver, ThatHangsHoldsUpNeitherRequestsNorFiguresNorTheEnd) {
   EXPECT_EQ(processes(), 0);
 }
 
-TEST_F(NvidiaDriver, LeavesNoProcessBehindADaemonThatIsKilled) {
+TEST_F(NvidiaDriver, LeavesNoProcessAfterADaemonThatIsKilled) {
   const Serving serving = serve_with_driver();
   ASSERT_TRUE(Serving::eventually([&] { return serving.metric(kMemory) == 4000; }));
   behave("hang");

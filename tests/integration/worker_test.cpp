@@ -339,7 +339,7 @@ TEST(Worker, AnswersEverythingElseThatTheDaemonMaySay) {
 }
 
 // Checks of memory are off, because they use the device now and then.
-TEST(Worker, TellsWhatItsGpuDidAndAStepsKernelsOnRequest) {
+TEST(Worker, ReportsWhatItsGpuDidAndAStepsKernelsOnRequest) {
   WorkerProcess worker(kProgram,
                        {"--model", "builtin", "--device", "cpu", "--set", "log.level=warn", "--set",
                         "isolation.check_memory_s=0"},
@@ -409,7 +409,7 @@ TEST(Worker, SlowDaemonLosesNothing) {
   }
 }
 
-TEST(Worker, ModelThatCannotBeLoadedIsToldWithItsReason) {
+TEST(Worker, ModelThatCannotBeLoadedIsReportedWithItsReason) {
   WorkerProcess worker(kProgram, {"--model", "/nonexistent/model.gguf", "--set", "log.level=off"},
                        {});
   EXPECT_FALSE(worker.wait_ready());

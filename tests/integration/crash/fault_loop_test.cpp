@@ -350,7 +350,7 @@ TEST_F(Faults, AUsedPageThatChangesBeforeADeathGivesNoToken) {
 }
 
 // The stream continues in a successor that runs without this part.
-TEST_F(Faults, APartThatFailsToStartIsDoneWithoutAndTold) {
+TEST_F(Faults, APartThatFailsToStartIsLeftOutAndReported) {
   serve("shm", 2000);
   ASSERT_TRUE(strike(Phase::kSuccessor, "fail@gpu.create", 1));
   const json worker = serving_.worker();

@@ -95,7 +95,7 @@ TEST_F(PidNamespace, HoldsTheWorkerAndOneThatWaits) {
             std::string::npos);
 }
 
-TEST_F(PidNamespace, DeathsAreToldAsWithoutIt) {
+TEST_F(PidNamespace, DeathsAreReportedAsWithoutIt) {
   for (const auto& [signal, words] : {std::pair(SIGABRT, "killed by signal 6 (SIGABRT)"),
                                       std::pair(SIGSEGV, "killed by signal 11 (SIGSEGV)"),
                                       std::pair(SIGKILL, "killed by signal 9 (SIGKILL)")}) {
@@ -117,7 +117,7 @@ TEST_F(PidNamespace, DiesWithItsFirstProcess) {
   EXPECT_EQ(serving_.worker()["last_death"], "killed by signal 9 (SIGKILL)");
 }
 
-TEST_F(PidNamespace, LeavesNobodyBehindTheDaemon) {
+TEST_F(PidNamespace, LeavesNoProcessAfterTheDaemon) {
   const std::string its = namespace_of(pid());
   ASSERT_NE(its, "");
   serving_.daemon->signal(SIGKILL);
@@ -130,7 +130,7 @@ TEST_F(PidNamespace, LeavesNobodyBehindTheDaemon) {
   }));
 }
 
-TEST_F(PidNamespace, LeavesNobodyBehindAStop) {
+TEST_F(PidNamespace, LeavesNoProcessAfterAStop) {
   const pid_t worker = pid(), first = first_of(worker);
   serving_.daemon->signal(SIGTERM);
   EXPECT_EQ(serving_.daemon->wait_for_exit(), 0);

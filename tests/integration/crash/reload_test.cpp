@@ -360,7 +360,7 @@ TEST_P(Reload, AStreamDoesNotGoOnWithAnotherFileAfterADeath) {
   EXPECT_EQ(serving.complete(ask("one", "x", 3)).status, 200);  // a successor with the new file answers
 }
 
-TEST_P(Reload, ManyOfThemLeaveNothingBehind) {
+TEST_P(Reload, ManyOfThemLeakNothing) {
   const Serving serving = start(model("one", "one.gguf"));
   const auto holdings = [&] {
     std::size_t descriptors = 0;

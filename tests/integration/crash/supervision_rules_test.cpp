@@ -191,7 +191,7 @@ TEST(Strikes, PoisonAmongManyFailsAndTheyFinish) {
   }
 }
 
-TEST(Causes, AreCountedByKindAndToldInWords) {
+TEST(Causes, AreCountedByKindAndDescribedInWords) {
   struct Case {
     const char* order;
     const char* cause;

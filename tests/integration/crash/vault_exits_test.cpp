@@ -161,7 +161,7 @@ TEST_F(Vault, ASpareThatWaitsForAProcessThatNeverEndsIsReplaced) {
 }
 
 // After a spare has taken over early, a second death does not wait for ever for the first exit.
-TEST_F(Vault, ASecondDeathWaitsOnlySoLongForAProcessThatNeverEnds) {
+TEST_F(Vault, ASecondDeathDoesNotWaitForEverForAProcessThatNeverEnds) {
   start("", {"isolation.exit_timeout_ms=1000", "isolation.standby=1"});
   spare_with("imported");
   const pid_t first = serving_worker(serving_);

@@ -419,7 +419,7 @@ TEST_F(Vault, AnEntryThatIsWholeAndWrongCastsDoubtOnAllPages) {
   EXPECT_GT(vault()["pages_adopted"], 0) << vault();
 }
 
-TEST_P(VaultTransports, ThreeDeathsLeaveNoDescriptorBehind) {
+TEST_P(VaultTransports, ThreeDeathsLeakNoDescriptor) {
   start("");
   kill_in_stream();
   const pid_t daemon = serving_.daemon->pid();

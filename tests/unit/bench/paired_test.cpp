@@ -30,7 +30,7 @@ TEST(MedianInterval, HasTheTablesPlaces) {
   }
 }
 
-TEST(MedianInterval, OfAFewSaysSo) {
+TEST(MedianInterval, OfFewPairsIsNotConfident) {
   EXPECT_FALSE(median_interval({}).confident);
   const MedianInterval interval = median_interval(places(5));
   EXPECT_FALSE(interval.confident);

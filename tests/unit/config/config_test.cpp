@@ -260,7 +260,7 @@ TEST(Models, ListsOfTheCommandLineMayHaveQuotesAsInYaml) {
   EXPECT_EQ(error_of_set("server.allowed_origins=[\"https://chat.example.org\"]"), "no error");
 }
 
-TEST(Keys, AreToldApartAndNeverInErrors) {
+TEST(Keys, AreDistinguishedAndNeverInErrors) {
   const std::string set = "server.keys=alice s3cret streams=2,bob other";
   const Result<Loaded> loaded = load({"", {set}});
   ASSERT_TRUE(loaded.ok()) << loaded.error().message();
@@ -323,7 +323,7 @@ TEST(Reload, SaysWhatARunningDaemonCanDoAboutAChange) {
   EXPECT_TRUE(changes(after, after).empty());
 }
 
-TEST(Notices, ARetiredSettingIsToldOnceAndTheRestIsRead) {
+TEST(Notices, ARetiredSettingIsReportedOnceAndTheRestIsRead) {
   const File file("gpu_optimizations:\n  persistent_step: on\n  enabled: false\n");
   const Result<Loaded> loaded =
       load({file.path(), {"gpu_optimizations.persistent_step=auto", "engine.max_batch=3"}});

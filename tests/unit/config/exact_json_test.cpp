@@ -43,7 +43,7 @@ TEST(ExactJson, ReadsObjectsOfAnySizeInTheirOrder) {
   EXPECT_EQ(*++value.begin(), "again");
 }
 
-TEST(ExactJson, KnowsWhichIntegersAreRounded) {
+TEST(ExactJson, FindsTheIntegersThatAreRounded) {
   EXPECT_TRUE(is_rounded_integer("12345678901234567890123"));
   EXPECT_TRUE(is_rounded_integer("-9223372036854775809"));
   EXPECT_TRUE(is_rounded_integer(std::string(400, '9')));

@@ -60,7 +60,7 @@ std::string utf8(char32_t code) {
 
 // The automaton merges parts of characters that lead to the same state; it must keep their ends
 // apart.
-TEST(Regex, CharactersAreToldApartAtTheEndsOfRanges) {
+TEST(Regex, CharactersAreDistinguishedAtTheEndsOfRanges) {
   using Ranges = std::vector<std::pair<char32_t, char32_t>>;
   const std::pair<const char*, Ranges> rows[] = {
       {"[^<]", {{0, 0x3B}, {0x3D, 0xD7FF}, {0xE000, 0x10FFFF}}},
@@ -89,7 +89,7 @@ TEST(Regex, CharactersAreToldApartAtTheEndsOfRanges) {
   }
 }
 
-TEST(Regex, TellsWhatItDoesNotKnow) {
+TEST(Regex, NamesWhatItDoesNotSupport) {
   for (const char* expression :
        {"(a)\\1", "(?<=a)b", "\\bword", "a**", "(", "[a", "*a", "\\p{Greek}"}) {
     const auto compiled = compile_regex(expression);
@@ -123,7 +123,7 @@ TEST(Gbnf, HandlesAmbiguityWithoutExploding) {
   EXPECT_TRUE(derives("root ::= ((\"a\"*)*)* \"b\"", "aaab"));
 }
 
-TEST(Gbnf, TellsWhatIsWrong) {
+TEST(Gbnf, NamesWhatIsWrong) {
   EXPECT_THAT(gbnf_error("root ::= x"), HasSubstr("\"x\""));
   EXPECT_THAT(gbnf_error("a ::= \"x\""), HasSubstr("root"));
   EXPECT_THAT(gbnf_error("root ::= root \"x\" | \"y\""), HasSubstr("left recursion"));

@@ -56,7 +56,7 @@ struct Answering {
 const std::vector<std::string> kEndings = {"\"}", "\"}}", "\"   ", "time\"}", "\", \"", "time\","};
 
 // JSON without a mark is a call once its name has ended, which may be in the middle of a token.
-TEST(AnswerConstraint, NoTokenOfBareJsonGoesOnWronglyBehindTheName) {
+TEST(AnswerConstraint, NoTokenOfBareJsonGoesOnWronglyAfterTheName) {
   const auto word = [](std::size_t i) {
     return FakeTokenizer::kFirstWord + static_cast<engine::TokenId>(i);
   };

@@ -314,7 +314,7 @@ TEST(CallGrammar, TheParserReadsAsCallsWhatItLetsThrough) {
   }
 }
 
-TEST(CallGrammar, KnowsEveryFamily) {
+TEST(CallGrammar, HasRowsOfEveryFamily) {
   for (const model::answer::Family& family : model::answer::families()) {
     if (family.calls.syntax == model::answer::CallSyntax::kNone) continue;
     EXPECT_TRUE(

@@ -311,7 +311,7 @@ TEST(MaskedSampling, DrawsAmongTheMasksTokensAlone) {
   EXPECT_FALSE(sampler.sample(row, {}, 0, {.mask = std::vector<std::uint32_t>(4, 0)}).ok());
 }
 
-TEST(DelayedConstraint, HoldsBehindItsMarkAndLetsNoEndComeBefore) {
+TEST(DelayedConstraint, HoldsAfterItsMarkAndLetsNoEndComeBefore) {
   const FakeTokenizer tokenizer({"<think>", "</think>", "k>\n"});
   const auto id = [&](const char* text) { return tokenizer.encode(text, false, false); };
   const auto opened = [&](const char* prompt, const model::answer::Family& family) {
@@ -382,7 +382,7 @@ TEST(DelayedConstraint, HoldsForWhatTheMarksOwnTokenAdds) {
   EXPECT_TRUE(constraint.complete());
 }
 
-TEST(DelayedConstraint, KnowsAMarkThatTheContinuedTextBegan) {
+TEST(DelayedConstraint, FindsAMarkThatTheContinuedTextBegan) {
   const FakeTokenizer tokenizer({"</think>"});
   engine::ConstraintCompiler compiler;
   engine::DelayedConstraint constraint(

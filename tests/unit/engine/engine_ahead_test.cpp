@@ -162,7 +162,7 @@ TEST_P(EngineAhead, NothingRunsPastALengthThatIsKnown) {
   EXPECT_EQ(counter(harness, "discarded_outputs_total"), 0);
 }
 
-TEST_P(EngineAhead, WhatIsComputedPastAStopIsToldToNobody) {
+TEST_P(EngineAhead, WhatIsComputedPastAStopIsSentToNobody) {
   const std::vector<std::string> words = {"one ", "STOP", " more"};
   EngineHarness harness(with_depth(GetParam()), {}, words);
   harness.executor.script = [](std::span<const TokenId> history) -> std::optional<TokenId> {

@@ -146,7 +146,7 @@ TEST(EngineParts, AStopStringThatCutsACallSaysSo) {
 }
 
 // A grammar forbids such an end. But there is not one for all tools.
-TEST(EngineParts, TheReaderTellsHalfACall) {
+TEST(EngineParts, TheReaderReportsHalfACall) {
   const FakeTokenizer tokenizer;
   const std::string raw = kRaw;
   const std::size_t half = raw.find("\": 1") + 4;

@@ -70,7 +70,7 @@ TEST(EnginePrompt, IsScoredBesideOthersWhateverTheChunks) {
   }
 }
 
-TEST(EnginePrompt, IsToldOnceThoughItLostItsPages) {
+TEST(EnginePrompt, IsSentOnceThoughItLostItsPages) {
   ExecutorLimits limits = small_limits();
   limits.total_pages = 20;  // enough for one and a half of the requests
   EngineOptions options;
@@ -86,7 +86,7 @@ TEST(EnginePrompt, IsToldOnceThoughItLostItsPages) {
   }
 }
 
-TEST(EnginePrompt, WithoutLogProbabilitiesIsToldAtOnce) {
+TEST(EnginePrompt, WithoutLogProbabilitiesIsSentAtOnce) {
   EngineHarness harness;
   ipc::Submit submit = told_request(1, some_tokens(1, 90), 0);
   submit.logprobs = -1;

@@ -137,7 +137,7 @@ TEST(EngineRequests, PromptLargerThanTheWholeCacheIsRefused) {
 }
 
 // The advice depends on where the limit comes from.
-TEST(EngineRequests, ATooLongPromptIsToldWhatWouldTakeIt) {
+TEST(EngineRequests, ATooLongPromptsErrorSaysWhatWouldTakeIt) {
   const auto refusal = [](std::uint32_t asked, std::uint32_t of_the_model) {
     ExecutorLimits limits = small_limits();  // context 128
     limits.asked_context = asked;
@@ -301,7 +301,7 @@ TEST(EngineRequests, DrainingLetsWhatIsThereFinishAndSaysSoOnce) {
   EXPECT_TRUE(std::holds_alternative<ipc::Drained>(harness.others[0]));
 }
 
-TEST(EngineRequests, LostDeviceIsToldAndEndsTheTurn) {
+TEST(EngineRequests, LostDeviceIsReportedAndEndsTheTurn) {
   EngineHarness harness;
   harness.engine.submit(greedy_request(1, {1, 2}, 5));
   harness.executor.lose_device_in = 2;

@@ -124,7 +124,7 @@ TEST(AdoptedPages, AreFoundByTheirTokensAndEvictedFollowersFirst) {
   EXPECT_EQ(ledger.in.size(), 1U) << "the beginning is known already: page 2";
 }
 
-TEST(AdoptedPages, EachPageThatIsHandedOutIsToldBefore) {
+TEST(AdoptedPages, EachPageIsReportedBeforeItIsHandedOut) {
   PagePool pool(3, 2, Sharing::kPrefixes);
   Ledger ledger;
   pool.set_ledger(&ledger);
@@ -157,7 +157,7 @@ TEST(AdoptedPages, WithheldOnesAreHandedOutOnlyOnceSettled) {
   EXPECT_EQ(pool.free_pages(), 0u);
 }
 
-TEST(AdoptedPages, UnsoundOnesAreLeftOutAndTheLedgerIsTold) {
+TEST(AdoptedPages, UnsoundOnesAreLeftOutAndReportedToTheLedger) {
   const std::vector<TokenId> tokens{1, 2, 3, 4, 5, 6, 7, 8};
   const std::span all(tokens);
   PagePool pool(4, 4, Sharing::kPrefixes);

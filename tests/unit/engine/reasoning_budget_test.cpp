@@ -81,7 +81,7 @@ std::string text_of(const Answer& answer, PartKind kind) {
   return text;
 }
 
-TEST(ReasoningBudget, EndsReasoningAfterSoManyTokens) {
+TEST(ReasoningBudget, EndsReasoningAfterThisManyTokens) {
   const auto closer = FakeTokenizer::kFirstWord + 1;
   const Answer free = answer_to(asks(-1), "hermes", "<think>");
   ASSERT_GT(free.tokens.size(), 20U);

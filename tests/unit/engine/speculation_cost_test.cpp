@@ -148,7 +148,7 @@ class EveryFourth final : public DraftSource {
 
 // A step with a draft takes no longer, but the step after it, which waits for the host, takes more than twice as
 // long.
-TEST(Speculator, CountsWhatTheStepBehindDraftsLoses) {
+TEST(Speculator, CountsWhatTheStepAfterDraftsLoses) {
   const auto time_with = [](microseconds lost) -> StepTime {
     return [lost, before = 1U](std::size_t, std::uint32_t columns) mutable {
       const bool waits = std::exchange(before, columns) > 1;

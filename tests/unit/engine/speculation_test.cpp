@@ -63,7 +63,7 @@ TEST(NgramSource, TakesTheNewerOfTwoPlaces) {
   EXPECT_EQ(guessed(source, tokens, 1), (Tokens{60}));
 }
 
-TEST(RecordedSource, IsAsOftenRightAsItIsTold) {
+TEST(RecordedSource, IsRightAsOftenAsItsOptionsSay) {
   const Tokens recorded = some_tokens(1, 2000);
   const RecordedSource source(recorded, 0.8, 256);
   const Tokens guesses = guessed(source, {}, 2000);
@@ -222,7 +222,7 @@ TEST_P(SpeculatingEngine, CancellationWithDraftsInFlightFreesThePages) {
   }
 }
 
-TEST_P(SpeculatingEngine, TellsHowManyGuessesWereRight) {
+TEST_P(SpeculatingEngine, ReportsHowManyGuessesWereRight) {
   EngineHarness harness(limits_of(GetParam()), guessing(1));
   harness.executor.script = repeats_itself;
   const ipc::Submit request = varied_requests(4).back();  // greedy, and of full length

@@ -310,7 +310,7 @@ struct SavedChat {
   Chats::Turn first;
 };
 
-TEST(SpoiltStates, AreNotGoneOnFrom) {
+TEST(SpoiltStates, AreNotContinuedFrom) {
   SavedChat saved;
   auto& [chats, ledger, prompt, first] = saved;
   for (const auto& [slot, page] : ledger.states)

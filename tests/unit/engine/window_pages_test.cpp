@@ -41,7 +41,7 @@ engine::EngineOptions sharing(bool cache = true, std::uint32_t chunk = 16) {
 
 // ---- the pool ----
 
-TEST(WindowReserve, HoldsWhatAnyPositionSeesAndWhatLiesBehind) {
+TEST(WindowReserve, HoldsWhatAnyPositionSeesAndSomePagesMore) {
   for (const std::uint32_t page : {1U, 4U, 32U}) {
     for (std::uint32_t window = 1; window < 200; ++window) {
       for (std::uint32_t at = 0; at < 300; ++at) {

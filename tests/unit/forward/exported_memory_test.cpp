@@ -55,7 +55,7 @@ TEST(Blocks, APieceLargerThanABlockHasOneToItself) {
   EXPECT_EQ(plan.blocks[1], 900 * kMib);
 }
 
-TEST(Checksums, TellEveryKindOfDifference) {
+TEST(Checksums, ShowEveryKindOfDifference) {
   auto opened = gpu::Device::open(test::chosen_device_options());
   if (!opened.ok()) GTEST_SKIP() << opened.error().message();
   gpu::Device& device = **opened;

@@ -255,7 +255,7 @@ TEST_F(SmallKernels, SoftCap) {
   }
 }
 
-TEST_F(SmallKernels, GreedyTakesTheLowerOfTiesAndKnowsItsProbability) {
+TEST_F(SmallKernels, GreedyTakesTheLowerOfTiesAndGivesItsProbability) {
   for (const auto& [name, mapping] : test_mappings(device())) {
     for (const std::uint32_t vocabulary : {5U, 2048U, 10007U}) {
       auto logits = random_floats(3 * vocabulary, 3);

@@ -144,7 +144,7 @@ TEST_F(StepsInFlight, RowsOfLogitsComeWhileTheNextStepIsComputed) {
 
 // Compares the device's log-probabilities with those that the CPU computes from the same row: for greedy choices and
 // draws, with the next step in flight, alone and beside a sequence that asks for other ones.
-TEST_F(StepsInFlight, TheDeviceTellsLogprobabilities) {
+TEST_F(StepsInFlight, TheDeviceComputesLogprobabilities) {
   const std::string name = or_builtin("tiny-qwen3-Q4_K_M");
   const Loaded model = load(name);
   ASSERT_NE(model.executor, nullptr);

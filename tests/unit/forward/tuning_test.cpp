@@ -63,7 +63,7 @@ TEST_F(TuningTest, WithoutAMeasurementTheDefaultIsUsed) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
-TEST_F(TuningTest, TakesTheFastestAndKnowsItTheNextTime) {
+TEST_F(TuningTest, TakesTheFastestAndRemembersItTheNextTime) {
   const auto variants = product_variants(mapping_, shape_, 1);
   ASSERT_GT(variants.size(), 2U);
   {

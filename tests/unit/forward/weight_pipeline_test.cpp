@@ -174,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(Forms, Pipeline,
                          ::testing::Values(Form::kTimeline, Form::kFences, Form::kOff),
                          [](const auto& test) { return ::testing::PrintToString(test.param); });
 
-TEST(KernelCompilerTest, TellsTheFirstKernelThatCanNotBeMade) {
+TEST(KernelCompilerTest, ReportsTheFirstKernelThatCanNotBeMade) {
   gpu::DeviceOptions options;
   options.selector = "cpu";
   const auto device = gpu::Device::open(options);

@@ -82,7 +82,7 @@ TEST(Activity, AgreesWithCountingTicks) {
 
 class DeviceActivity : public GpuTest {};
 
-TEST_F(DeviceActivity, QueuesTellWhatRan) {
+TEST_F(DeviceActivity, QueuesReportWhatRan) {
   const auto ring = *CommandRing::create(device(), {}, true, kTimeoutMs);
   const auto queue = *BlitQueue::create(device(), {}, true, kTimeoutMs);
   constexpr std::uint64_t kCount = 100000;
@@ -109,7 +109,7 @@ TEST_F(DeviceActivity, QueuesTellWhatRan) {
   EXPECT_LE(totals.overlapped_ns, totals.transfer_ns);
 }
 
-TEST_F(DeviceActivity, ASubmissionThatIsNotWaitedForIsToldByALaterOne) {
+TEST_F(DeviceActivity, ASubmissionThatIsNotWaitedForIsReportedByALaterOne) {
   const auto ring = *CommandRing::create(device(), {}, true, kTimeoutMs);
   const Buffer y = *device().allocate(4096, Memory::kDeviceLocal, "y");
   std::vector<CommandRing::RecordingId> ids;
@@ -128,7 +128,7 @@ TEST_F(DeviceActivity, ASubmissionThatIsNotWaitedForIsToldByALaterOne) {
 
 // A worker has this many recordings once its requests have asked for everything: for each shape and each combination
 // of what requests may ask of the outputs.
-TEST_F(DeviceActivity, EachOfManyRecordingsIsTold) {
+TEST_F(DeviceActivity, EachOfManyRecordingsIsReported) {
   const auto ring = *CommandRing::create(device(), {}, true, kTimeoutMs);
   const Buffer y = *device().allocate(4096, Memory::kDeviceLocal, "y");
   const auto fill = [&](Recorder& recorder) { recorder.fill(slice(y), 0); };
@@ -146,7 +146,7 @@ TEST_F(DeviceActivity, EachOfManyRecordingsIsTold) {
 }
 
 // As in decoding: the next submission is queued before the one before it has ended.
-TEST_F(DeviceActivity, EachOfSubmissionsThatRunAheadIsTold) {
+TEST_F(DeviceActivity, EachOfSubmissionsThatRunAheadIsReported) {
   const auto ring = *CommandRing::create(device(), {}, true, kTimeoutMs);
   const Buffer y = *device().allocate(1 << 20, Memory::kDeviceLocal, "y");
   const auto fill = [&](Recorder& recorder) { recorder.fill(slice(y), 0); };

@@ -278,7 +278,7 @@ TEST(Messages, UnalignedRecordIsRefusedNotRead) {
   EXPECT_EQ(decode_from_worker(bytes).error().code(), ErrorCode::kInvalidArgument);
 }
 
-TEST(Utf8, KnowsWellFormedText) {
+TEST(Utf8, AcceptsOnlyWellFormedText) {
   EXPECT_TRUE(is_utf8(""));
   EXPECT_TRUE(is_utf8("plain ascii, longer than eight bytes"));
   EXPECT_TRUE(is_utf8("\u00e9\u4e2d\U0001F600\U0010FFFF"));

@@ -91,7 +91,7 @@ TEST_F(StuckPeer, LargeFilesInMemoryAreClosedByAThread) {
   }
 }
 
-TEST_F(StuckPeer, IsFullAfterSoMany) {
+TEST_F(StuckPeer, IsFullAfterItsLimit) {
   for (std::size_t i = 0; i + 1 < PeerCloser::kMostWaiting; i += 100) {
     std::vector<UniqueFd> lot;
     for (std::size_t j = i; j + 1 < PeerCloser::kMostWaiting && j < i + 100; ++j)

@@ -122,7 +122,7 @@ class Logged {
   std::shared_ptr<spdlog::logger> before_;
 };
 
-TEST(Leftovers, PartsThatSeeAreToldOnce) {
+TEST(Leftovers, PartsThatSeeAreReportedOnce) {
   GgufBuilder file = small_llama();
   for (const char* name : {"v.blk.0.attn_q.weight", "v.patch_embd.weight", "mm.0.weight"})
     file.tensor(name, {32});

@@ -43,7 +43,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const Names& names) {
 
 // Phi-3's tokens between turns take the line break that its template writes after them. Some files give Phi-3
 // another architecture; the tokenizer then finds it by the model's name.
-TEST(SpecialBlanks, BehindPhi3sTokensAreTaken) {
+TEST(SpecialBlanks, AfterPhi3sTokensAreTaken) {
   const Segment parts[] = {{"<|user|>\n", true}, {"", false}, {" \n", false}, {"h\n", false}};
   for (const Names& names : {Names{.architecture = "phi3"}, Names{.name = "Phi-3-mini-4k"},
                              Names{.name = "my-phi3-tuned"}}) {

@@ -158,7 +158,7 @@ TEST(Tokenizer, SpecialTokensOnlyWhereTheSegmentAllows) {
   EXPECT_EQ(t->vocabulary_text(256), "<|im_start|>");
 }
 
-TEST(Tokenizer, AnswersOfChannelsGoOnBehindAMessage) {
+TEST(Tokenizer, AnswersOfChannelsGoOnAfterAMessage) {
   const auto plain = byte_level({"<|end|>", "<|return|>"}, {});
   ASSERT_NE(plain, nullptr);
   EXPECT_TRUE(plain->ends_generation(256));
@@ -207,7 +207,7 @@ TEST(Tokenizer, AMergeToNoTokenFallsBackToBytes) {
   EXPECT_THAT(t->encode("ab", false, false), ElementsAre('a', 'b'));
 }
 
-TEST(Tokenizer, GemmasMergeCharactersOfLinesBehindABos) {
+TEST(Tokenizer, GemmasMergeCharactersOfLinesAfterABos) {
   testing::GgufBuilder file;
   std::vector<std::string> tokens{"<pad>",   "<eos>",    "<bos>", "a",    "b",      "\u2581",
                                   "\u2581a", "\u2581ab", "\n",    "\n\n", "\u00e9", "b\u00e9"};

@@ -163,7 +163,7 @@ TEST_F(Unigram, TheFileSaysWhatBecomesOfSpaces) {
   EXPECT_EQ(cut("\u200b a"), "_a");
 }
 
-TEST_F(Unigram, APieceMayGoOnBehindASpace) {
+TEST_F(Unigram, APieceMayGoOnAfterASpace) {
   Entries entries = kEntries;
   entries.push_back({"d\u2581a", -1});
   load(unigram_file(entries));

@@ -328,7 +328,7 @@ TEST(LargeTools, AreTakenInEveryProtocol) {
 }
 
 // Claude Code asks for a session's title in this form.
-TEST(OutputConfig, HoldsTheAnswerAndTellsTheEffort) {
+TEST(OutputConfig, ConstrainsTheAnswerAndSetsTheEffort) {
   const std::string schema = R"({"type":"object","properties":{"z":{},"a":{}}})";
   const auto parsed_with = [](const std::string& members) {
     return parse_messages(R"({"max_tokens":9,"messages":[{"role":"user","content":"x"}],)" +

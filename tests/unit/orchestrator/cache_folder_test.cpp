@@ -105,7 +105,7 @@ TEST_F(Removal, WaitsForNoPipe) {
 }
 
 // A process may fill the folder as fast as the daemon empties it.
-TEST_F(Removal, EndsAfterSoMany) {
+TEST_F(Removal, EndsAfterItsLimit) {
   for (int i = 0; i < 100; ++i) {
     fs::create_directories(folder_ / std::to_string(i) / "x" / "y");
     std::ofstream(folder_ / std::to_string(i) / "x" / "file") << i;

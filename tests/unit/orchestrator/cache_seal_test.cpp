@@ -266,7 +266,7 @@ TEST_F(Seal, LargeFilesAreNotRead) {
   EXPECT_FALSE(there("large") || there("pipelines.bin"));
 }
 
-TEST_F(Seal, TellsHowMuchTheFolderTakes) {
+TEST_F(Seal, SaysHowMuchTheFolderTakes) {
   EXPECT_LT(seal_.size().bytes, 100'000U);
   for (int i = 0; i < 40; ++i)
     write("file" + std::to_string(i), std::string(50'000, 'x'));
@@ -345,7 +345,7 @@ TEST_F(Seal, FoldersAreReadBesideEachOther) {
   EXPECT_FALSE(large.passed(of_large));
 }
 
-TEST_F(Seal, FolderThatTakesTooMuchIsTold) {
+TEST_F(Seal, FolderThatTakesTooMuchIsReported) {
   CacheFolder folder(home_.string(), "w0");
   const auto excess = [&](std::uint64_t most) {
     std::string words;

@@ -116,7 +116,7 @@ TEST_F(ControlGroupsOfFiles, MoveTheDaemonAndLimitEachProcess) {
   EXPECT_TRUE(fs::exists(group() / "worker-qwen_7b-0-2"));
 }
 
-TEST_F(ControlGroupsOfFiles, TellAProcessThatTheKernelEndedForWantOfMemory) {
+TEST_F(ControlGroupsOfFiles, ShowAProcessThatTheKernelEndedBecauseMemoryWasShort) {
   const auto groups = taken();
   const WorkerGroup worker = groups->make("a", 1 << 20);
   EXPECT_EQ(worker.oom_kills(), 0u);

@@ -84,7 +84,7 @@ TEST(JournalFile, EveryFlippedBitInARecordEndsTheReadingThere) {
   }
 }
 
-TEST(JournalFile, BehindDamageTheNextWholeRecordIsFound) {
+TEST(JournalFile, AfterDamageTheNextWholeRecordIsFound) {
   const std::string first = one_stream();
   std::string whole = first;
   append_record(whole, {RecordType::kBegun, 10, 6, *encode_begun(begun("b"))});
@@ -152,7 +152,7 @@ TEST(JournalFile, WhatNoClientHasHeardOfIsLeftOut) {
   EXPECT_TRUE(read(file).requests.empty());
 }
 
-TEST(DiskJournal, TellsWhenRecordsAreDurableInTheirOrder) {
+TEST(DiskJournal, ReportsDurableRecordsInTheirOrder) {
   Folder folder;
   EventLoop loop;
   auto opened = DiskJournal::open(loop, {.path = folder.file()});

@@ -37,7 +37,7 @@ class HostFigures : public testing::Test {
   const std::string root_ = "/tmp/bulkhead-host-figures-" + std::to_string(::getpid());
 };
 
-TEST_F(HostFigures, TellMemoryAndPressure) {
+TEST_F(HostFigures, HaveMemoryAndPressure) {
   write("/proc/pressure/memory",
         "some avg10=1.00 avg60=0.00 avg300=0.00 total=2500000\n"
         "full avg10=0.00 avg60=0.00 avg300=0.00 total=500000\n");
@@ -49,7 +49,7 @@ TEST_F(HostFigures, TellMemoryAndPressure) {
   EXPECT_EQ(value(figures, "bulkhead_host_memory_available_bytes{}"), 1024 * 1024);
 }
 
-TEST_F(HostFigures, TellWhatAnAmdDeviceShows) {
+TEST_F(HostFigures, HaveWhatAnAmdDeviceShows) {
   const std::string device = "/sys/devices/pci0000:00/0000:03:00.0";
   write(device + "/hwmon/hwmon4/temp1_input", "61000\n");
   write(device + "/hwmon/hwmon4/temp1_label", "edge\n");
@@ -67,7 +67,7 @@ TEST_F(HostFigures, TellWhatAnAmdDeviceShows) {
   EXPECT_EQ(value(figures, "bulkhead_device_throttled{0000:03:00.0}"), -1) << "AMD's does not say";
 }
 
-TEST_F(HostFigures, TellWhetherAnIntelDeviceIsThrottled) {
+TEST_F(HostFigures, SayWhetherAnIntelDeviceIsThrottled) {
   write("/sys/class/drm/card0/gt/gt0/throttle_reason_status", "0\n");
   write("/sys/class/drm/card0/gt/gt1/throttle_reason_status", "1\n");
   const std::string device = "/sys/devices/0000:00:02.0";
@@ -79,7 +79,7 @@ TEST_F(HostFigures, TellWhetherAnIntelDeviceIsThrottled) {
   EXPECT_EQ(value(figures, "bulkhead_device_throttled{0000:00:02.0}"), 0) << "xe";
 }
 
-TEST_F(HostFigures, AreNoneOnASystemThatTellsNothing) {
+TEST_F(HostFigures, AreNoneOnASystemThatReportsNothing) {
   EXPECT_TRUE(look_at_host(root_).empty());
   EXPECT_TRUE(XidCounter(root_).read_on().empty());
   HostWatch watch(root_);

@@ -41,7 +41,7 @@ TEST(PrefixRoutes, EveryFormOfAPromptHasBlocks) {
   EXPECT_EQ(prefix_blocks(submit).size(), 1U);
 }
 
-TEST(PrefixRoutes, TellsWhoHadTheLongestBeginning) {
+TEST(PrefixRoutes, FindsWhoHadTheLongestBeginning) {
   PrefixRoutes routes;
   const std::string shared(2 * kBlock, 'a');
   const auto first = blocks_of(shared + std::string(kBlock, 'b'));

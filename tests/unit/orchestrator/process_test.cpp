@@ -19,7 +19,7 @@ namespace {
 
 // The kernel marks a thread as exiting before it records what ended the thread. A look between the two must not
 // report an exit with code 0.
-TEST(Process, IsToldToHaveStoppedOnlyWithWhatStoppedIt) {
+TEST(Process, IsReportedAsStoppedOnlyWithWhatStoppedIt) {
   constexpr int kKills = 200;  // without care, about one look in fifteen falls between the two
   for (int i = 0; i < kKills; ++i) {
     auto channel = ipc::make_channel_pair({});
@@ -36,7 +36,7 @@ TEST(Process, IsToldToHaveStoppedOnlyWithWhatStoppedIt) {
   }
 }
 
-TEST(Process, ThatEndedByItselfIsToldSo) {
+TEST(Process, ThatEndedByItselfIsReportedSo) {
   auto channel = ipc::make_channel_pair({});
   ASSERT_TRUE(channel.ok());
   for (const int code : {0, 3}) {
@@ -88,7 +88,7 @@ int look_at_another_users_process() {
   return ::prctl(PR_GET_DUMPABLE) == 1 ? 0 : 6;
 }
 
-TEST(Process, OfAnotherUserIsToldToHaveStoppedWithWhatStoppedIt) {
+TEST(Process, OfAnotherUserIsReportedAsStoppedWithWhatStoppedIt) {
   if (::geteuid() != 0) GTEST_SKIP() << "only the superuser can start another user's process";
   const pid_t child = ::fork();
   if (child == 0) ::_exit(look_at_another_users_process());

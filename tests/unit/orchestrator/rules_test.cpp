@@ -57,7 +57,7 @@ TEST(OriginRule, SameOriginOrNone) {
   }
 }
 
-TEST(OriginRule, ServersWithAKeyHaveNamesTheyDoNotKnow) {
+TEST(OriginRule, ServersWithAKeyTakeAnyName) {
   EXPECT_TRUE(allowed("gpu-box:9000", "", false, "0.0.0.0"));
   EXPECT_TRUE(allowed("gpu-box:9000", "https://gpu-box:9000", false, "0.0.0.0"));
   EXPECT_FALSE(allowed("gpu-box:9000", "http://evil.example", false, "0.0.0.0"));
@@ -71,7 +71,7 @@ TEST(ApiKey, Compare) {
   EXPECT_FALSE(constant_time_equal("key", ""));
 }
 
-TEST(Exit, IsToldInWords) {
+TEST(Exit, IsDescribedInWords) {
   EXPECT_EQ(describe_exit(CLD_EXITED, 3), "exited with code 3");
   EXPECT_EQ(describe_exit(CLD_KILLED, SIGKILL), "killed by signal 9 (SIGKILL)");
   EXPECT_EQ(describe_exit(CLD_DUMPED, SIGSEGV), "killed by signal 11 (SIGSEGV)");

@@ -95,7 +95,7 @@ TEST(Heartbeat, ALoadingOneHasTenTimesThePatience) {
   EXPECT_GT(looked.after, 10s);
 }
 
-TEST(Heartbeat, WaitsLongerWhenToldToButNotForEver) {
+TEST(Heartbeat, WaitsLongerOnRequestButNotForEver) {
   Heartbeat heartbeat;
   auto now = kStart;
   heartbeat.begin(now);

@@ -236,7 +236,7 @@ TEST_F(Cli, TokenizePrintsIdsOnOneLine) {
   EXPECT_EQ(run(kTool + " tokenize --model " + model, bytes).code, 0);
 }
 
-TEST_F(Cli, AFullDiskIsToldAndIsAFailure) {
+TEST_F(Cli, AFullDiskIsReportedAndIsAFailure) {
   for (const char* command : {"tokenize --model builtin", "inspect builtin", "check", "bench"}) {
     const Outcome full = run(kTool + " " + command + " > /dev/full", "some text");
     EXPECT_EQ(full.code, 1) << command;
@@ -307,7 +307,7 @@ TEST_F(Cli, ApplyTemplateSaysWhoseErrorItIs) {
   EXPECT_EQ(run(apply + " --now 2024-02-29T23:59:59", request).err, "boo\n");
 }
 
-TEST_F(Cli, StdinThatCanNotBeReadIsToldAndIsNotItsEnd) {
+TEST_F(Cli, StdinThatCanNotBeReadIsReportedAndIsNotItsEnd) {
   for (const char* command : {"tokenize --model builtin", "complete --url http://127.0.0.1:1"}) {
     const Outcome folder = run(kTool + " " + command + " < /");
     EXPECT_EQ(folder.code, 1) << command;

@@ -60,7 +60,7 @@ TEST(TopView, MediansAreOfWhatCameBetweenTheLooks) {
   EXPECT_EQ(to_json(frame)["first_token_ms"], nullptr);
 }
 
-TEST(TopView, TellsHowWellTheDeviceIsUsedBetweenTheLooks) {
+TEST(TopView, ShowsHowWellTheDeviceIsUsedBetweenTheLooks) {
   const auto figures = [](int hits, double overlapped, int replays) {
     const std::string of = "{worker=\"w\"} ";
     return "bulkhead_worker_pool_hits_total" + of + std::to_string(hits) +

@@ -75,7 +75,7 @@ struct Shared {
   }
 };
 
-TEST(Directory, TellsAnotherProcessWhatWasEntered) {
+TEST(Directory, ShowsAnotherProcessWhatWasEntered) {
   const Shared shared;
   shared.enter(7, kRoot);
   shared.enter(2, 7);
@@ -122,7 +122,7 @@ TEST(Directory, ANewEpochEmptiesIt) {
   EXPECT_EQ(shared.believed().size(), 1U);
 }
 
-TEST(Directory, TellsWhichSlotsHoldStatesBehindWhichPages) {
+TEST(Directory, ShowsWhichSlotsHoldStatesAfterWhichPages) {
   Description with_states = description();
   with_states.states = 3;
   const auto directory = *Directory::create(with_states);
