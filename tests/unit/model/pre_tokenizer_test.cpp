@@ -115,7 +115,7 @@ TEST(PreTokenizer, CutsNumbersFirst) {
   EXPECT_TRUE(find_pre_tokenizer("minicpm5")->whole_words_first);
 }
 
-TEST(PreTokenizer, AcceptsOtherNamesOfRules) {
+TEST(PreTokenizer, KnowsOtherNamesOfRules) {
   EXPECT_THAT(words("f2llmv2", "I'LL 12"), ElementsAre("I", "'LL", " ", "1", "2"));
   EXPECT_THAT(words("roberta-bpe", "it's 123"), ElementsAre("it", "'s", " 123"));
 }
