@@ -30,8 +30,7 @@ constexpr std::string_view kResponsesOwn[] = {
 
 constexpr std::size_t kMostWarnings = 8;    // each names a type of tools
 constexpr std::size_t kMostTypeBytes = 32;  // of a type in a warning
-// The most bytes of all items together that a request names by their ids. The event loop parses them if the
-// request itself is short.
+// Of all items that a request names by their ids. The event loop parses them if the request itself is short.
 constexpr std::size_t kMostNamedBytes = std::size_t{1} << 20;
 
 // The types of tools, other than functions, that the client runs itself.

@@ -432,7 +432,7 @@ void read_body(Call call, const Takes<Wanted>& takes) {
         try {
           if (reading->parsed.has_value())
             return hand_on(std::move(reading->call), takes, *std::move(reading->parsed));
-        } catch (const std::exception&) {  // nobody else would answer the client or end the answer
+        } catch (const std::exception&) {  // nobody else would tell the client, or end the answer
           reading->exception = std::current_exception();
           reading->call.exchange = exchange;
           if (const auto lost = std::exchange(exchange->on_lost, {})) lost(Exchange::Lost::kHungUp);

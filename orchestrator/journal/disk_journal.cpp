@@ -111,7 +111,7 @@ Result<UniqueFd> open_locked(const std::string& path) {
                fmt::format("isolation.journal_path: {} keeps changing its name", path));
 }
 
-// What is at the journal's path now: the file that is open, nothing, or another file.
+// What the journal's name stands for now.
 enum class Named { kOurs, kNothing, kAnother };
 Named named(int ours, const std::string& path) {
   struct stat mine {
@@ -347,7 +347,7 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
     wake.notify_all();
   }
 
-  // Call it under the mutex: after the end there is nobody to report to.
+  // Runs under the mutex: after the end nobody is there to be told.
   void tell(Done result) {
     if (ending) return;
     loop.post([weak = weak_from_this(), result = std::move(result)] {

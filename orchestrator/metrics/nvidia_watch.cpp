@@ -99,7 +99,7 @@ struct NvidiaWatch::State {
     return ends;
   }
 
-  // Waits at most `most` until one of the descriptors is readable. Returns whether `fd` is readable.
+  // Waits until one of the descriptors is readable, at most so long. Returns whether `fd` is.
   bool wait_for(int fd, milliseconds most) const {
     pollfd items[] = {{wake.get(), POLLIN, 0}, {fd, POLLIN, 0}};
     const bool any = ::poll(items, fd < 0 ? 1 : 2, static_cast<int>(most.count())) > 0;

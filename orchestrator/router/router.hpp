@@ -411,7 +411,7 @@ class Router : private WorkerEvents {
   std::unordered_map<const Worker*, RequestId> alone_;  // workers that have only one suspect and nothing else
   std::map<RequestId, Active> active_;
   std::map<RequestObserver*, Coming> coming_;
-  std::unordered_map<RequestId, RequestObserver*> failing_;  // to be notified in the next turn
+  std::unordered_map<RequestId, RequestObserver*> failing_;  // to be told in the next turn
   std::set<Worker*> leaving_;                                // their model continues with fewer workers
   std::set<Worker*> ending_;  // removed when their processes are gone
   bool reloading_later_ = false;

@@ -237,7 +237,7 @@ TEST(WorkerActions, DrainedWorkerTakesNothingUntilRestarted) {
   // From here on requests wait for the successor.
   EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
   EXPECT_EQ(serving.worker()["state"], "ready");
-  // The worker ended because the daemon asked for it, so this is not a death.
+  // The worker ended because it was told to, so this is not a death.
   EXPECT_EQ(serving.get("/metrics").body.find("bulkhead_worker_deaths_total{"), std::string::npos);
   EXPECT_EQ(serving.post("/v1/workers/nobody/restart", "").status, 404);
 }

@@ -41,7 +41,7 @@ enum class Phase { kRequest, kSuccessor };
 // A successor whose kernels the daemon threw away compiles all of them: a minute and more on a busy machine.
 constexpr std::chrono::minutes kCompiling{5};
 
-// The plan that all workers of a daemon follow.
+// The plan that all workers of a daemon look at.
 class Plan {
  public:
   Plan() : fd_(::mkostemp(path_.data(), O_CLOEXEC)) {

@@ -237,7 +237,7 @@ TEST(Schema, KeysThatSomePatternsMayMatchAreHeldToBothReadings) {
   EXPECT_FALSE(passes(R"({"type":"string","not":{"pattern":"^.$"}})", R"("\r")"));
 }
 
-TEST(Schema, SupportsTheFormatsThatClientsLibrariesWrite) {
+TEST(Schema, KnowsTheFormatsThatClientsLibrariesWrite) {
   const auto is = [](const std::string& format, const std::string& text) {
     return passes(R"({"type":"string","format":")" + format + "\"}", '"' + text + '"');
   };
