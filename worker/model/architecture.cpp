@@ -1,6 +1,7 @@
 #include "worker/model/architecture.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -23,6 +24,7 @@ constexpr NamedPart kParts[] = {
      "serves text without it"},
     {"adapter", "an adapter (LoRA), which changes another file's weights; merge the two"},
     {"imatrix", "an importance matrix, which quantisers take"},
+    {"controlvector", "a control vector, which changes another file's answers; give that file"},
 };
 
 // Architectures of models that read a text in both directions: BERT and its descendants.
@@ -40,10 +42,11 @@ Status refuse_encoders(const GgufFile& file, std::string_view architecture) {
                    "Qwen3-Embedding; for ranking load Qwen3-Reranker");
 }
 
-Status refuse_parts(const GgufFile& file, std::string_view architecture) {
+// An importance matrix has a type and no architecture.
+Status refuse_parts(const GgufFile& file, const std::optional<std::string_view>& architecture) {
   BULKHEAD_TRY(const auto type, file.get_string("general.type"));
   for (const NamedPart& part : kParts) {
-    if (architecture == part.name || (type && *type == part.name))
+    if (architecture == part.name || type == part.name)
       return Error(ErrorCode::kUnsupported,
                    file.name() + ": is not a model but " + std::string(part.what) +
                        "; supported architectures are: " + architecture_names());
@@ -53,13 +56,13 @@ Status refuse_parts(const GgufFile& file, std::string_view architecture) {
 
 Result<ModelGraph> read(const GgufFile& file, GraphBuilder::Has has) {
   BULKHEAD_TRY(const auto name, file.get_string("general.architecture"));
+  BULKHEAD_RETURN_IF_ERROR(refuse_parts(file, name));
   if (!name) {
     return Error(ErrorCode::kCorrupt,
                  file.name() +
                      ": metadata key general.architecture is missing; the file is damaged or was "
                      "converted wrongly");
   }
-  BULKHEAD_RETURN_IF_ERROR(refuse_parts(file, *name));
   BULKHEAD_RETURN_IF_ERROR(refuse_encoders(file, *name));
   for (const Architecture* const each : architectures()) {
     if (*name != each->name) continue;

@@ -32,6 +32,44 @@ std::string quoted(std::string_view text) {
   return out + (text.size() > kShown ? "...\"" : "\"");
 }
 
+// How files begin that people give in place of a GGUF file, and what to do with them.
+struct OtherFile {
+  std::string_view begins, what;
+};
+constexpr char kOlderFormat[] = "an older format of the same family; convert it to GGUF v3";
+constexpr char kWebPage[] = "a web page: the address of the download was not that of the file";
+constexpr char kCompressed[] = "a compressed file; unpack it";
+constexpr OtherFile kOtherFiles[] = {
+    {"lmgg", kOlderFormat},
+    {"tjgg", kOlderFormat},
+    {"fmgg", kOlderFormat},
+    {"algg", kOlderFormat},
+    {"version https://git-lfs", "a pointer of Git LFS to the file; fetch the file (git lfs pull)"},
+    {"<!DOCTYPE", kWebPage},
+    {"<!doctype", kWebPage},
+    {"<html", kWebPage},
+    {"PK\x03\x04",
+     "a zip archive, as PyTorch's files are; convert the model to GGUF, or unpack an archive of "
+     "it"},
+    {"\x1f\x8b", kCompressed},
+    {"\xfd"
+     "7zXZ",
+     kCompressed},
+    {"\x28\xb5\x2f\xfd", kCompressed},
+};
+
+// Says what a file is that does not begin with "GGUF".
+std::string_view what_else(std::string_view bytes) {
+  for (const OtherFile& other : kOtherFiles)
+    if (bytes.starts_with(other.begins)) return other.what;
+  // A safetensors file begins with the size of its JSON header, 8 bytes, and the header.
+  constexpr std::size_t kHeader = 8;
+  if (bytes.size() > kHeader && bytes[kHeader] == '{' &&
+      bytes.substr(4, 4) == std::string_view("\0\0\0\0", 4))
+    return "a safetensors file; convert its folder to GGUF (llama.cpp's convert_hf_to_gguf.py)";
+  return "not a GGUF model file";
+}
+
 // Walks through the file. It reads nothing before it has checked that it is there, and its position only grows.
 class Cursor {
  public:
@@ -124,13 +162,11 @@ class Parser {
     if (bytes_.size() < 4)
       return Error(ErrorCode::kCorrupt, name_ + ": has " + std::to_string(bytes_.size()) +
                                             " bytes, too few for a GGUF file" + kDamaged);
-    const std::string_view magic(reinterpret_cast<const char*>(bytes_.data()), 4);
-    if (magic != "GGUF") {
-      const bool ancient = magic == "lmgg" || magic == "tjgg" || magic == "fmgg" || magic == "algg";
+    const std::string_view all(reinterpret_cast<const char*>(bytes_.data()), bytes_.size());
+    if (!all.starts_with("GGUF")) {
       return Error(ErrorCode::kCorrupt,
-                   name_ + ": starts with " + quoted(magic) + " at byte 0, not with \"GGUF\": " +
-                       (ancient ? "an older format of the same family; convert it to GGUF v3"
-                                : "not a GGUF model file"));
+                   name_ + ": starts with " + quoted(all.substr(0, 4)) +
+                       " at byte 0, not with \"GGUF\": " + std::string(what_else(all)));
     }
     BULKHEAD_RETURN_IF_ERROR(cursor_.take(4, "the magic number"));
     BULKHEAD_TRY(part_.version, cursor_.number<std::uint32_t>("the version"));

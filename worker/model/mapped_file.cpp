@@ -31,8 +31,10 @@ Result<MappedFile> MappedFile::open(UniqueFd fd, const std::string& path) {
     return errno_error(ErrorCode::kInternal, "stat " + path, errno);
   if (!S_ISREG(status.st_mode)) {
     return Error(ErrorCode::kInvalidArgument,
-                 path + ": is " + (S_ISDIR(status.st_mode) ? "a folder" : "not a regular file") +
-                     "; give the path of a GGUF model file");
+                 path + (S_ISDIR(status.st_mode)
+                             ? ": is a folder; give the path of a GGUF model file (llama.cpp's "
+                               "convert_hf_to_gguf.py makes one from a folder of safetensors)"
+                             : ": is not a regular file; give the path of a GGUF model file"));
   }
   if (status.st_size == 0) return MappedFile(std::move(fd), {});
 

@@ -103,7 +103,8 @@ TEST(Gguf, AnyFlippedByteOfTheHeaderIsSurvived) {
   for (std::size_t at = 0; at < header; ++at) {
     std::string bytes = whole;
     bytes[at] = static_cast<char>(bytes[at] ^ (1 << (at % 8)));
-    (void)load_all(bytes);  // it must not crash, even under sanitizers; many changed bits leave a valid file
+    (void)load_all(
+        bytes);  // it must not crash, even under sanitizers; many changed bits leave a valid file
   }
 }
 
@@ -272,7 +273,33 @@ TEST(ModelConfig, RefusesPartsOfModelsByName) {
   EXPECT_THAT(says("general.type", "adapter"), HasSubstr("LoRA"));
   EXPECT_THAT(says("general.architecture", "modern-bert"),
               ::testing::AllOf(HasSubstr("encoder"), HasSubstr("Qwen3-Embedding")));
+  EXPECT_THAT(says("general.architecture", "controlvector"), HasSubstr("control vector"));
   EXPECT_EQ(says("general.type", "model"), "ok");
+
+  // llama-imatrix writes a type and no architecture.
+  GgufBuilder matrix;
+  matrix.text("general.type", "imatrix").u32("imatrix.chunk_count", 4);
+  EXPECT_THAT(load_all(matrix.bytes()).error().message(), HasSubstr("importance matrix"));
+}
+
+// What people give in place of a GGUF file.
+TEST(Gguf, NamesOtherKindsOfFiles) {
+  const auto says = [](std::string bytes) {
+    bytes.resize(64, ' ');
+    return load_all(bytes).error().message();
+  };
+  EXPECT_THAT(says("version https://git-lfs.github.com/spec/v1\n"), HasSubstr("git lfs pull"));
+  EXPECT_THAT(says("<!DOCTYPE html>"), HasSubstr("a web page"));
+  EXPECT_THAT(says("<!doctype html>"), HasSubstr("a web page"));
+  EXPECT_THAT(says("PK\x03\x04"), HasSubstr("zip archive"));
+  EXPECT_THAT(says("\x1f\x8b"), HasSubstr("unpack it"));
+  EXPECT_THAT(says("\xfd"
+                   "7zXZ"),
+              HasSubstr("unpack it"));
+  EXPECT_THAT(says("lmgg"), HasSubstr("convert it to GGUF v3"));
+  EXPECT_THAT(says(std::string("\x10\x27\0\0\0\0\0\0{\"__metadata__\"", 23)),
+              HasSubstr("a safetensors file; convert its folder"));
+  EXPECT_THAT(says("abcd"), HasSubstr("not a GGUF model file"));
 }
 
 TEST(ModelConfig, ReadsBiasesScalingAndWindow) {
