@@ -18,12 +18,36 @@ Status Loader::check(bool key_given) {
   return {};
 }
 
+Status Loader::check_host() const {
+  const std::string& host = loaded_.settings.server.host;
+  const auto refuse = [&](const std::string& why) {
+    return wrong(origin("server.host"), "server.host", why);
+  };
+  if (host.empty()) return refuse("is empty; 127.0.0.1 serves this machine only");
+  if (host == "*")
+    return refuse("takes no *; write 0.0.0.0 for every IPv4 address of this machine");
+  const bool has_port =
+      host.front() == '[' ? host.back() != ']' : std::ranges::count(host, ':') == 1;
+  if (has_port || host.find_first_of("/ ") != std::string::npos) {
+    return refuse("'" + host +
+                  "' is no address alone; write it without http:// and without the port, which is "
+                  "server.port");
+  }
+  return {};
+}
+
+Status Loader::check_path(const std::string& path, const std::string& key) const {
+  if (!path.starts_with("~/")) return {};
+  return wrong(origin(key), key,
+               "'" + path +
+                   "' begins with ~, which only a shell replaces by a home folder; write the whole "
+                   "path");
+}
+
 Status Loader::check_server() const {
   const ServerSettings& server = loaded_.settings.server;
-  if (server.host.empty()) {
-    return wrong(origin("server.host"), "server.host",
-                 "is empty; 127.0.0.1 serves this machine only");
-  }
+  BULKHEAD_RETURN_IF_ERROR(check_host());
+  BULKHEAD_RETURN_IF_ERROR(check_path(server.models_folder, "server.models_folder"));
 
   if (server.max_memory_mb < 2 * server.max_body_mb) {
     return wrong(origin_of({"server.max_memory_mb", "server.max_body_mb"}), "server.max_memory_mb",
@@ -91,6 +115,8 @@ Status Loader::check_gpu() const {
 }
 
 Status Loader::check_isolation() const {
+  BULKHEAD_RETURN_IF_ERROR(
+      check_path(loaded_.settings.isolation.journal_path, "isolation.journal_path"));
   const char* const kPaths = "isolation.sandbox_paths";
   std::string_view rest = loaded_.settings.isolation.sandbox_paths;
   while (!rest.empty()) {
@@ -149,6 +175,9 @@ Status Loader::check_models() const {
       return wrong(origin(prefix + ".path"), prefix + ".path",
                    "is empty: name a GGUF file, or builtin");
     }
+    BULKHEAD_RETURN_IF_ERROR(check_path(model.path, prefix + ".path"));
+    BULKHEAD_RETURN_IF_ERROR(check_path(model.draft, prefix + ".draft"));
+    BULKHEAD_RETURN_IF_ERROR(check_path(model.chat_template, prefix + ".chat_template"));
     if (model.device.empty()) {
       return wrong(origin(prefix + ".device"), prefix + ".device",
                    "is empty; auto picks the best one");

@@ -41,9 +41,10 @@ Result<Loaded> load(const Sources& sources);
 // Applies one "key=value" to the settings without the checks between keys that load() makes.
 Status assign(Settings& settings, std::string_view assignment);
 
-// Returns the key of the setting whose last part is `name`: "port" gives server.port, "max-queue" gives
-// server.max_queue. Returns an empty text if no setting or several settings match.
-std::string key_ending_in(std::string_view name);
+// Returns the key of the setting that a command line calls `name`, by its last part or as a whole: "port" gives
+// server.port, "max-queue" gives server.max_queue, "log-level" gives log.level. Returns an empty text if no setting or
+// several settings match.
+std::string key_meant_by(std::string_view name);
 
 // The assignments that the daemon passes to a worker. They turn default Settings into these, in table order, for the
 // settings whose row says that a worker reads them. The API key is not among them.

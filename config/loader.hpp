@@ -37,6 +37,8 @@ class Loader {
   Settings& settings() { return loaded_.settings; }
 
  private:
+  Status check_host() const;
+  Status check_path(const std::string& path, const std::string& key) const;
   Status check_server() const;
   Status check_gpu() const;
   Status check_isolation() const;

@@ -57,10 +57,13 @@ std::string nearest_name(const std::string& mistyped, const std::string& model_p
   std::string best;
   std::size_t best_distance = SIZE_MAX;
   for (const std::string& name : known_names(model_prefix)) {
+    const bool section_left_out = name.ends_with("." + mistyped);
     const std::size_t distance =
-        std::min(edit_distance(mistyped, name),
-                 edit_distance(last_part(mistyped), last_part(name)) + kWrongSection);
-    if (distance < best_distance) {
+        section_left_out
+            ? 0
+            : std::min(edit_distance(mistyped, name),
+                       edit_distance(last_part(mistyped), last_part(name)) + kWrongSection);
+    if (distance < best_distance || (section_left_out && name.size() < best.size())) {
       best_distance = distance;
       best = name;
     }
@@ -68,21 +71,20 @@ std::string nearest_name(const std::string& mistyped, const std::string& model_p
   return best;
 }
 
-std::string key_ending_in(std::string_view name) {
-  std::string wanted(name);
-  std::ranges::replace(wanted, '-', '_');
-  std::string found;
-  for (const Setting& setting : settings_table()) {
-    if (last_part(setting.key) != wanted) continue;
-    if (!found.empty()) return {};
-    found = setting.key;
+std::string key_meant_by(std::string_view name) {
+  const auto plain = [](std::string text) {
+    for (char& c : text)
+      if (c == '-' || c == '.') c = '_';
+    return text;
+  };
+  const std::string wanted = plain(std::string(name));
+  std::vector<std::string> found;
+  for (const std::string& key : known_names("models.0.")) {
+    if (is_section(key) || key == "models") continue;
+    if (plain(key) == wanted) return key;
+    if (last_part(key) == wanted) found.push_back(key);
   }
-  for (const ModelSetting& setting : model_settings_table()) {
-    if (wanted != setting.key) continue;
-    if (!found.empty()) return {};
-    found = std::string("models.0.") + setting.key;
-  }
-  return found;
+  return found.size() == 1 ? found.front() : std::string();
 }
 
 const Setting* find_setting(std::string_view key) {

@@ -238,6 +238,19 @@ std::string settings_of(const std::vector<std::string>& models) {
   return line;
 }
 
+bool is_model_file(std::string_view word) {
+  return word.ends_with(".gguf");
+}
+
+// Returns a word that stands alone with the option that takes it.
+std::string with_its_option(const std::string& word) {
+  const bool setting =
+      word.find('=') != word.npos && !config::key_meant_by(word.substr(0, word.find('='))).empty();
+  if (setting) return "--set " + word;
+  const bool settings_file = word.ends_with(".yaml") || word.ends_with(".yml");
+  return (settings_file ? "--config " : "--model ") + word;
+}
+
 // Returns advice for a user who gave a file or a setting in the form that other servers take.
 std::string what_was_meant(int argc, char** argv) {
   std::vector<std::string> models;
@@ -253,17 +266,22 @@ std::string what_was_meant(int argc, char** argv) {
       if (i + 1 == argc) return "leave out '" + word + "': `bulkheadd` serves";
       continue;
     }
-    if (!word.starts_with("-")) {
-      const bool settings = word.ends_with(".yaml") || word.ends_with(".yml");
-      return "write `bulkheadd " + std::string(settings ? "--config " : "--model ") + word + "`";
-    }
+    if (!word.starts_with("-")) return "write `bulkheadd " + with_its_option(word) + "`";
     if (word == "--config" || word == "--model" || word == "--set") {
       ++i;  // skips the setting's value, too
+      const bool value_apart = word == "--set" && i + 1 < argc && argv[i + 1][0] != '-' &&
+                               !config::key_meant_by(argv[i]).empty();
+      if (value_apart) return fmt::format("write `--set {}={}`", argv[i], argv[i + 1]);
       continue;
     }
-    const std::string name = word.substr(word.find_first_not_of('-'));
-    const std::string key = config::key_ending_in(name.substr(0, name.find('=')));
+    if (word.starts_with("--config=") || word.starts_with("--model=") || word.starts_with("--set="))
+      continue;
+    const std::string name = word.substr(std::min(word.find_first_not_of('-'), word.size()));
+    const std::string key = config::key_meant_by(name.substr(0, name.find('=')));
     if (!key.empty()) return "write `--set " + key + "=VALUE`";
+    // Another server's option has a value of its own, which is no file to serve.
+    const bool file_follows = i + 1 < argc && is_model_file(argv[i + 1]);
+    if (!file_follows) break;
   }
   return "`bulkheadd --help` shows what there is";
 }

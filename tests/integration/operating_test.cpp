@@ -1,6 +1,8 @@
 // What operators see and do: requests in progress, workers' logs, and the tool's commands for both.
 #include <signal.h>
 
+#include <gmock/gmock.h>
+
 #include "tests/integration/terminal.hpp"
 #include "tests/integration/tool.hpp"
 #include "tests/integration/watching.hpp"
@@ -30,6 +32,20 @@ TEST(CommandLineOfTheDaemon, SaysWhatToWriteInstead) {
   const Outcome port = run_shell(std::string(BULKHEADD) + " --port 8080");
   EXPECT_EQ(port.code, 2);
   EXPECT_NE(port.out.find("--set server.port="), std::string::npos) << port.out;
+  const auto says = [](const std::string& arguments) {
+    return run_shell(std::string(BULKHEADD) + " " + arguments).out;
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(says("--log-level debug"), HasSubstr("write `--set log.level=VALUE`"));
+  EXPECT_THAT(says("--model=a.gguf --port 80"), HasSubstr("write `--set server.port=VALUE`"));
+  EXPECT_THAT(says("--ctx-size 4096"), HasSubstr("`bulkheadd --help`"));
+  for (const char* dashes : {"-", "-- -", "-- x"}) {
+    EXPECT_EQ(run_shell(std::string(BULKHEADD) + " " + dashes).code, 2) << dashes;
+  }
+  EXPECT_THAT(says("-m model.gguf"), HasSubstr("write `bulkheadd --model model.gguf`"));
+  EXPECT_THAT(says("--set server.port 8080"), HasSubstr("write `--set server.port=8080`"));
+  EXPECT_THAT(says("--set server.port=0 server.host=x"),
+              HasSubstr("write `bulkheadd --set server.host=x`"));
   const Outcome two = run_shell(std::string(BULKHEADD) + " --model a.gguf --model=b.gguf");
   EXPECT_EQ(two.code, 2);
   EXPECT_NE(two.out.find("--set models.0.path=a.gguf --set models.1.path=b.gguf"),

@@ -126,6 +126,13 @@ TEST(Errors, NameFileLineKeyAndTheNearestKnownOne) {
   EXPECT_EQ(error_of("heap_size_mb: 3\n"),
             "FILE:1: heap_size_mb: unknown setting; did you mean "
             "gpu_optimizations.memory_pool.heap_size_mb?");
+  // The section is left out.
+  EXPECT_EQ(error_of("port: 80\n"), "FILE:1: port: unknown setting; did you mean server.port?");
+  EXPECT_EQ(error_of_set("enabled=false"),
+            "--set: enabled: unknown setting; did you mean gpu_optimizations.enabled?");
+  EXPECT_EQ(error_of_set("memory_pool.enabled=false"),
+            "--set: memory_pool.enabled: unknown setting; did you mean "
+            "gpu_optimizations.memory_pool.enabled?");
   EXPECT_EQ(error_of("\ngpu_optimisations:\n  enabled: false\n"),
             "FILE:2: gpu_optimisations: unknown setting; did you mean gpu_optimizations?");
   EXPECT_EQ(error_of("models:\n  - path: a\n    contxt: 5\n"),
@@ -134,6 +141,36 @@ TEST(Errors, NameFileLineKeyAndTheNearestKnownOne) {
             "--set: engine.maxbatch: unknown setting; did you mean engine.max_batch?");
   EXPECT_EQ(error_of_set("models.0.pth=x"),
             "--set: models.0.pth: unknown setting; did you mean models.0.path?");
+}
+
+TEST(Errors, AnAddressToListenOnIsAHostAlone) {
+  for (const char* host :
+       {"http://127.0.0.1", "127.0.0.1:8080", "[::1]:8080", "localhost:80", "a b"})
+    EXPECT_THAT(error_of_set("server.host=" + std::string(host)), HasSubstr("is no address alone"))
+        << host;
+  EXPECT_THAT(error_of_set("server.host=*"), HasSubstr("write 0.0.0.0"));
+  for (const char* host : {"localhost", "::1", "[::1]", "0.0.0.0", "::", "fe80::1%eth0"})
+    EXPECT_EQ(error_of_set("server.host=" + std::string(host)), "no error") << host;
+}
+
+// A shell leaves the ~ in --set models.0.path=~/model.gguf as it is.
+TEST(Errors, NoPathBeginsWithAHomeFolder) {
+  for (const char* key : {"models.0.path", "models.0.draft", "models.0.chat_template",
+                          "server.models_folder", "isolation.journal_path"})
+    EXPECT_THAT(error_of_set(std::string(key) + "=~/x"),
+                ::testing::AllOf(HasSubstr(key), HasSubstr("write the whole path")));
+}
+
+TEST(KeysMeant, ByAnOptionOfACommandLine) {
+  EXPECT_EQ(key_meant_by("port"), "server.port");
+  EXPECT_EQ(key_meant_by("max-queue"), "server.max_queue");
+  EXPECT_EQ(key_meant_by("context"), "models.0.context");
+  EXPECT_EQ(key_meant_by("log-level"), "log.level");
+  EXPECT_EQ(key_meant_by("server.host"), "server.host");
+  EXPECT_EQ(key_meant_by("models.0.path"), "models.0.path");
+  EXPECT_EQ(key_meant_by("server"), "");
+  EXPECT_EQ(key_meant_by("ctx-size"), "");
+  EXPECT_EQ(key_meant_by("verbose-logging"), "gpu_optimizations.blit_queue.verbose_logging");
 }
 
 TEST(Errors, ValuesOutsideTheirKindOrRange) {
@@ -370,7 +407,8 @@ TEST(Notices, OpenToTheNetworkWithoutAKey) {
   EXPECT_EQ(notices({"server.host=0.0.0.0"}), 1U);
   EXPECT_EQ(notices({"server.host=0.0.0.0", "server.api_key=k"}), 0U);
   EXPECT_EQ(notices({"server.host=::1"}), 0U);
-  EXPECT_EQ(notices({"server.host=127.evil.example"}), 1U);  // this is a host's name, and the daemon refuses it
+  EXPECT_EQ(notices({"server.host=127.evil.example"}),
+            1U);  // this is a host's name, and the daemon refuses it
   EXPECT_EQ(notices({"server.keys=alice k"}), 1U);
   EXPECT_EQ(notices({"server.keys=alice k", "server.api_key=o"}), 0U);
 }
