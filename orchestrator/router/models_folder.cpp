@@ -100,6 +100,13 @@ Status add_models_of_folder(config::Loaded& loaded) {
     settings.models.push_back(model_of_file(folder, file.string(), names));
     names.insert(settings.models.back().name);
   }
+  // The built-in model would answer every request, whatever model it names: the folder may not be mounted yet.
+  if (settings.models.empty()) {
+    return Error(ErrorCode::kNotFound,
+                 "server.models_folder: " + folder +
+                     " has no GGUF file; put one there, or name a model in `models` (path: builtin "
+                     "is one, too)");
+  }
   return {};
 }
 

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "tests/integration/run_time_models.hpp"
+#include "tests/integration/tool.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -68,6 +69,19 @@ TEST_F(RunTimeModels, OfAFolderAThousandModelsAreServed) {
   const Serving most = serve({setting});
   EXPECT_EQ(models_of(most), 1000U);
   EXPECT_NE(most.daemon->log().find("are left out"), std::string::npos) << most.daemon->log();
+}
+
+// The folder may not be mounted yet. The built-in model must not answer for the models that clients ask for.
+TEST_F(RunTimeModels, AFolderWithoutModelsEndsTheDaemon) {
+  const std::filesystem::path empty = folder_ / "empty";
+  std::filesystem::create_directories(empty);
+  const std::string start =
+      "timeout 60 " BULKHEADD " --set server.port=0 --set server.models_folder=" + empty.string();
+  const Outcome none = run_shell(start);
+  EXPECT_EQ(none.code, 1) << none.out;
+  EXPECT_NE(none.out.find(empty.string() + " has no GGUF file"), std::string::npos) << none.out;
+  const Serving named = serve({"server.models_folder=" + empty.string(), "models.0.path=builtin"});
+  EXPECT_EQ(named.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
 }
 
 TEST_F(RunTimeModels, AFolderMayBeGivenInAnyForm) {

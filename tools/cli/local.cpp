@@ -23,7 +23,7 @@ void put_reload_notes(const config::Loaded& loaded) {
   const std::string refused = ": a running daemon refuses this at SIGHUP";
   for (const config::Notice& notice : loaded.unfit_for_reload)
     put(notice.where + ": note" + refused + ": " + notice.message + "\n");
-  if (loaded.settings.models.empty())
+  if (loaded.settings.models.empty() && loaded.settings.server.models_folder.empty())
     put("note" + refused + " if it serves models: there are none here\n");
   const bool key_given =
       std::find(loaded.given.begin(), loaded.given.end(), "server.api_key") != loaded.given.end();
@@ -60,6 +60,17 @@ std::vector<config::Notice> path_notes(const config::Settings& settings) {
   return notes;
 }
 
+// Names what a daemon with these settings serves.
+std::string served_by(const config::Settings& settings) {
+  std::string all;
+  const auto add = [&all](const std::string& what) { all += (all.empty() ? "" : ", ") + what; };
+  for (const config::ModelSettings& model : settings.models)
+    add(model.path == "builtin" ? "the built-in model" : model.path);
+  const std::string& folder = settings.server.models_folder;
+  if (!folder.empty()) add("the models of " + folder);
+  return all.empty() ? "the built-in model" : all;
+}
+
 // Prints the result as JSON for programs. An error is a result, too.
 int put_verdict(const Result<config::Loaded>& loaded) {
   if (!loaded.ok()) {
@@ -76,6 +87,7 @@ int put_verdict(const Result<config::Loaded>& loaded) {
   return put_json({{"valid", true},
                    {"notes", std::move(notes)},
                    {"models", std::move(models)},
+                   {"models_folder", loaded->settings.server.models_folder},
                    {"host", loaded->settings.server.host},
                    {"port", loaded->settings.server.port}})
              ? 0
@@ -93,17 +105,9 @@ int run_check(const CheckOptions& options) {
     put(cleaned_lines(notice.where + ": note: " + notice.message + "\n"));
   const config::Settings& settings = loaded->settings;
   if (!options.config.empty()) put_reload_notes(*loaded);
-  std::string summary =
-      options.config.empty() ? "the settings are valid: " : options.config + " is valid: ";
-  if (settings.models.empty()) {
-    summary += "the built-in model";
-  } else {
-    for (std::size_t i = 0; i < settings.models.size(); ++i) {
-      const config::ModelSettings& model = settings.models[i];
-      if (i > 0) summary += ", ";
-      summary += model.path == "builtin" ? "the built-in model" : model.path;
-    }
-  }
+  const std::string summary =
+      (options.config.empty() ? "the settings are valid: " : options.config + " is valid: ") +
+      served_by(settings);
   for (const config::Notice& note : path_notes(settings))
     put(cleaned_lines("note: " + note.where + ": " + note.message + "\n"));
   put(cleaned_lines(summary) + " on " + cleaned_lines(settings.server.host) + ":" +

@@ -276,7 +276,7 @@ void add_check(CLI::App& app, CheckOptions& options, int& code) {
   command->add_flag("--reference", options.reference,
                     "Print every setting with its default (config/runtime.yaml)");
   command->add_flag("--json", options.json,
-                    "Print the verdict as JSON: valid, error, notes, models, host, port");
+                    "Print the verdict as JSON: valid, error, notes, models, models_folder, host, port");
   add_footer(*command,
              "Examples:\n"
              "  bulkhead check --config my.yaml\n"

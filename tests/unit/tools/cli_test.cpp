@@ -288,6 +288,14 @@ TEST_F(Cli, CheckNotesWhatIsNoFolder) {
   EXPECT_THAT(checked("isolation.journal_path=/"), HasSubstr("/ is a folder; name a file\n"));
   EXPECT_THAT(checked("isolation.journal_path=j"), StartsWith("the settings are valid"));
   EXPECT_THAT(checked("server.models_folder=/no/such --json"), HasSubstr("can't be read"));
+
+  // A folder's models are served in place of the built-in one, also after a reload.
+  const std::string settings = write("folder.yaml", "server:\n  models_folder: /\n");
+  const Outcome folder = run(kTool + " check --config " + settings);
+  EXPECT_THAT(folder.out, HasSubstr("is valid: the models of / on 127.0.0.1"));
+  EXPECT_THAT(folder.out, Not(HasSubstr("if it serves models")));
+  EXPECT_THAT(checked("server.models_folder=/ --set models.0.path=builtin"),
+              HasSubstr("the built-in model, the models of / on"));
 }
 
 // Only a message that the template itself raises is printed without a prefix, for scripts.
