@@ -38,7 +38,7 @@ class Call {
     if (!run([&](auto done) { stream_.async_connect(endpoints, done); })) return stopped_error();
     if (code_ == asio::error::connection_refused) {
       return Error(ErrorCode::kUnavailable,
-                   "nothing listens on " + client_.url() +
+                   "nothing listens on " + with_port(client_.url(), url_) +
                        "; start it with `bulkheadd`, or name another address with --url");
     }
     if (code_) return failed("connecting to", code_);
@@ -58,7 +58,8 @@ class Call {
   Result<HttpResponse> read(const HttpClient::OnBytes& on_bytes) {
     beast::flat_buffer buffer;
     http::response_parser<http::buffer_body> parser;
-    parser.body_limit(std::numeric_limits<std::uint64_t>::max());  // the loop below has its own limit
+    parser.body_limit(
+        std::numeric_limits<std::uint64_t>::max());  // the loop below has its own limit
     if (!run([&](auto done) { http::async_read_header(stream_, buffer, parser, done); }))
       return stopped_error();
     if (code_)
@@ -175,6 +176,10 @@ Result<Url> parse_url(const std::string& text) {
     }
   }
   return url;
+}
+
+std::string with_port(const std::string& text, const Url& url) {
+  return text.find(':' + url.port) == std::string::npos ? text + ", port " + url.port : text;
 }
 
 Result<HttpResponse> HttpClient::perform(const char* method, const std::string& path,

@@ -20,6 +20,8 @@ struct Url {
 };
 // Parses "http://HOST[:PORT][/PREFIX]" or HOST:PORT. Refuses https, with advice.
 Result<Url> parse_url(const std::string& text);
+// Returns an address for an error message: as it was written, and the port if it names none.
+std::string with_port(const std::string& text, const Url& url);
 
 struct HttpResponse {
   int status = 0;

@@ -66,7 +66,12 @@ int wait_for(HttpClient& client, const std::string& id, bool loads, bool as_json
     if (loads && (state == "unloaded" || state == "unloading")) {
       return fail(Error(ErrorCode::kUnavailable, "the model " + id + " was unloaded meanwhile"));
     }
-    if (state == "failed" || state == "drained" || state == "-") {
+    if (state == "drained") {
+      return fail(Error(ErrorCode::kUnavailable,
+                        "the workers of the model " + id +
+                            " are drained; `bulkhead workers restart NAME` starts one again"));
+    }
+    if (state == "failed" || state == "-") {
       return fail(Error(ErrorCode::kUnavailable,
                         "the model " + id + " is " + state + ": " + cell_of(model, "reason")));
     }
@@ -91,9 +96,10 @@ int run_models(const ModelsOptions& options) {
     return fail(Error(error.code(), cleaned(error.message())));
   }
   const json model = json::parse(response->body, nullptr, false);
-  const std::string id = cell_of(model, "id");
+  const bool named = model.is_object() && model.contains("id") && model["id"].is_string();
+  const std::string id = named ? model["id"].get<std::string>() : options.name;
   if (options.no_wait) {
-    put(options.json ? model.dump() + "\n" : id + ": " + cell_of(model, "state") + "\n");
+    put(options.json ? model.dump() + "\n" : cell(id) + ": " + cell_of(model, "state") + "\n");
     return 0;
   }
   return wait_for(*client, id, options.action == "load", options.json);

@@ -369,6 +369,28 @@ TEST_F(Cli, ANameThatIsNotUtf8EndsNoCommand) {
   EXPECT_THAT(load.err + load.out, HasSubstr("no such model"));
 }
 
+// The daemon is asked about the name itself, and not about what a terminal shows of it.
+TEST_F(Cli, AModelsNameMayHaveALineEnd) {
+  const test::CannedServer server(
+      {{test::whole_answer("202 Accepted", R"({"id": "a\nb", "state": "loading"})")},
+       {test::whole_answer("200 OK", R"({"id": "a\nb", "state": "loaded"})")}});
+  const Outcome load = run(kTool + " models load 'a\nb' --url " + server.url());
+  EXPECT_EQ(load.code, 0) << load.err;
+  EXPECT_EQ(load.out, "a\\nb: loaded\n");
+  EXPECT_THAT(server.request(1), StartsWith("GET /v1/models/a%0Ab "));
+}
+
+TEST_F(Cli, LoadingADrainedModelSaysWhatToDo) {
+  const std::string drained = R"({"id": "m", "state": "drained"})";
+  const test::CannedServer server(
+      {{test::whole_answer("202 Accepted", drained)}, {test::whole_answer("200 OK", drained)}});
+  const Outcome load = run(kTool + " models load m --url " + server.url());
+  EXPECT_EQ(load.code, 1);
+  EXPECT_EQ(load.err,
+            "bulkhead: the workers of the model m are drained; `bulkhead workers restart NAME` "
+            "starts one again\n");
+}
+
 TEST_F(Cli, TablesHaveStraightColumns) {
   const test::CannedServer server({{test::whole_answer(
       "200 OK",

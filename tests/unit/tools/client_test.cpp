@@ -56,6 +56,13 @@ TEST(Client, NobodyListensSaysHowToStart) {
               HasSubstr("nothing listens on http://127.0.0.1:1; start it with `bulkheadd`"));
 }
 
+// Who leaves out the port means HTTP's own, and seldom knows it.
+TEST(Client, AnErrorNamesThePortThatTheAddressLeavesOut) {
+  for (const char* text : {"127.0.0.1", "http://127.0.0.1", "http://127.0.0.1/v1"})
+    EXPECT_EQ(with_port(text, *parse_url(text)), std::string(text) + ", port 80");
+  EXPECT_EQ(with_port("localhost:81", *parse_url("localhost:81")), "localhost:81");
+}
+
 TEST(Client, GetWithKeyAndWholeBody) {
   CannedServer server({{whole_answer("200 OK", "[1,2]")}});
   HttpClient client = *make_client(connection_to(server));
