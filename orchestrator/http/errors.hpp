@@ -14,7 +14,7 @@ inline constexpr const char* kServerError = "server_error";
 
 // Types of errors in the Messages API.
 namespace messages_type {
-inline constexpr const char* kInvalid = "invalid_request_error";
+inline constexpr const char* kInvalid = "invalid_request_error";  // also any other status of 4xx
 inline constexpr const char* kUnauthenticated = "authentication_error";
 inline constexpr const char* kForbidden = "permission_error";
 inline constexpr const char* kNotFound = "not_found_error";
@@ -44,16 +44,16 @@ inline constexpr ErrorKind kUnknownUrl{404, kRequestError, messages_type::kNotFo
 inline constexpr ErrorKind kModelNotFound{404, kRequestError, messages_type::kNotFound, "model_not_found"};
 inline constexpr ErrorKind kWorkerNotFound{404, kRequestError, messages_type::kNotFound, "worker_not_found"};
 inline constexpr ErrorKind kRequestNotFound{404, kRequestError, messages_type::kNotFound, "request_not_found"};
-inline constexpr ErrorKind kMethodNotAllowed{405, kRequestError, messages_type::kApiError, "method_not_allowed"};
-inline constexpr ErrorKind kWorkerNotReady{409, kRequestError, messages_type::kApiError, "worker_not_ready"};
-inline constexpr ErrorKind kModelTooLarge{409, kRequestError, messages_type::kApiError, "model_too_large"};
-inline constexpr ErrorKind kTakenOver{409, kRequestError, messages_type::kApiError, "taken_over"};
-inline constexpr ErrorKind kTooSlow{408, kRequestError, messages_type::kApiError, "too_slow"};
+inline constexpr ErrorKind kMethodNotAllowed{405, kRequestError, messages_type::kInvalid, "method_not_allowed"};
+inline constexpr ErrorKind kWorkerNotReady{409, kRequestError, messages_type::kInvalid, "worker_not_ready"};
+inline constexpr ErrorKind kModelTooLarge{409, kRequestError, messages_type::kInvalid, "model_too_large"};
+inline constexpr ErrorKind kTakenOver{409, kRequestError, messages_type::kInvalid, "taken_over"};
+inline constexpr ErrorKind kTooSlow{408, kRequestError, messages_type::kInvalid, "too_slow"};
 inline constexpr ErrorKind kBodyTooLarge{413, kRequestError, messages_type::kTooLarge, "body_too_large"};
-inline constexpr ErrorKind kUnsupportedEncoding{415, kRequestError, messages_type::kApiError, "bad_request"};
+inline constexpr ErrorKind kUnsupportedEncoding{415, kRequestError, messages_type::kInvalid, "bad_request"};
 inline constexpr ErrorKind kKeyLimit{429, "rate_limit_error", messages_type::kTooMany, "rate_limit_exceeded"};
-inline constexpr ErrorKind kExpectationFailed{417, kRequestError, messages_type::kApiError, "bad_request"};
-inline constexpr ErrorKind kHeadersTooLarge{431, kRequestError, messages_type::kApiError, "headers_too_large"};
+inline constexpr ErrorKind kExpectationFailed{417, kRequestError, messages_type::kInvalid, "bad_request"};
+inline constexpr ErrorKind kHeadersTooLarge{431, kRequestError, messages_type::kInvalid, "headers_too_large"};
 inline constexpr ErrorKind kNotImplemented{501, kRequestError, messages_type::kApiError, "not_implemented"};
 inline constexpr ErrorKind kJournalUnavailable{503, kServerError, messages_type::kBusy, "journal_unavailable", 5};
 inline constexpr ErrorKind kStreamCatchingUp{503, kServerError, messages_type::kBusy, "stream_catching_up", 1};

@@ -402,8 +402,12 @@ json llama_props(const Router& router) {
       settings["n_ctx"] = worker->ready().context_limit;
       break;
     }
-    for (const LlamaDefault& each : kLlamaDefaults)
-      settings["params"][each.name] = each.value;
+    for (const LlamaDefault& each : kLlamaDefaults) {
+      json& value = settings["params"][each.name];
+      value = each.value;
+      // Clients read top_k as an integer, and 40.0 is none to many of them.
+      if (each.value == std::floor(each.value)) value = static_cast<std::int64_t>(each.value);
+    }
     props["model_alias"] = model.id;
     props["model_path"] = model.settings.path;
     break;

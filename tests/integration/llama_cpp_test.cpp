@@ -141,8 +141,10 @@ TEST(LlamaCpp, CompletesWithItsOwnNames) {
   EXPECT_EQ(json::parse(read.body)["content"], "");
   EXPECT_EQ(json::parse(read.body)["tokens_predicted"], 0);
   EXPECT_EQ(read.headers.at("x-bulkhead-warning"), "the sampler infill is left out");
-  EXPECT_EQ(json::parse(serving.get("/props").body)["default_generation_settings"]["n_ctx"],
-            100000);
+  const json settings = json::parse(serving.get("/props").body)["default_generation_settings"];
+  EXPECT_EQ(settings["n_ctx"], 100000);
+  EXPECT_TRUE(settings["params"]["top_k"].is_number_integer()) << settings;
+  EXPECT_EQ(settings["params"]["temperature"], 0.8);
 }
 
 }  // namespace

@@ -473,7 +473,8 @@ TEST(MessagesErrors, HaveTheTypesOfTheirRows) {
       {kBodyTooLarge, "request_too_large"},
       {kKeyLimit, "rate_limit_error"},
       {kTooManyConnections, "overloaded_error"},
-      {kMethodNotAllowed, "api_error"},
+      {kMethodNotAllowed, "invalid_request_error"},
+      {kUnsupportedEncoding, "invalid_request_error"},
       {error_kind(ipc::FailureCode::kTimeout), "timeout_error"},
       {error_kind(ipc::FailureCode::kWorkerCrashed), "api_error"}};
   for (const auto& [kind, type] : rows) {
