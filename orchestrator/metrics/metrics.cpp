@@ -299,6 +299,15 @@ void add_engine(Snapshot& now, const Worker& worker) {
   out.gauge("bulkhead_worker_kv_pages", "All KV pages", static_cast<double>(stats.kv_pages_total));
 }
 
+// Each count of deaths begins with 0: Prometheus sees no increase in a series that begins with the first death.
+void begin_deaths(Family<Counter>& deaths, const std::string& worker) {
+  for (std::size_t i = 0; i < kDeathCauses; ++i) {
+    const auto cause = static_cast<DeathCause>(i);
+    if (cause != DeathCause::kAsked)  // which is no death
+      deaths.Add({{"worker", worker}, {"cause", to_string(cause)}});
+  }
+}
+
 void add_reported(Snapshot& now, const Worker& worker) {
   OfWorker out(now, worker.name());
   for (const ipc::Counter& own : worker.stats().counters) {
@@ -345,8 +354,9 @@ std::string Metrics::text(std::size_t connections) const {
     add_channel(now, *worker);
     add_engine(now, *worker);
   }
-  now.reserve(
-      events::kWorkerDeaths.name);  // the registry has no such figure before the first death
+  for (const auto& worker : router.workers())
+    begin_deaths(*impl_->counters.at(&events::kWorkerDeaths), worker->name());
+  now.reserve(events::kWorkerDeaths.name);  // the registry has no such figure without workers
   for (const auto& worker : router.workers())
     add_reported(now, *worker);
   std::vector<MetricFamily> all = impl_->registry.Collect();

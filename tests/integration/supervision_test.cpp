@@ -238,7 +238,11 @@ TEST(WorkerActions, DrainedWorkerTakesNothingUntilRestarted) {
   EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
   EXPECT_EQ(serving.worker()["state"], "ready");
   // The worker ended because it was told to, so this is not a death.
-  EXPECT_EQ(serving.get("/metrics").body.find("bulkhead_worker_deaths_total{"), std::string::npos);
+  for (const char* cause : {"signal", "exit", "hang", "failed_start"})
+    EXPECT_EQ(serving.metric("bulkhead_worker_deaths_total{cause=\"" + std::string(cause) +
+                             "\",worker=\"builtin-0\"}"),
+              0)
+        << cause;
   EXPECT_EQ(serving.post("/v1/workers/nobody/restart", "").status, 404);
 }
 
