@@ -56,20 +56,25 @@ Status add_models_of_folder(config::Loaded& loaded) {
   if (settings.server.models_folder.empty()) return {};
   const std::string folder = normal(settings.server.models_folder);
   std::error_code error;
-  fs::recursive_directory_iterator entries(folder,
-                                           fs::directory_options::skip_permission_denied |
-                                               fs::directory_options::follow_directory_symlink,
-                                           error);
-  if (error) {
+  const auto unreadable = [&] {
     return Error(ErrorCode::kNotFound,
                  "server.models_folder: " + folder + " can't be read: " + error.message());
+  };
+  // Folders below this one are skipped where they may not be read; this one must be readable.
+  (void)fs::directory_iterator(folder, error);
+  fs::recursive_directory_iterator entries;
+  if (!error) {
+    entries = fs::recursive_directory_iterator(folder,
+                                               fs::directory_options::skip_permission_denied |
+                                                   fs::directory_options::follow_directory_symlink,
+                                               error);
   }
+  if (error) return unreadable();
   const auto leave_out = [&loaded](std::string words) {
     loaded.notices.push_back({"server.models_folder", std::move(words)});
   };
   std::vector<fs::path> files;
   for (; entries != fs::recursive_directory_iterator(); entries.increment(error)) {
-    if (error) break;
     if (entries.depth() + 1 >= kMostDepth) entries.disable_recursion_pending();
     std::error_code unknown;
     if (name_of(entries->path()).empty() || !entries->is_regular_file(unknown)) continue;
@@ -85,6 +90,7 @@ Status add_models_of_folder(config::Loaded& loaded) {
     }
     files.push_back(entries->path());
   }
+  if (error) return unreadable();  // models that are only out of sight must not be removed
   // Files nearest to the folder get their names first.
   std::ranges::sort(files, {}, [](const fs::path& file) {
     return std::pair(std::distance(file.begin(), file.end()), file);

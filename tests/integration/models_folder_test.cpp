@@ -15,6 +15,8 @@ TEST_F(RunTimeModels, AFolderIsListedAndItsModelsLoadAtFirstUse) {
   make("mmproj-one.gguf");
   make("not-\xff-utf8.gguf");
   std::ofstream(folder_ / "notes.txt") << "no model";
+  std::filesystem::create_symlink("nowhere", folder_ / "dangling.gguf");
+  std::filesystem::create_symlink("round", folder_ / "round");
   const Serving serving =
       serve({"server.models_folder=" + folder_.string(), "models.0.name=first",
              "models.0.path=" + (folder_ / "one.gguf").string(), "models.0.aliases=gpt-4o,Erste"});
@@ -82,6 +84,21 @@ TEST_F(RunTimeModels, AFolderWithoutModelsEndsTheDaemon) {
   EXPECT_NE(none.out.find(empty.string() + " has no GGUF file"), std::string::npos) << none.out;
   const Serving named = serve({"server.models_folder=" + empty.string(), "models.0.path=builtin"});
   EXPECT_EQ(named.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
+}
+
+TEST_F(RunTimeModels, AFolderThatMayNotBeReadIsNotTakenForAnEmptyOne) {
+  const std::filesystem::path closed = folder_ / "closed";
+  std::filesystem::create_directories(closed);
+  std::filesystem::permissions(closed, std::filesystem::perms::none);
+  // The superuser may read it unless these powers are taken away.
+  const std::string powerless =
+      ::geteuid() == 0 ? "setpriv --bounding-set=-dac_override,-dac_read_search " : "";
+  const Outcome none = run_shell(
+      powerless +
+      "timeout 60 " BULKHEADD " --set server.port=0 --set server.models_folder=" + closed.string());
+  std::filesystem::permissions(closed, std::filesystem::perms::owner_all);
+  EXPECT_EQ(none.code, 1) << none.out;
+  EXPECT_NE(none.out.find("can't be read: Permission denied"), std::string::npos) << none.out;
 }
 
 TEST_F(RunTimeModels, AFolderMayBeGivenInAnyForm) {
