@@ -69,6 +69,7 @@ class Answer {
     this.begun = performance.now();
     this.firstAt = this.lastAt = 0;
     this.waits = "";
+    this.model = "";  // as the answer names it
     this.savedAt = 0;
     this.restartsBefore = new Map(knownWorkers().map((worker) => [worker.name, worker.restarts]));
   }
@@ -102,6 +103,7 @@ class Answer {
       message.error = chunk.error.message ?? "The server reports an error.";
       return;
     }
+    if (chunk.model) this.model = chunk.model;
     if (chunk.usage) {
       message.stats.tokens = chunk.usage.completion_tokens;
       message.stats.prompt_tokens = chunk.usage.prompt_tokens;
@@ -155,9 +157,10 @@ class Answer {
     return gap > kShortPauseMs && gap > 4 * usual;
   }
 
-  // A worker that was replaced since the answer began, or that is being replaced.
+  // A worker of the answer's model that was replaced since the answer began, or that is being replaced.
   restarted() {
     return knownWorkers().find((worker) => {
+      if (worker.model !== this.model) return false;
       const before = this.restartsBefore.get(worker.name);
       return before !== undefined && (worker.restarts > before || worker.state === "restarting");
     });

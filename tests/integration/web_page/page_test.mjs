@@ -4,6 +4,7 @@
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import { Browser, eventually, sleep } from "./browser.mjs";
+import { anotherModelsDeathIsNotBlamed, oneOfSeveralModelsIsAsked } from "./several_models.mjs";
 import {
   answering, ask, askDirectly, button, conversations, kQuestion, lastMessage, lastText, newConversation, plain,
   startDaemon, untilAnswered, work,
@@ -370,25 +371,6 @@ async function nothingLeavesTheOrigin(page, url) {
   assert.deepEqual(page.errors, [], "nothing is logged as an error");
 }
 
-// Of several models the page asks one that the server has, whatever an old conversation asked.
-async function oneOfSeveralModelsIsAsked(browser) {
-  const daemon = await startDaemon("several", ["models.0.path=builtin", "models.0.name=second", "models.0.load=first_use",
-    "models.1.path=builtin", "models.1.name=first"]);
-  const page = await browser.open(1440, 900);
-  await page.go(`${daemon.url}/`);
-  await page.run(`localStorage.setItem("bulkhead.conversation.1",
-    JSON.stringify({ id: "1", settings: { model: "removed", max_tokens: "4" }, messages: [{ role: "user", content: "x" }] }))`);
-  await page.go(`${daemon.url}/`);
-  await eventually("the loaded model is chosen", () => page.run(`document.getElementById("model").value === "first"`));
-  await newConversation(page);
-  await page.click(button(kQuestion));
-  await untilAnswered(page);
-  assert.equal((await lastMessage(page)).error, undefined);
-  assert.notEqual((await lastMessage(page)).content, "");
-  await page.close();
-  await daemon.end();
-}
-
 async function aClientsKeyIsEnoughToChat(browser) {
   const daemon = await startDaemon("client-key", ["server.api_key=open-sesame", "server.keys=alice little-key"]);
   const page = await browser.open(1440, 900);
@@ -473,6 +455,8 @@ try {
   console.log("ok: a client's key is enough to chat");
   await oneOfSeveralModelsIsAsked(browser);
   console.log("ok: one of several models is asked");
+  await anotherModelsDeathIsNotBlamed(browser);
+  console.log("ok: another model's death is not blamed");
 } finally {
   await browser.end();
 }
