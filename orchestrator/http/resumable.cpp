@@ -118,7 +118,7 @@ std::optional<ApiError> ResumableStreams::attach(const std::string& id,
 
 void ResumableStreams::recover(std::vector<DiskRequest> requests, const KeyLimits& limits) {
   const std::time_t now = std::time(nullptr);
-  std::size_t unfinished = 0, readable = 0;
+  std::size_t unfinished = 0, readable = 0, ended = 0;
   for (DiskRequest& request : requests) {
     const std::chrono::seconds age(std::max<std::int64_t>(now - request.last_seconds, 0));
     if (request.over() && age >= options_.window) {
@@ -137,19 +137,20 @@ void ResumableStreams::recover(std::vector<DiskRequest> requests, const KeyLimit
       finished(id, stream->bytes());
       continue;
     }
-    ++unfinished;
     std::optional<std::size_t> model;
     for (std::size_t i = 0; i < services_.router.models().size(); ++i) {
       const ModelInfo& each = services_.router.models()[i];
       if (each.file_name != request.begun.file) continue;
       if (!model || each.id == request.begun.model) model = i;
     }
+    ++(model ? unfinished : ended);
     stream->go_on(model, request,
                   request.begun.key_name.empty() ? nullptr : limits.go_on(request.begun.key_name));
   }
-  if (unfinished + readable > 0) {
-    spdlog::info("journal: {} stream(s) go on, {} can be read again", unfinished, readable);
-  }
+  if (unfinished + readable + ended == 0) return;
+  const std::string lost =
+      ended == 0 ? "" : fmt::format(", {} ended: their models' files are not served", ended);
+  spdlog::info("journal: {} stream(s) go on, {} can be read again{}", unfinished, readable, lost);
 }
 
 std::vector<std::shared_ptr<const Answer>> ResumableStreams::unfinished() const {

@@ -82,7 +82,8 @@ void ResumableStream::go_on(std::optional<std::size_t> model, DiskRequest& from,
   if (!model) {
     return fail(to_api_error(
         {ipc::FailureCode::kNotResumable,
-         fmt::format("The stream can't go on: the model '{}' is not served any more.", begun_.file),
+         fmt::format("The stream can't go on: the model '{}' (file {}) is not served any more.",
+                     begun_.model, begun_.file),
          ""}));
   }
   JournalEntry entry;

@@ -340,6 +340,33 @@ TEST(ResumableStream, AnotherWayOfComputingEndsItWithAnError) {
   EXPECT_EQ(serving.worker()["restarts"], 0);
 }
 
+TEST(ResumableStream, OfAModelThatIsGoneEndsWithItsName) {
+  JournalFolder folder;
+  const std::string file = folder.file() + ".gguf";
+  std::ofstream(file) << "the scripted worker does not read it";
+  ResumableClient client;
+  Serving serving = serve(
+      {folder.setting(), "models.0.path=builtin", "models.1.path=" + file, "models.1.name=mine"});
+  {
+    HttpClient first(serving.port);
+    json request = resumable("slow", 100);
+    request["model"] = "mine";
+    client.begin(first, "/v1/completions", request);
+    client.read_events(first, 20);
+    kill_daemon(serving);
+  }
+  serving = serve({folder.setting()});
+  EXPECT_TRUE(serving.daemon->says("journal: 0 stream(s) go on, 0 can be read again, 1 ended"))
+      << serving.daemon->log();
+  HttpClient second(serving.port);
+  client.resume(second);
+  client.read_to_end(second);
+  const json error = json::parse(client.data.back().substr(6))["error"];
+  EXPECT_EQ(error["code"], "not_resumable");
+  EXPECT_NE(error["message"].get<std::string>().find("the model 'mine'"), std::string::npos)
+      << error;
+}
+
 TEST(ResumableStream, EndsWhenNobodyResumesIt) {
   JournalFolder folder;
   Serving serving = serve({folder.setting(), "isolation.resume_window_s=1"});
