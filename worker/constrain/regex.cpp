@@ -72,8 +72,11 @@ class Compiler {
                        "a \"^\" after what may be empty can't be enforced");
         }
         return at == AtStart::kYes ? rest : terms_.nothing();
-      case Kind::kEnd:
-        return terms_.both({rest, terms_.empty()});
+      case Kind::kEnd: {
+        std::vector<TermId> ends = {terms_.empty()};
+        if (node.before_line_end) ends.push_back(terms_.text(U"\n"));
+        return terms_.both({rest, terms_.either(std::move(ends))});
+      }
       case Kind::kAhead: {
         BULKHEAD_TRY(TermId inner, compile(node.parts[0], at, terms_.anything()));
         return terms_.both({rest, node.negative ? terms_.negate(inner) : inner});

@@ -2,7 +2,7 @@
 // groups, alternatives, all quantifiers (lazy ones match the same texts), classes, the escapes \d \w \s \D \W \S, \x
 // \u \cX, \p{...} with the general categories that the tokenizer knows (L, N, P, but no scripts), `^` and `$`, and
 // lookahead. Backreferences, lookbehind, \b and \B, and an anchor or lookahead inside a repetition are refused, each
-// with its name.
+// with its name; so is what Python takes for something else ({,n}, and a class that begins with its "]").
 //
 // `.` is any character but a line terminator (but a line feed, where either reading counts). Characters are code
 // points, as with the flag u.
@@ -20,7 +20,8 @@ enum class Match {
   kWhole,     // the whole text must match
 };
 
-// Validators (ECMA-262, Python's re) differ in what \d, \w, \s and `.` match outside ASCII.
+// Validators (ECMA-262, Python's re) differ in what \d, \w, \s and `.` match outside ASCII, and in whether `$` matches
+// before a line end that ends the text.
 enum class Reading {
   kBoth,    // the texts that both match: what an answer may be
   kEither,  // the texts that either matches: what an answer must not be

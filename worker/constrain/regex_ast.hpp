@@ -17,7 +17,8 @@ struct RegexNode {
   CodeRanges ranges;
   std::vector<RegexNode> parts;
   std::uint32_t min = 0, max = 0;
-  bool negative = false;  // kAhead
+  bool negative = false;         // kAhead
+  bool before_line_end = false;  // kEnd: also before a line end that ends the text
 };
 
 Result<RegexNode> parse_regex(std::string_view pattern, Reading reading);

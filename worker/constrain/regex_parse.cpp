@@ -149,8 +149,10 @@ class Parser {
       min = 1, max = kUnbounded;
     } else if (take(U"?")) {
       min = 0, max = 1;
-    } else if (!looking_at(U"{") || !counts(min, max)) {
-      return part;
+    } else {
+      if (!looking_at(U"{")) return part;
+      if (lacks_least()) return wrong("a {,n}, which may mean a text; write {0,n} or \\{,n}");
+      if (!counts(min, max)) return part;
     }
     if (min > kMostRepeat || (max != kUnbounded && (max > kMostRepeat || max < min))) {
       return wrong("a repetition {m,n} with m over n, or over " + std::to_string(kMostRepeat));
@@ -158,15 +160,32 @@ class Parser {
     const bool anchor = part.kind == RegexNode::Kind::kStart || part.kind == RegexNode::Kind::kEnd;
     if (anchor) return wrong("a repeated anchor");
     take(U"?");
-    if (looking_at(U"*") || looking_at(U"+") || looking_at(U"?")) {
-      return wrong("a quantifier after a quantifier");
-    }
+    if (at_quantifier()) return wrong("a quantifier after a quantifier");
     RegexNode out;
     out.kind = RegexNode::Kind::kRepeat;
     out.min = min;
     out.max = max;
     out.parts.push_back(std::move(part));
     return out;
+  }
+
+  bool at_quantifier() {
+    if (looking_at(U"*") || looking_at(U"+") || looking_at(U"?")) return true;
+    const std::size_t begin = at_;
+    std::uint32_t min = 0, max = 0;
+    const bool found = looking_at(U"{") && counts(min, max);
+    at_ = begin;
+    return found;
+  }
+
+  // Says whether "{,n}" or "{,}" stands here. Python repeats by it, and a browser takes it for plain text.
+  bool lacks_least() {
+    const std::size_t begin = at_;
+    bool found = take(U"{,");
+    if (found) number();
+    found = found && take(U"}");
+    at_ = begin;
+    return found;
   }
 
   // Reads "{m}", "{m,}" or "{m,n}". Anything else is plain text, as in a browser.
@@ -209,6 +228,7 @@ class Parser {
     }
     if (take(U"$")) {
       out.kind = RegexNode::Kind::kEnd;
+      out.before_line_end = wide_;
       return out;
     }
     if (take(U".")) {
@@ -217,9 +237,7 @@ class Parser {
     }
     if (take(U"(")) return group(depth);
     if (take(U"[")) return char_class();
-    if (looking_at(U"*") || looking_at(U"+") || looking_at(U"?")) {
-      return wrong("a quantifier with nothing before it");
-    }
+    if (at_quantifier()) return wrong("a quantifier with nothing before it");
     if (take(U"\\")) {
       BULKHEAD_TRY(CodeRanges ranges, escape(false, false));
       return chars(std::move(ranges));
@@ -260,6 +278,11 @@ class Parser {
 
   Result<RegexNode> char_class() {
     const bool negative = take(U"^");
+    if (looking_at(U"]")) {
+      return wrong(
+          "a class that begins with \"]\", which Python takes for a character; write \\], "
+          "or [\\s\\S] for any character,");
+    }
     CodeRanges ranges;
     while (more() && !looking_at(U"]")) {
       BULKHEAD_TRY(CodeRanges low, class_member(negative));

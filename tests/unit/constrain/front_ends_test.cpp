@@ -90,12 +90,24 @@ TEST(Regex, CharactersAreDistinguishedAtTheEndsOfRanges) {
 }
 
 TEST(Regex, NamesWhatItDoesNotSupport) {
-  for (const char* expression :
-       {"(a)\\1", "(?<=a)b", "\\bword", "a**", "(", "[a", "*a", "\\p{Greek}"}) {
+  for (const char* expression : {"(a)\\1", "(?<=a)b", "\\bword", "a**", "(", "[a", "*a",
+                                 "\\p{Greek}", "a{1}{2}", "{2}", "a|{2}", "(?:{1,2})"}) {
     const auto compiled = compile_regex(expression);
     ASSERT_FALSE(compiled.ok()) << expression;
     EXPECT_THAT(compiled.error().message(), HasSubstr("\"regex\""));
   }
+}
+
+// A browser takes {,2} for plain text, and [^] for any character. In Python, {,2} is a repetition, and a ] that begins
+// a class belongs to it.
+TEST(Regex, RefusesWhatReadersTakeForDifferentThings) {
+  for (const char* expression : {"a{,2}", "^[a-z]{,10}$", "[^]", "[]a]", "[]", "[^]]"}) {
+    const auto compiled = compile_regex(expression);
+    ASSERT_FALSE(compiled.ok()) << expression;
+    EXPECT_THAT(compiled.error().message(), HasSubstr("write ")) << expression;
+  }
+  EXPECT_TRUE(matches("a\\{,2}[\\]][\\s\\S]", "a{,2}]!"));
+  EXPECT_TRUE(matches("a{,b}{", "a{,b}{"));
 }
 
 TEST(Gbnf, DerivesWhatItsRulesSay) {

@@ -237,6 +237,18 @@ TEST(Schema, KeysThatSomePatternsMayMatchAreHeldToBothReadings) {
   EXPECT_FALSE(passes(R"({"type":"string","not":{"pattern":"^.$"}})", R"("\r")"));
 }
 
+// In Python, $ also matches before a line end that ends the text.
+TEST(Schema, TextsThatAnEndOfAPatternMayMatchAreHeldToBothReadings) {
+  const std::string not_b = R"({"type":"string","not":{"pattern":"b$"}})";
+  EXPECT_TRUE(passes(not_b, R"("b\n\n")"));
+  EXPECT_FALSE(passes(not_b, R"("b")"));
+  EXPECT_FALSE(passes(not_b, R"("b\n")"));
+  EXPECT_FALSE(passes(R"({"type":"string","pattern":"b$"})", R"("b\n")"));
+  const std::string no_b = R"s({"type":"string","pattern":"^(?!.*b$)"})s";
+  EXPECT_FALSE(passes(no_b, R"("ab\n")"));
+  EXPECT_TRUE(passes(no_b, R"("bc\n")"));
+}
+
 TEST(Schema, KnowsTheFormatsThatClientsLibrariesWrite) {
   const auto is = [](const std::string& format, const std::string& text) {
     return passes(R"({"type":"string","format":")" + format + "\"}", '"' + text + '"');

@@ -231,7 +231,7 @@ TEST(TokenMasks, OfBoundedTextsDoNotWalkTheVocabulary) {
   const auto compiled = compile_regex("[^<]{0,200}");
   ASSERT_TRUE(compiled.ok()) << compiled.error().message();
   // The same as a call's argument, between tags.
-  const auto tagged = before_a_tag("[^]{0,200}", "\n</v>");
+  const auto tagged = before_a_tag("[\\s\\S]{0,200}", "\n</v>");
   ASSERT_NE(tagged, nullptr);
   for (const auto& grammar : {compiled->grammar, tagged}) {
     TokenMasks masks(grammar, words.trie, {words.end});
