@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "worker/model/expression_notation.hpp"
 #include "worker/model/unicode.hpp"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -46,10 +47,12 @@ Result<std::shared_ptr<const Expressions>> Expressions::compile(
   pcre2_set_match_limit(patterns->limits.get(), kMostSteps);
   pcre2_set_heap_limit(patterns->limits.get(), kMostHeapKib);
   for (const std::string& source : sources) {
+    BULKHEAD_TRY(const std::string notation,
+                 in_pcre2_notation(std::string_view(source).substr(0, kLongestSource)));
     int error = 0;
     PCRE2_SIZE at = 0;
     if (source.size() <= kLongestSource)
-      patterns->codes.emplace_back(pcre2_compile(units(source), source.size(),
+      patterns->codes.emplace_back(pcre2_compile(units(notation), notation.size(),
                                                  PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
                                                  &error, &at, nullptr));
     if (source.size() > kLongestSource || patterns->codes.back() == nullptr) {

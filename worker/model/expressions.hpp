@@ -16,7 +16,7 @@ namespace bulkhead::model {
 // Compiled once and immutable, so any number of threads may use it.
 class Expressions {
  public:
-  // kCorrupt, with PCRE2's message, for an invalid expression.
+  // kCorrupt, with PCRE2's message, for an invalid expression; kUnsupported as in expression_notation.hpp.
   static Result<std::shared_ptr<const Expressions>> compile(std::span<const std::string> sources);
   Expressions(const Expressions&) = delete;
   Expressions& operator=(const Expressions&) = delete;

@@ -97,6 +97,18 @@ TEST(PreTokenizer, CutsAsEachMakerDoes) {
   EXPECT_TRUE(find_pre_tokenizer("falcon-h1")->adds_bos);
 }
 
+// Engines read some expressions differently; the makers' reading counts.
+TEST(PreTokenizer, ReadsExpressionsAsTheMakersDo) {
+  EXPECT_THAT(words("kimi-k2", "\u4e2d\u6587\u3002\u597d\u300c\u7684\u300d"),
+              ElementsAre("\u4e2d\u6587", "\u3002", "\u597d", "\u300c", "\u7684", "\u300d"))
+      << "marks that are used with Han are not Han";
+  for (const char* rule : {"qwen2", "qwen35", "gpt-4o", "tekken", "seed-coder"})
+    EXPECT_THAT(words(rule, "a \u180e!"), ElementsAre("a", " \u180e!")) << "U+180E is no blank";
+  EXPECT_THAT(words("tiny_aya", "1234\u00bd 1234\u0301"),
+              ElementsAre("1", "234", "\u00bd", " ", "123", "4", "\u0301"))
+      << "a mark belongs to a word, a fraction does not";
+}
+
 TEST(PreTokenizer, CutsNumbersFromTheRight) {
   EXPECT_THAT(words("tiny_aya", "1234567 it's 12"),
               ElementsAre("1", "234", "567", " it's", " ", "12"));
@@ -139,6 +151,14 @@ TEST(PreTokenizer, CutsLongRuns) {
 
 TEST(PreTokenizer, TakesNoBrokenOrEndlessExpression) {
   EXPECT_FALSE(Expressions::compile(std::vector<std::string>{"a(b"}).ok());
+  // PCRE2 would take these for characters of a class.
+  for (const char* classes : {R"([\p{L}&&[^\p{Han}]]+)", "[a[bc]]"}) {
+    const auto compiled = Expressions::compile(std::vector<std::string>{classes});
+    ASSERT_FALSE(compiled.ok());
+    EXPECT_THAT(compiled.error().message(), HasSubstr("class"));
+  }
+  EXPECT_TRUE(
+      Expressions::compile(std::vector<std::string>{R"([[:alpha:]\[&][^\]\S]|[]a]&&)"}).ok());
   EXPECT_FALSE(Expressions::compile(std::vector<std::string>{std::string(100'000, 'a')}).ok());
   const auto empty = Expressions::compile(std::vector<std::string>{"x*"});
   ASSERT_TRUE(empty.ok());
