@@ -55,6 +55,31 @@ TEST(Losses, OfQuestionsAndAnswersAreSaid) {
               ElementsAre(HasSubstr("past answers")));
 }
 
+// As Mistral Nemo's, which writes the system message into the last message, if that is a user's.
+TEST(Losses, OfTheSystemMessageWhereAResultComesLastAreSaid) {
+  constexpr char kSource[] =
+      "{% for m in messages if m.role != 'system' %}<{{ m.role }}>"
+      "{% if loop.last and m.role == 'user' and messages[0].role == 'system' %}"
+      "{{ messages[0].content }}|{% endif %}{{ m.content }}"
+      "{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+      "{{ tools }}";
+  const auto with_system = [](std::string request) {
+    return request.insert(request.find('[') + 1, R"({"role": "system", "content": "s"}, )");
+  };
+  const std::string question = R"({"messages": [{"role": "user", "content": "a"}]})";
+  EXPECT_EQ(rendered_by(kSource, with_system(question)).text(), "<user>s|a");
+  EXPECT_THAT(rendered_by(kSource, with_system(question)).warnings, IsEmpty());
+  const std::string result = called("\"\"") + std::string(kTool) + "}";
+  EXPECT_THAT(rendered_by(kSource, result).warnings, IsEmpty());
+  EXPECT_THAT(rendered_by(kSource, with_system(result)).warnings,
+              ElementsAre(HasSubstr("leaves out the system message")));
+  const std::string answer =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})";
+  EXPECT_THAT(rendered_by(kSource, answer).warnings, IsEmpty());
+  EXPECT_THAT(rendered_by(kSource, with_system(answer)).warnings,
+              ElementsAre(HasSubstr("leaves out the system message")));
+}
+
 // As Hunyuan-A13B's, which shows calls only to a model that is offered tools.
 TEST(Losses, OfCallsWhereNoToolsAreOfferedAreSaid) {
   constexpr char kSource[] =

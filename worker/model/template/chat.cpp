@@ -82,6 +82,8 @@ void define_others(Interpreter& run, Dict& request) {
 // ---- what the template would silently lose ----
 
 struct Contents {
+  bool system_before_result = false;  // a tool's result comes last
+  bool system_before_answer = false;  // an answer comes last
   bool users = false;
   bool answers = false;
   bool tools = false;
@@ -94,9 +96,13 @@ struct Contents {
 
 Contents contents_of(const List& messages) {
   Contents found;
+  bool system = false;
   for (const Value& each : messages.items) {
     Dict& message = *each.as_dict();
     const Value* role = message.get("role");
+    system |= role->as_text()->view() == "system" || role->as_text()->view() == "developer";
+    found.system_before_result = system && role->as_text()->view() == "tool";
+    found.system_before_answer = system && role->as_text()->view() == "assistant";
     found.results |= role->as_text()->view() == "tool";
     found.users |= role->as_text()->view() == "user";
     const Value* calls = message.get("tool_calls");
@@ -120,6 +126,10 @@ std::vector<std::string> warnings_of(const Contents& found, const Abilities& can
     const char* text;
   };
   const Row rows[] = {
+      {(found.system_before_result && !can.system_before_results) ||
+           (found.system_before_answer && !can.system_before_answers),
+       "the model's chat template leaves out the system message unless a user's message comes "
+       "last"},
       {found.users && can.loses_users, "the model's chat template leaves out what users say"},
       {found.answers && can.loses_answers, "the model's chat template leaves out past answers"},
       {found.tools && !can.tools,

@@ -19,10 +19,13 @@ struct Abilities {
 
   bool system_role = false;
   bool developer_role = false;
+  bool system_before_results =
+      true;  // the prompt shows the system message where a tool's result comes last
+  bool system_before_answers = true;  // the same where an answer comes last
   bool content_parts = false;
-  bool tools = false;         // the prompt shows offered tools
-  bool tool_calls = false;    // the prompt shows past calls
-  bool tool_results = false;  // the prompt shows their results
+  bool tools = false;                  // the prompt shows offered tools
+  bool tool_calls = false;             // the prompt shows past calls
+  bool tool_results = false;           // the prompt shows their results
   bool calls_without_tools = false;    // the prompt shows past calls where no tools are offered
   bool results_without_tools = false;  // the same for results
   bool parallel_calls = false;

@@ -128,6 +128,11 @@ class Prober {
     can_.system_role = shows(system, kFirst) && shows(system, kSecond);
     can_.developer_role = can_.system_role && with("developer") == system;
     if (!can_.developer_role) can_.adaptations.add(Adaptation::kDeveloperAsSystem);
+    const auto continued =
+        render(message("system", quoted(kFirst)) + ", " + message("user", quoted("Hi")) + ", " +
+               message("assistant", quoted(kSecond)));
+    can_.system_before_answers =
+        !can_.system_role || !shows(continued, kSecond) || shows(continued, kFirst);
     const auto both = [this](const char* role, const std::string& more) {
       const auto text =
           render(message(role, quoted(kFirst)) + ", " + message(role, quoted(kSecond)) + more);
@@ -318,6 +323,9 @@ class Prober {
         with_tools(called(quoted(kFirst), arguments) + ", " + message("assistant", quoted("Hi")) +
                    ", " + message("user", quoted("Hi")));
     can_.content_beside_old_calls = !later || shows(later, kFirst);
+    const auto held =
+        with_tools(message("system", quoted(kFirst)) + ", " + called(empty, arguments));
+    can_.system_before_results = !can_.system_role || !shows(held, kResult) || shows(held, kFirst);
     const auto without = render(called(empty, arguments));
     can_.calls_without_tools = !without || shows(without, kArgument);
     can_.results_without_tools = !without || shows(without, kResult);
