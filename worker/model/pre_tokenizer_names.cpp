@@ -149,6 +149,13 @@ const NamedRule kMiniCpm5Row{
     {R"(\p{N}{1,3})", R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+|)"
                       R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
 
+// As kQwen2, but words with single blanks between them stay together, letters keep their marks, and only one line break
+// or slash belongs to the symbols before it.
+const NamedRule kExaoneMoeRow{
+    .expressions = {
+        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*+(?: \p{L}\p{M}*+)*+)++|\p{N}|)"
+        R"( ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+)"}};
+
 struct Named {
   const char* name;
   const NamedRule& rule;
@@ -221,6 +228,8 @@ const Named kNamed[] = {
     {"tiny_aya", kTinyAyaRow},
     {"afmoe", kAfmoeRow},
     {"minicpm5", kMiniCpm5Row},
+    {"exaone-moe", kExaoneMoeRow},
+    {"mellum2", kDigitsRow},
 };
 
 }  // namespace

@@ -127,17 +127,25 @@ TEST(PreTokenizer, CutsNumbersFirst) {
   EXPECT_TRUE(find_pre_tokenizer("minicpm5")->whole_words_first);
 }
 
+TEST(PreTokenizer, KeepsWordsWithSingleBlanksTogether) {
+  EXPECT_THAT(words("exaone-moe", "I am here  now, a12 b\n\nx"),
+              ElementsAre("I am here", " ", " now", ",", " a", "1", "2", " b", "\n\n", "x"));
+  EXPECT_THAT(words("exaone-moe", "it's e\u0301te\u0301 ok;\n/"),
+              ElementsAre("it", "'s", " e\u0301te\u0301 ok", ";\n", "/"));
+}
+
 TEST(PreTokenizer, KnowsOtherNamesOfRules) {
   EXPECT_THAT(words("f2llmv2", "I'LL 12"), ElementsAre("I", "'LL", " ", "1", "2"));
   EXPECT_THAT(words("roberta-bpe", "it's 123"), ElementsAre("it", "'s", " 123"));
+  EXPECT_THAT(words("mellum2", "it's 123"), ElementsAre("it", "'s", " ", "1", "2", "3"));
 }
 
 // For a text of one kind of character an expression looks far ahead, but must not do so again and again.
 TEST(PreTokenizer, CutsLongRuns) {
   for (const char* rule :
        {"qwen35", "gpt-4o", "tekken", "deepseek-v3", "deepseek-llm", "falcon", "bloom", "viking",
-        "kimi-k2", "youtu", "seed-coder", "tiny_aya", "afmoe", "minicpm5"}) {
-    for (const char* piece : {"A", "a", " ", "\n", "\u4e2d", "!", "\xff", "1"}) {
+        "kimi-k2", "youtu", "seed-coder", "tiny_aya", "afmoe", "minicpm5", "exaone-moe"}) {
+    for (const char* piece : {"A", "a", " ", "\n", "\u4e2d", "!", "\xff", "1", " a"}) {
       std::string text;
       for (int i = 0; i < 100'000; ++i)
         text += piece;
@@ -180,9 +188,10 @@ TEST(PreTokenizer, TakesNoBrokenOrEndlessExpression) {
 TEST(PreTokenizer, KeepsEveryByte) {
   std::mt19937 random(3);
   for (const char* rule :
-       {"gpt-2",   "llama-bpe",   "qwen2",          "default",      "smollm", "qwen35",  "gpt-4o",
-        "tekken",  "deepseek-v3", "deepseek-coder", "deepseek-llm", "falcon", "bloom",   "viking",
-        "kimi-k2", "youtu",       "seed-coder",     "tiny_aya",     "afmoe",  "minicpm5"}) {
+       {"gpt-2",  "llama-bpe", "qwen2",       "default",        "smollm",       "qwen35",
+        "gpt-4o", "tekken",    "deepseek-v3", "deepseek-coder", "deepseek-llm", "falcon",
+        "bloom",  "viking",    "kimi-k2",     "youtu",          "seed-coder",   "tiny_aya",
+        "afmoe",  "minicpm5",  "exaone-moe"}) {
     for (int round = 0; round < 200; ++round) {
       std::string text;
       for (int i = 0; i < 30; ++i)
