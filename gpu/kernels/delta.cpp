@@ -29,6 +29,7 @@ DeltaConstants delta_constants(const Mapping& mapping, const DeltaShape& shape,
   constants.value_size = shape.value_size;
   constants.rule = static_cast<std::uint32_t>(shape.rule);
   constants.normed = shape.normed();
+  constants.norms = shape.norms ? 1 : 0;
   return constants;
 }
 

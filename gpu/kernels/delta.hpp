@@ -29,6 +29,7 @@ struct DeltaShape {
   std::uint32_t value_size =
       0;  // entries of a value head; a multiple of four; a delta net's are `size`
   StateRule rule = StateRule::kDelta;
+  bool norms = true;  // the result is normed; only Mamba-2's may be left as it is
 
   std::uint32_t channels() const { return 2 * key_heads * size + value_width(); }
   std::uint32_t value_width() const { return value_heads * value_size; }

@@ -1,7 +1,7 @@
 // Computes the output of a gated delta net: each head's norm (root mean square) of what was read of the state, times
 // a gain, times SiLU of its gate, in the layout of a product's input. With Mamba-2 (kSumRule) the head's own input
 // times its skip is added to what was read, and SiLU of the gate multiplies the sum before the norm, which covers
-// kNormed entries of several heads. A workgroup computes kNormed entries of a column.
+// kNormed entries of several heads. Without kNorms there is no norm. A workgroup computes kNormed entries of a column.
 //
 // Order of additions: as in delta_inputs.comp.
 #version 460
@@ -23,14 +23,9 @@ float entry_at(uint column, uint entry) {
   return gated(kSilu, Floats(push.mixed + (uint64_t(column) * push.mixed_stride + kChannels + entry) * 4u).v[0], all);
 }
 
-void gate_entries() {
-  uint column = gl_WorkGroupID.x;
-  if (column >= Words(push.parameters).v[0]) return;
-  if (!chain_wait()) return;
-  uint first = gl_WorkGroupID.y * kNormed;
+// Returns what makes the mean square of the workgroup's entries 1.
+float norm_factor(uint column, uint first) {
   uint id = gl_LocalInvocationID.x;
-  Floats gates = Floats(push.mixed + (uint64_t(column) * push.mixed_stride + kChannels + first) * 4u);
-
   precise float sum = 0.0;
   for (uint i = id; i < kNormed; i += kInvocations) {
     precise float value = entry_at(column, first + i);
@@ -47,9 +42,23 @@ void gate_entries() {
   }
   precise float mean = sums[0] / float(kNormed);
   precise float scale = 1.0 / sqrt(mean + push.epsilon);
+  return scale;
+}
+
+void gate_entries() {
+  uint column = gl_WorkGroupID.x;
+  if (column >= Words(push.parameters).v[0]) return;
+  if (!chain_wait()) return;
+  uint first = gl_WorkGroupID.y * kNormed;
+  uint id = gl_LocalInvocationID.x;
+  Floats gates = Floats(push.mixed + (uint64_t(column) * push.mixed_stride + kChannels + first) * 4u);
+
+  float scale = 1.0;
+  if (kNorms != 0u) scale = norm_factor(column, first);
   for (uint i = id; i < kNormed; i += kInvocations) {
     uint gain_at = kRule == kDeltaRule ? i : first + i;
-    precise float normed = entry_at(column, first + i) * scale * Floats(push.weights).v[gain_at];
+    precise float normed = entry_at(column, first + i);
+    if (kNorms != 0u) normed = normed * scale * Floats(push.weights).v[gain_at];
     float made = kRule == kDeltaRule ? gated(kSilu, gates.v[i], normed) : normed;
     store_input(push.out_address, column, push.out_stride, first + i, made, kForm);
   }

@@ -46,8 +46,8 @@ k::StateRule rule_of(model::StateRule rule) {
 }  // namespace
 
 k::DeltaShape delta_shape(const model::DeltaHeads& heads) {
-  return {heads.size,       heads.keys,       heads.values,       heads.taps,
-          heads.neighbours, heads.value_size, rule_of(heads.rule)};
+  return {heads.size,       heads.keys,       heads.values,        heads.taps,
+          heads.neighbours, heads.value_size, rule_of(heads.rule), heads.norms};
 }
 
 k::Gate gate_of(model::Gate function) {

@@ -100,6 +100,7 @@ struct DeltaHeads {
   bool neighbours = false;
   std::uint32_t value_size = 0;  // entries of a value head; a delta net's are `size`
   StateRule rule = StateRule::kDelta;
+  bool norms = true;  // what is read is normed; only with kSum it may be left as it is
 
   std::uint32_t channels() const { return 2 * keys * size + value_width(); }
   std::uint32_t value_width() const { return values * value_size; }
@@ -279,7 +280,7 @@ struct DeltaNet {
   VectorIndex skip = kAbsent;       // for each value head; only with kSum
   VectorIndex rates = kAbsent;  // of the decay, for each value head; they are negative
   VectorIndex bias = kAbsent;   // of the alphas
-  VectorIndex gain = kAbsent;   // of a head's norm; with kSum an entry for each of v
+  VectorIndex gain = kAbsent;   // of a head's norm, if it has one; with kSum an entry for each of v
   float epsilon = 0;
   StateIndex state = kAbsent;
 };

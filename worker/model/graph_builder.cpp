@@ -92,6 +92,17 @@ ActivationIndex GraphBuilder::floats(std::string name, std::uint64_t width,
   return static_cast<ActivationIndex>(graph_.activations.size() - 1);
 }
 
+ActivationIndex GraphBuilder::shared(const std::string& name, std::uint32_t width,
+                                     Activation::Form form) {
+  for (std::size_t i = 0; i < graph_.activations.size(); ++i) {
+    const Activation& made = graph_.activations[i];
+    if (made.name == name && made.width == width && made.form == form)
+      return static_cast<ActivationIndex>(i);
+  }
+  graph_.activations.push_back({name, width, form});
+  return static_cast<ActivationIndex>(graph_.activations.size() - 1);
+}
+
 void GraphBuilder::check(const std::string& name, const TensorInfo& found, const TensorRow& row) {
   if (found.ne[0] != row.width || found.ne[1] != row.rows || found.ne[2] != row.slices ||
       found.ne[3] != 1) {

@@ -36,6 +36,9 @@ inline constexpr std::uint64_t kMaxDeltaSize = 512;
 
 class LayerBuilder;
 
+// Returns heads of which no layer has more. The layers that attend have heads of one size.
+HeadShape widest_of(const std::vector<HeadShape>& layers);
+
 // The parameters that the layers' feed-forwards share. The leading layers are dense. The others have experts, plus a
 // shared expert that all columns use.
 struct FeedForwards {
@@ -47,6 +50,12 @@ struct FeedForwards {
   // The tensor whose product with the norm says how much of the shared expert's result a column uses; empty: all of
   // it.
   std::string shared_gate;
+};
+
+// A dense feed-forward with a gate, whose products may have biases (GraphBuilder::dense_feed_forward).
+struct DenseFeedForward {
+  ActivationIndex hidden = kAbsent;
+  ActivationIndex up = kAbsent;  // ups with their biases; kAbsent: gates and ups have none
 };
 
 // Attention of query heads in groups, each with a KV head, as most architectures have it: what the layers share.
@@ -104,6 +113,9 @@ class GraphBuilder {
   // The same for a model of which only some layers attend. attention.head_count_kv then has a number for each layer;
   // 0: it does not attend. `attends` gets an element for each layer.
   HeadShape heads_of_some(std::vector<bool>& attends);
+  // Returns the heads of each layer: the keys attention.head_count and attention.head_count_kv may have a number for
+  // each. A layer without key-value heads does not attend.
+  std::vector<HeadShape> heads_of_layers();
   float rms_epsilon() { return epsilon("attention.layer_norm_rms_epsilon"); }
   float layer_epsilon() { return epsilon("attention.layer_norm_epsilon"); }
   // Returns the counts of experts and of those that a column uses; nothing for a dense model.
@@ -119,6 +131,8 @@ class GraphBuilder {
   std::optional<Router> scored_router(bool sigmoid);
   // Feed-forwards like DeepSeek's: leading dense ones, then experts beside one that all columns use.
   FeedForwards feed_forwards(bool sigmoid);
+  // Layers of that width share the feed-forward's activations.
+  DenseFeedForward dense_feed_forward(std::uint32_t width);
   // Gives `made` a shared expert with a hidden layer of that width; 0: none.
   void add_shared_expert(FeedForwards& made, std::uint32_t width, std::string gate = "");
   // Reads the keys ssm.* of gated delta nets.
@@ -160,6 +174,10 @@ class GraphBuilder {
   // Activations.
   ActivationIndex input(std::string name, std::uint64_t width, std::uint32_t per_column = 1);
   ActivationIndex floats(std::string name, std::uint64_t width, std::uint32_t per_column = 1);
+  // The same as input(), but layers that ask for one name and width share it.
+  ActivationIndex shared_input(const std::string& name, std::uint32_t width) {
+    return shared(name, width, Activation::Form::kInput);
+  }
 
   // Tensors of the whole model. `scale` multiplies the token's row.
   void embed(float scale = 1);
@@ -214,6 +232,7 @@ class GraphBuilder {
   friend class LayerBuilder;
   void fail(Error error);
   HeadShape heads_with(std::uint32_t heads, std::uint32_t kv_heads);
+  ActivationIndex shared(const std::string& name, std::uint32_t width, Activation::Form form);
   DeltaHeads state_heads();
   float epsilon(std::string_view name);
   std::string key(std::string_view name) const { return prefix_ + "." + std::string(name); }
@@ -325,7 +344,7 @@ class LayerBuilder {
   // delta_mixed_width() wide.
   void delta_net(const DeltaHeads& heads, float epsilon, ActivationIndex in, ActivationIndex mixed,
                  ActivationIndex out);
-  // Mamba-2 with the tensors ssm_*, but ssm_out.
+  // Mamba-2 with the tensors ssm_*, but ssm_out, nor ssm_norm if the heads have no norms.
   void mamba(const DeltaHeads& heads, float epsilon, ActivationIndex in, ActivationIndex mixed,
              ActivationIndex out);
   // Adds the layer's first half: the norm attn_norm, then a delta net or gated attention, whose result is added to
@@ -359,6 +378,8 @@ class LayerBuilder {
   // result is `in`.
   void feed_forward(const FeedForwards& shape, const std::string& norm, float epsilon,
                     ActivationIndex in, ActivationIndex out = kStream);
+  // Adds a dense feed-forward, with those biases that the file has, to the stream.
+  void feed_forward(const DenseFeedForward& shape, ActivationIndex in);
   // Adds biases of the router and of all experts' products.
   void add_biases(Experts& experts);
   void append(Operation operation) { operations().push_back(std::move(operation)); }

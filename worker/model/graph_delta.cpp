@@ -209,7 +209,7 @@ void LayerBuilder::mamba(const DeltaHeads& heads, float epsilon, ActivationIndex
   net.rates = floats("ssm_a", 1, heads.values);
   net.bias = bias("ssm_dt", heads.values);
   net.skip = floats("ssm_d", 1, heads.values);
-  net.gain = floats("ssm_norm.weight", inner / heads.keys, heads.keys);
+  if (heads.norms) net.gain = floats("ssm_norm.weight", inner / heads.keys, heads.keys);
   net.epsilon = epsilon;
   net.state = model_.add(StateStore{heads.state_floats()});
   append(net);

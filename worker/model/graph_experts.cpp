@@ -148,7 +148,9 @@ Experts LayerBuilder::ungated_experts(Router router, const std::string& norm, fl
 }
 
 void LayerBuilder::add_choice_bias(Router& router) {
-  const TensorIndex bias = model_.optional_tensor(name("exp_probs_b.bias"), router.experts);
+  TensorIndex bias = model_.optional_tensor(name("exp_probs_b.bias"), router.experts);
+  // Converters keep the name without an ending that some checkpoints have.
+  if (bias == kAbsent) bias = model_.optional_tensor(name("exp_probs_b"), router.experts);
   if (bias != kAbsent) router.choice_bias = model_.add(VectorRow{{{bias}}});
 }
 
@@ -168,6 +170,14 @@ FeedForwards GraphBuilder::feed_forwards(bool sigmoid) {
   if (shared_width > kMaxWidth)
     corrupt("the shared experts' width " + std::to_string(shared_width) + " is too large");
   add_shared_expert(made, shared_width);
+  return made;
+}
+
+DenseFeedForward GraphBuilder::dense_feed_forward(std::uint32_t width) {
+  DenseFeedForward made;
+  made.hidden = shared_input("hidden", width);
+  if (some_layer_has("ffn_gate.bias") || some_layer_has("ffn_up.bias"))
+    made.up = shared("up", width, Activation::Form::kFloats);
   return made;
 }
 
@@ -195,6 +205,21 @@ void LayerBuilder::feed_forward(const FeedForwards& shape, const std::string& no
   made.out = out;
   add_choice_bias(made.router);
   append(made);
+}
+
+void LayerBuilder::feed_forward(const DenseFeedForward& shape, ActivationIndex in) {
+  const std::uint32_t hidden = width(shape.hidden), embedding = model_.embedding();
+  if (shape.up == kAbsent) {
+    gated_product("ffn_gate", "ffn_up", in, shape.hidden, Gate::kSilu);
+  } else {
+    product({rows("ffn_up", width(in), hidden)}, in, shape.up, optional_bias("ffn_up", hidden));
+    GatedProduct gate{rows("ffn_gate", width(in), hidden), {}, in, shape.hidden, Gate::kSilu};
+    gate.factors = shape.up;
+    gate.bias = optional_bias("ffn_gate", hidden);
+    append(gate);
+  }
+  product_added(rows("ffn_down", hidden, embedding), shape.hidden, kStream,
+                optional_bias("ffn_down", embedding));
 }
 
 Experts LayerBuilder::experts_beside_shared(const FeedForwards& shape, const std::string& norm,

@@ -159,6 +159,39 @@ HeadShape GraphBuilder::heads_of_some(std::vector<bool>& attends) {
   return heads_with(count("attention.head_count", kMaxHeads), std::max(most, 1U));
 }
 
+std::vector<HeadShape> GraphBuilder::heads_of_layers() {
+  const std::vector<std::uint32_t> heads = counts("attention.head_count", kMaxHeads, 0),
+                                   kv_heads = counts("attention.head_count_kv", kMaxHeads, 0);
+  std::vector<HeadShape> made;
+  std::uint32_t size = 0;
+  for (std::size_t i = 0; i < heads.size(); ++i) {
+    HeadShape& layer = made.emplace_back(HeadShape{heads[i], kv_heads[i], 0});
+    if (kv_heads[i] == 0) continue;
+    if (heads[i] == 0) {
+      corrupt("layer " + std::to_string(i) + " has " + std::to_string(kv_heads[i]) +
+              " key-value heads (" + key("attention.head_count_kv") + ") and no attention heads");
+      continue;
+    }
+    layer = heads_with(heads[i], kv_heads[i]);
+    if (size != 0 && layer.size != size)
+      refuse("has heads of different sizes; write the size to " + key("attention.key_length"));
+    size = layer.size;
+  }
+  // The size of the KV cache is counted in tokens of layers with attention.
+  if (size == 0) refuse("has no layer that attends to all positions, which is not supported");
+  return made;
+}
+
+HeadShape widest_of(const std::vector<HeadShape>& layers) {
+  HeadShape widest;
+  for (const HeadShape& layer : layers) {
+    widest.heads = std::max(widest.heads, layer.heads);
+    widest.kv_heads = std::max(widest.kv_heads, layer.kv_heads);
+    widest.size = std::max(widest.size, layer.size);
+  }
+  return widest;
+}
+
 HeadShape GraphBuilder::heads_with(std::uint32_t heads, std::uint32_t kv_heads) {
   HeadShape shape;
   shape.heads = heads;

@@ -128,14 +128,23 @@ Status GraphBuilder::check_operations() const {
     else
       return true;
   };
+  ActivationIndex read_by_last = kAbsent;  // by the product that added to the stream last
+  const auto mistake = [this](std::size_t layer, const char* what) {
+    return Error(ErrorCode::kInternal, file_.name() + ": layer " + std::to_string(layer) +
+                                           " of architecture \"" + graph_.architecture +
+                                           "\" has an operation " + what +
+                                           "; this is a mistake in Bulkhead, not in the file");
+  };
   for (std::size_t i = 0; i < graph_.layers.size(); ++i) {
     for (const Operation& operation : graph_.layers[i].operations) {
       if (!std::visit(fits, operation))
-        return Error(ErrorCode::kInternal,
-                     file_.name() + ": layer " + std::to_string(i) + " of architecture \"" +
-                         graph_.architecture +
-                         "\" has an operation whose activations' widths don't fit each other; "
-                         "this is a mistake in Bulkhead, not in the file");
+        return mistake(i, "whose activations' widths don't fit each other");
+      // What adds to the stream may write the result of the next norm at the same time.
+      const auto* const norm = std::get_if<Norm>(&operation);
+      if (norm != nullptr && norm->in == kStream && norm->out == read_by_last)
+        return mistake(i, "that norms the stream to what the operation before it reads");
+      const auto* const product = std::get_if<Product>(&operation);
+      if (product != nullptr && product->out == kStream) read_by_last = product->in;
     }
   }
   return {};

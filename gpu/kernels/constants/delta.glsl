@@ -14,4 +14,5 @@ CONSTANT(10, kRule, rule, 0u)   // StateRule
 CONSTANT(11, kNormed, normed, 128u)  // entries of the result that are normed together
 CONSTANT(12, kTogether, together, 1u)  // the scan: columns whose inputs are loaded at the same time
 CONSTANT(13, kFew, few, 0u)     // the scan: the most long runs that get a dispatch of their own; 0: none
+CONSTANT(14, kNorms, norms, 1u)  // 0: the result is not normed
 CONSTANTS_END

@@ -105,6 +105,29 @@ class Architectures : public TransformerTest {
     }
     std::printf("%s: log-probabilities within %.5f\n", facts.architecture.c_str(), worst);
   }
+
+  // A prompt in chunks, a split over two devices, and the kernels of GPUs give the same bits.
+  void expect_keeps_bits(const Facts& facts) {
+    const tiny::Model made(facts, 3);
+    std::vector<TokenId> prompt;
+    for (std::size_t i = 0; i < 50; ++i)
+      prompt.push_back(static_cast<TokenId>((i * i * 5 + i * 17) % facts.vocabulary));
+    for (const bool lanes : {false, true}) {
+      Options options;
+      options.lanes = lanes;
+      const Loaded model = load_made(made, facts.architecture, options);
+      ASSERT_NE(model.executor, nullptr);
+      const auto whole = generate(*model.executor, prompt, 4, 64, Output::kLogits);
+      const std::vector<std::uint32_t> cuts{33, 1, 2, 7};
+      expect_same_bits(generate(*model.executor, prompt, 4, cuts, Output::kLogits), whole,
+                       "chunks");
+      if (lanes) continue;
+      options.stages = 2;
+      const Loaded split = load_made(made, facts.architecture, options);
+      ASSERT_NE(split.executor, nullptr);
+      expect_same_bits(generate(*split.executor, prompt, 4, 20, Output::kLogits), whole, "a split");
+    }
+  }
 };
 
 }  // namespace bulkhead::forward

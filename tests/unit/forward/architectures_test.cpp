@@ -192,6 +192,14 @@ TEST_F(Architectures, BiasesOfAttentionsOutput) {
   expect_computes(facts, 20);
 }
 
+// As in Granite Code.
+TEST_F(Architectures, BiasesOfTheFeedForward) {
+  Facts facts{.architecture = "llama", .halves = false, .product_biases = true};
+  facts.qkv_biases = true;
+  expect_computes(facts, 20);
+  expect_computes(facts, 20, true);
+}
+
 TEST_F(Architectures, QueriesKeysAndValuesInOneTensor) {
   expect_computes({.architecture = "qwen3", .norms_heads = true, .fused_qkv = true}, 20);
 }
@@ -266,6 +274,35 @@ TEST(RefusedShapes, OfHeadsWithoutEntries) {
                                    "32 is less than the 64 attention heads"));
 }
 
+TEST(RefusedShapes, OfLayersWithOtherNumbersOfHeads) {
+  using ::testing::HasSubstr;
+  Facts facts{.architecture = "deci", .layers = 3, .halves = false};
+  facts.mixers = "lnn";
+  EXPECT_THAT(refusal_of(facts), HasSubstr("has no layer that attends to all positions"));
+  facts.mixers = "naa";
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.drop(prefix + "attention.head_count_kv");
+    file.u32(prefix + "attention.head_count_kv", 2);
+  };
+  EXPECT_THAT(refusal_of(facts),
+              HasSubstr("layer 0 has 2 key-value heads "
+                        "(deci.attention.head_count_kv) and no attention heads"));
+  facts.mixers = "aaa";
+  facts.layer_kv_heads = {2, 3, 2};
+  facts.add_keys = nullptr;
+  EXPECT_THAT(refusal_of(facts),
+              HasSubstr("4 attention heads are not a multiple of 3 key-value heads"));
+  facts.layer_kv_heads = {};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.drop(prefix + "attention.head_count");
+    file.drop(prefix + "attention.key_length");
+    file.drop(prefix + "attention.value_length");
+    file.numbers<std::int32_t>(prefix + "attention.head_count", model::ValueType::kInt32,
+                               {4, 2, 4});
+  };
+  EXPECT_THAT(refusal_of(facts), HasSubstr("has heads of different sizes"));
+}
+
 // Each layer with a width of its own needs a buffer.
 TEST(RefusedShapes, OfLayersThatAllDiffer) {
   Facts facts{.architecture = "gemma4", .layers = 60};
@@ -321,6 +358,9 @@ TEST(RefusedWindows, AreNamed) {
                                {1, 0});
   };
   EXPECT_THAT(refusal_of(facts), HasSubstr("gemma4.attention.sliding_window is missing or 0"));
+  facts.architecture = "exaone-moe";
+  facts.add_keys = nullptr;
+  EXPECT_THAT(refusal_of(facts), HasSubstr("exaone-moe.attention.sliding_window is missing"));
 }
 
 TEST(RefusedRotations, AreNamed) {

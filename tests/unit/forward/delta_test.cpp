@@ -222,8 +222,10 @@ Expected mamba_reference(const k::DeltaShape& shape, const Inputs& in) {
       double squares = 0;
       for (std::size_t j = first; j < first + of_group; ++j)
         squares += gated[j] * gated[j];
-      made.out.push_back(gated[i] * in.gain[i] /
-                         std::sqrt(squares / static_cast<double>(of_group) + kEpsilon));
+      made.out.push_back(!shape.norms
+                             ? gated[i]
+                             : gated[i] * in.gain[i] /
+                                   std::sqrt(squares / static_cast<double>(of_group) + kEpsilon));
     }
   }
   return made;
@@ -233,7 +235,8 @@ const k::DeltaShape kShapes[] = {{64, 2, 6, 4, false, 64},
                                  {128, 1, 2, 4, false, 128},
                                  {48, 2, 4, 2, true, 48},
                                  {128, 2, 6, 4, true, 64, k::StateRule::kSum},
-                                 {16, 1, 4, 4, true, 80, k::StateRule::kSum}};
+                                 {16, 1, 4, 4, true, 80, k::StateRule::kSum},
+                                 {16, 1, 4, 4, true, 80, k::StateRule::kSum, false}};
 
 TEST_F(DeltaKernels, AreTheDoubleEvaluations) {
   for (const auto& [name, mapping] : test_mappings(device())) {

@@ -277,12 +277,13 @@ GraphInDouble::Vector GraphInDouble::delta_output(const model::DeltaNet& net, co
   const model::DeltaHeads& heads = net.heads;
   const bool delta = heads.rule == model::StateRule::kDelta;
   const double* const gates = mixed.data() + heads.channels();
-  const Vector gain = vector(net.gain);
   if (!delta) {
     const Vector skip = vector(net.skip);
     for (std::size_t i = 0; i < read.size(); ++i)
       read[i] = gated(model::Gate::kSilu, gates[i], read[i] + skip[i / heads.value_size] * qkv[i]);
   }
+  if (!heads.norms) return read;
+  const Vector gain = vector(net.gain);
   const std::size_t normed = delta ? heads.value_size : read.size() / heads.keys;
   for (std::size_t first = 0; first < read.size(); first += normed) {
     const auto from = gain.begin() + static_cast<std::ptrdiff_t>(delta ? 0 : first);

@@ -279,25 +279,7 @@ TEST_F(Architectures, Lfm2Moe) {
 
 // A prompt's chunks, some of them shorter than a convolution; a split over two devices; the kernels of GPUs.
 TEST_F(Architectures, ConvolutionsKeepTheirBits) {
-  const Facts facts = with_convolutions("lfm2");
-  const tiny::Model made(facts, 3);
-  std::vector<TokenId> prompt;
-  for (std::size_t i = 0; i < 50; ++i)
-    prompt.push_back(static_cast<TokenId>((i * i * 5 + i * 17) % facts.vocabulary));
-  for (const bool lanes : {false, true}) {
-    Options options;
-    options.lanes = lanes;
-    const Loaded model = load_made(made, facts.architecture, options);
-    ASSERT_NE(model.executor, nullptr);
-    const auto whole = generate(*model.executor, prompt, 4, 64, Output::kLogits);
-    const std::vector<std::uint32_t> cuts{33, 1, 2, 7};
-    expect_same_bits(generate(*model.executor, prompt, 4, cuts, Output::kLogits), whole, "chunks");
-    if (lanes) continue;
-    options.stages = 2;
-    const Loaded split = load_made(made, facts.architecture, options);
-    ASSERT_NE(split.executor, nullptr);
-    expect_same_bits(generate(*split.executor, prompt, 4, 20, Output::kLogits), whole, "a split");
-  }
+  expect_keeps_bits(with_convolutions("lfm2"));
 }
 
 // Attention over latents whose scores grow with YaRN's factor, and experts whose gates and ups are one tensor.
@@ -363,6 +345,96 @@ TEST_F(Architectures, Exaone4) {
   facts.windowed = [](std::uint32_t layer) { return layer % 4 != 3; };
   facts.turns_windowed_only = true;
   expect_computes(facts, 40);
+}
+
+TEST_F(Architectures, Exaone) {
+  expect_computes({.architecture = "exaone", .turned = 16, .tied = true}, 20);
+}
+
+TEST_F(Architectures, InternLm2) {
+  expect_computes({.architecture = "internlm2", .halves = false}, 20);
+}
+
+// Only layers with a window turn.
+TEST_F(Architectures, ExaoneMoe) {
+  Facts facts = dots("exaone-moe");
+  facts.layers = 4;
+  facts.window = 8;
+  facts.windowed = [](std::uint32_t layer) { return layer % 4 != 3; };
+  facts.turns_windowed_only = true;
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "expert_feed_forward_length", 32).u32(prefix + "expert_shared_count", 2);
+    file.u32(prefix + "expert_shared_feed_forward_length", 64);
+    file.u32(prefix + "leading_dense_block_count", 1).boolean(prefix + "expert_weights_norm", true);
+    file.f32(prefix + "expert_weights_scale", 2.5F).u32(prefix + "expert_gating_func", 2);
+    file.u32(prefix + "expert_group_count", 1).u32(prefix + "expert_group_used_count", 1);
+    file.text(prefix + "rope.scaling.type", "none");
+  };
+  expect_computes(facts, 20);
+  expect_computes(facts, 12, true);
+}
+
+// The file does not say which layers are dense, and the bias of the router's choice has a name without an ending.
+TEST_F(Architectures, HyV3) {
+  Facts facts = dots("hy_v3");
+  facts.experts.bias_name = "exp_probs_b";
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "expert_feed_forward_length", 32);
+    file.u32(prefix + "expert_shared_feed_forward_length", 64);
+    file.boolean(prefix + "expert_weights_norm", true).f32(prefix + "expert_weights_scale", 2.5F);
+    file.u32(prefix + "expert_gating_func", 2);
+  };
+  expect_computes(facts, 20);
+}
+
+// YaRN stretches only layers without a window.
+TEST_F(Architectures, Mellum) {
+  Facts facts{.architecture = "mellum", .layers = 4, .yarn = {.factor = 4, .original = 64}};
+  facts.norms_heads = true;
+  facts.experts = {.count = 8, .used = 3, .width = 32, .renormalise = true};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "expert_feed_forward_length", 32);
+  };
+  expect_computes(facts, 20);
+  facts.window = 8;
+  facts.windowed = [](std::uint32_t layer) { return layer % 4 != 3; };
+  expect_computes(facts, 20);
+  facts.windowed = [](std::uint32_t layer) { return layer == 1; };
+  facts.window_base = 500;
+  facts.add_keys = [keys = facts.add_keys](GgufBuilder& file, const std::string& prefix) {
+    keys(file, prefix);
+    file.numbers<std::uint8_t>(prefix + "attention.sliding_window_pattern", model::ValueType::kBool,
+                               {0, 1, 0, 0});
+    file.f32(prefix + "rope.freq_base_swa", 500);
+  };
+  expect_computes(facts, 20);
+}
+
+// Attention and Mamba-2 side by side. Most models have no norm of what Mamba-2 reads.
+TEST_F(Architectures, FalconH1) {
+  Facts facts{.architecture = "falcon-h1", .base = 1e11};
+  facts.mamba = {.heads = 4, .size = 24, .groups = 1, .state = 16, .norms = false};
+  facts.mixers = "bb";
+  expect_computes(facts, 40);
+  expect_computes(facts, 20, true);
+  expect_keeps_bits(facts);
+  facts.mamba = {.heads = 6, .size = 16, .groups = 2, .state = 24};
+  facts.product_biases = facts.qkv_biases = true;
+  expect_computes(facts, 20);
+}
+
+// Layers with other numbers of key-value heads, a product in place of attention, and layers without attention, without
+// a feed-forward, and without both.
+TEST_F(Architectures, Deci) {
+  Facts facts{.architecture = "deci", .layers = 6, .halves = false, .tied = true};
+  facts.mixers = "alnaan";
+  facts.layer_kv_heads = {2, 0, 0, 4, 1, 0};
+  facts.layer_hidden = {96, 64, 96, 0, 32, 0};
+  expect_computes(facts, 40);
+  expect_computes(facts, 20, true);
+  expect_keeps_bits(facts);
+  facts.product_biases = facts.qkv_biases = true;
+  expect_computes(facts, 20);
 }
 
 }  // namespace

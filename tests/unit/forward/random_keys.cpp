@@ -41,11 +41,11 @@ class Keys {
   }
   bool chooses_by_scores() const {
     return is({"deepseek2", "dots1", "bailingmoe2", "glm4moe", "ernie4_5-moe", "hunyuan-moe",
-               "minimax-m2", "lfm2moe", "nemotron_h_moe"});
+               "minimax-m2", "lfm2moe", "nemotron_h_moe", "exaone-moe", "hy_v3"});
   }
   bool has_states() const {
     return is({"qwen35", "qwen35moe", "qwen3next", "granitehybrid", "nemotron_h", "nemotron_h_moe",
-               "lfm2", "lfm2moe"});
+               "lfm2", "lfm2moe", "falcon-h1"});
   }
   std::string key(const char* name) const { return architecture_ + "." + name; }
   void say(const char* name, const std::string& value) {
@@ -73,9 +73,10 @@ class Keys {
 
   void add_widths() {
     // A router takes entries in groups of four.
-    const bool dense = !is({"qwen2moe", "qwen3moe", "qwen3vlmoe", "olmoe", "gpt-oss", "granitemoe",
-                            "qwen35moe", "qwen3next", "llama", "granitehybrid", "gemma4"}) &&
-                       !chooses_by_scores();
+    const bool dense =
+        !is({"qwen2moe", "qwen3moe", "qwen3vlmoe", "olmoe", "gpt-oss", "granitemoe", "qwen35moe",
+             "qwen3next", "llama", "granitehybrid", "gemma4", "mellum"}) &&
+        !chooses_by_scores();
     embedding_ =
         draw_.of({32U, 64U, 68U, 96U, 100U, 128U, 132U, 160U, 256U, 256U, 260U, 288U, 512U});
     if (dense && draw_.one_in(4)) embedding_ = draw_.of({33U, 50U, 65U, 97U, 255U, 258U});
@@ -85,11 +86,13 @@ class Keys {
     number("vocab_size", made_.vocabulary);
     real("attention.layer_norm_rms_epsilon", 1e-5);
     real("attention.layer_norm_epsilon", 1e-5);
-    if (!is({"nemotron_h", "nemotron_h_moe", "gemma4"})) number("feed_forward_length", hidden_);
-    if (is({"gemma4"})) {
+    if (!is({"nemotron_h", "nemotron_h_moe", "gemma4", "deci"}))
+      number("feed_forward_length", hidden_);
+    if (is({"gemma4", "deci"})) {
       std::vector<std::int32_t> widths;
       for (std::uint32_t i = 0; i < made_.layers; ++i)
         widths.push_back(static_cast<std::int32_t>(draw_.of({32U, 33U, 96U, 256U})));
+      if (is({"deci"})) widths[draw_.below(made_.layers)] = 0;
       numbers("feed_forward_length", widths);
     }
   }
@@ -108,6 +111,7 @@ class Keys {
     size_ = head_size();
     while (heads_ * size_ > 4096)
       size_ = head_size();
+    if (is({"deci"})) return add_heads_of_layers();
     number("attention.head_count", heads_);
     if (is({"deepseek2"})) return add_latents();
     if (is({"gemma4"})) return add_heads_of_two_kinds();
@@ -128,6 +132,20 @@ class Keys {
     number("attention.key_length", latent + turning);
     number("attention.value_length", latent);
     number("rope.dimension_count", turning);
+  }
+
+  // The first layer attends. Of the others some have a product in its place, or nothing.
+  void add_heads_of_layers() {
+    std::vector<std::int32_t> heads(made_.layers, static_cast<std::int32_t>(heads_)), kv_heads;
+    for (std::uint32_t i = 0; i < made_.layers; ++i) {
+      const std::uint32_t kind = i == 0 ? 0 : draw_.below(4);
+      if (kind == 2) heads[i] = 0;
+      kv_heads.push_back(static_cast<std::int32_t>(kind > 1 ? 0 : kind == 1 ? heads_ : kv_heads_));
+    }
+    numbers("attention.head_count", heads);
+    numbers("attention.head_count_kv", kv_heads);
+    number("attention.key_length", size_);
+    number("attention.value_length", size_);
   }
 
   void add_heads_of_two_kinds() {
@@ -161,7 +179,7 @@ class Keys {
       const std::uint32_t turning =
           draw_.one_in(2) || even < 4 ? even : 2 * (1 + draw_.below(even / 2));
       if (turning != size_ || draw_.one_in(2)) number("rope.dimension_count", turning);
-      if (size_ % 2 != 0 && is({"gemma3", "olmo2", "gemma-embedding"}))
+      if (size_ % 2 != 0 && is({"gemma3", "olmo2", "gemma-embedding", "mellum"}))
         number("rope.dimension_count_swa", even);
     }
     if (is({"phi3"})) {
@@ -192,11 +210,11 @@ class Keys {
 
   void add_windows() {
     if (!is({"gemma2", "gemma3", "gemma4", "cohere2", "command-r", "exaone4", "olmo2", "gpt-oss",
-             "gemma-embedding"}))
+             "gemma-embedding", "exaone-moe", "mellum"}))
       return;
     const bool sliding = std::ranges::find(slides_, 1) != slides_.end();
     if (is({"gemma4"}) && !sliding) return numbers("attention.sliding_window_pattern", slides_);
-    if (!is({"gpt-oss", "gemma4"}) && draw_.one_in(4)) return;
+    if (!is({"gpt-oss", "gemma4", "exaone-moe"}) && draw_.one_in(4)) return;
     number("attention.sliding_window",
            draw_.of({1U, 2U, 7U, 31U, 32U, 33U, 63U, 64U, 65U, 96U, 1000U}));
     if (is({"gemma4"})) return numbers("attention.sliding_window_pattern", slides_);
@@ -214,7 +232,7 @@ class Keys {
 
   void add_experts() {
     const bool must = is({"qwen2moe", "qwen3moe", "qwen3vlmoe", "olmoe", "gpt-oss", "granitemoe",
-                          "qwen35moe", "qwen3next"});
+                          "qwen35moe", "qwen3next", "mellum", "hy_v3"});
     const bool may = chooses_by_scores() || is({"llama", "granitehybrid", "gemma4"});
     if (!must && (!may || draw_.one_in(chooses_by_scores() ? 6 : 2))) return;
     std::uint32_t count = draw_.of({1U, 2U, 3U, 5U, 8U, 8U, 16U, 33U, 60U, 100U});
@@ -236,7 +254,8 @@ class Keys {
     number("expert_count", count);
     number("expert_used_count", used);
     const std::uint32_t width = draw_.of({1U, 31U, 32U, 33U, 64U, 96U, 100U, 256U});
-    if (!is({"qwen3moe", "olmoe"}) || draw_.one_in(2)) number("expert_feed_forward_length", width);
+    if (!is({"qwen3moe", "olmoe", "mellum", "hy_v3"}) || draw_.one_in(2))
+      number("expert_feed_forward_length", width);
     if (!chooses_by_scores() || draw_.one_in(2))
       number("expert_shared_feed_forward_length", draw_.of({1U, 32U, 33U, 96U, 100U, 256U}));
   }
@@ -290,6 +309,7 @@ class Keys {
     number("ssm.time_step_rank", values);
     number("ssm.state_size", size);
     number("ssm.inner_size", values * value_size);
+    if (is({"falcon-h1"})) return;
     if (!delta) {
       numbers("attention.head_count_kv", kv_heads);
     } else if (draw_.one_in(2)) {

@@ -63,22 +63,29 @@ void Model::add_encoder() {
 void Model::add_layer(std::uint32_t layer) {
   const Facts& f = facts_;
   const std::string block = block_of(layer);
-  const std::uint64_t q = std::uint64_t{f.heads} * f.size, kv = std::uint64_t{f.kv_heads} * f.size;
   if (is_bert()) {
     add_norm(block + "attn_output_norm", f.width);
     add_norm(block + "layer_output_norm", f.width);
   }
-  if (f.norms_before) add_norm(block + "attn_norm", f.width);
-  if (f.norms_before && !f.parallel && !f.one_branch)
+  if (f.norms_before && mixer(layer) != 'n') add_norm(block + "attn_norm", f.width);
+  if (f.norms_before && !f.parallel && !f.one_branch && hidden(layer) != 0)
     add_norm(block + f.feed_forward_norm, f.width);
   if (f.norms_after) {
     add_norm(block + "post_attention_norm", f.width);
     add_norm(block + "post_ffw_norm", f.width);
   }
-  if (!f.one_branch || mixer(layer) == 'f') add_feed_forward(layer);
-  if (mixer(layer) == 'm') add_mamba(block);
+  if ((!f.one_branch && hidden(layer) != 0) || mixer(layer) == 'f') add_feed_forward(layer);
+  if (mixer(layer) == 'm' || mixer(layer) == 'b') add_mamba(block);
   if (mixer(layer) == 'c') add_convolution(block);
-  if (mixer(layer) != 'a') return;
+  if (mixer(layer) == 'l') add_matrix(block + "attn_output", f.width, f.width);
+  if (mixer(layer) == 'a' || mixer(layer) == 'b') add_attention(layer);
+}
+
+void Model::add_attention(std::uint32_t layer) {
+  const Facts& f = facts_;
+  const std::string block = block_of(layer);
+  const std::uint64_t q = std::uint64_t{f.heads} * f.size,
+                      kv = std::uint64_t{kv_heads(layer)} * f.size;
   if (f.latents.latent != 0) return add_latents(block);
   if (f.fused_qkv) {
     add_matrix(block + "attn_qkv", f.width, q + 2 * kv);
@@ -107,16 +114,18 @@ void Model::add_feed_forward(std::uint32_t layer) {
   const std::string block = block_of(layer);
   const ExpertFacts& e = f.experts;
   if (e.count == 0 || layer < e.dense_layers) {
-    if (f.gated && !f.fused_gate) add_matrix(block + "ffn_gate", f.width, f.hidden);
-    add_matrix(block + "ffn_up", f.width, f.fused_gate ? 2 * f.hidden : f.hidden);
-    add_matrix(block + "ffn_down", f.hidden, f.width);
+    const std::uint64_t hidden = this->hidden(layer);
+    if (f.gated && !f.fused_gate) add_matrix(block + "ffn_gate", f.width, hidden);
+    add_matrix(block + "ffn_up", f.width, f.fused_gate ? 2 * hidden : hidden);
+    add_matrix(block + "ffn_down", hidden, f.width);
     if (!f.product_biases) return;
-    add(block + "ffn_up.bias", {f.hidden}, 0, 0.5);
+    if (f.gated) add(block + "ffn_gate.bias", {hidden}, 0, 0.5);
+    add(block + "ffn_up.bias", {hidden}, 0, 0.5);
     add(block + "ffn_down.bias", {f.width}, 0, 0.5);
     return;
   }
   add(block + "ffn_gate_inp.weight", {f.width, e.count}, 0, 4 / std::sqrt(f.width));
-  if (e.biased) add(block + "exp_probs_b.bias", {e.count}, 0, 0.3);
+  if (e.biased) add(block + e.bias_name, {e.count}, 0, 0.3);
   const std::uint64_t outer = e.latent != 0 ? e.latent : f.width;
   if (e.latent != 0) {
     add_matrix(block + "ffn_latent_down", f.width, e.latent);
@@ -273,7 +282,7 @@ Vector Model::attended(const Vector& q, const std::vector<Vector>& keys,
   Vector out(q.size());
   for (std::uint32_t head = 0; head < f.heads; ++head) {
     const std::size_t own = std::size_t{head} * f.size,
-                      shared = std::size_t{head / (f.heads / f.kv_heads)} * f.size;
+                      shared = std::size_t{head / (f.heads / kv_heads(layer))} * f.size;
     Vector weights;
     for (std::size_t p = first; p < end; ++p) {
       double score = 0;
@@ -302,6 +311,19 @@ std::vector<Vector> Model::mixed(std::uint32_t layer, const std::vector<Vector>&
   if (mixer(layer) == 'm') return mamba(layer, in);
   if (mixer(layer) == 'c') return convolved(layer, in);
   std::vector<Vector> out;
+  if (mixer(layer) == 'b') {
+    out = attention(layer, in);
+    const std::vector<Vector> read = mamba(layer, in);
+    for (std::size_t p = 0; p < in.size(); ++p)
+      add_to(out[p], read[p]);
+    return out;
+  }
+  if (mixer(layer) == 'n') return std::vector<Vector>(in.size(), Vector(facts_.width));
+  if (mixer(layer) == 'l') {
+    for (const Vector& each : in)
+      out.push_back(product(block_of(layer) + "attn_output", each));
+    return out;
+  }
   for (const Vector& each : in)
     out.push_back(feed_forward(layer, each));
   return out;
@@ -314,7 +336,8 @@ std::vector<Vector> Model::attention(std::uint32_t layer, const std::vector<Vect
   const auto part = [&](const char* name, std::size_t first, std::size_t count, const Vector& of) {
     return f.fused_qkv ? rows(block + "attn_qkv", of, 0, first, count) : product(block + name, of);
   };
-  const std::size_t q_width = std::size_t{f.heads} * f.size, kv = std::size_t{f.kv_heads} * f.size;
+  const std::size_t q_width = std::size_t{f.heads} * f.size,
+                    kv = std::size_t{kv_heads(layer)} * f.size;
   for (std::size_t position = 0; position < in.size(); ++position) {
     Vector q = part("attn_q", 0, q_width, in[position]);
     Vector k = part("attn_k", q_width, kv, in[position]);
@@ -325,13 +348,13 @@ std::vector<Vector> Model::attention(std::uint32_t layer, const std::vector<Vect
     const auto norm_heads = [&] {
       for (std::size_t head = 0; head < f.heads; ++head)
         norm_part(block + "attn_q_norm", q, head * f.size, f.size);
-      for (std::size_t head = 0; head < f.kv_heads; ++head)
+      for (std::size_t head = 0; head < kv_heads(layer); ++head)
         norm_part(block + "attn_k_norm", k, head * f.size, f.size);
     };
     if (f.norms_heads && !f.norms_turned) norm_heads();
     if (f.turns && (f.windowed(layer) || !f.turns_windowed_only)) {
       turn(q, f.heads, static_cast<std::uint32_t>(position), f.windowed(layer));
-      turn(k, f.kv_heads, static_cast<std::uint32_t>(position), f.windowed(layer));
+      turn(k, kv_heads(layer), static_cast<std::uint32_t>(position), f.windowed(layer));
     }
     if (f.norms_heads && f.norms_turned) norm_heads();
     queries.push_back(std::move(q));
@@ -433,13 +456,13 @@ std::vector<Vector> Model::through_layers(std::span<const std::uint32_t> tokens)
     const std::string block = block_of(layer);
     std::vector<Vector> in = stream;
     for (Vector& each : in) {
-      if (f.norms_before) each = norm(block + "attn_norm", each);
+      if (f.norms_before && mixer(layer) != 'n') each = norm(block + "attn_norm", each);
     }
     std::vector<Vector> branches = mixed(layer, in);
     for (std::size_t p = 0; p < stream.size(); ++p) {
       if (f.norms_after) branches[p] = norm(block + "post_attention_norm", branches[p]);
       add_to(stream[p], branches[p], f.residual_scale);
-      if (f.one_branch) continue;
+      if (f.one_branch || hidden(layer) == 0) continue;
       Vector normed = in[p];
       if (!f.parallel)
         normed = f.norms_before ? norm(block + f.feed_forward_norm, stream[p]) : stream[p];

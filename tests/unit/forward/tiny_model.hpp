@@ -23,6 +23,7 @@ struct ExpertFacts {
       false;             // the shared expert's result is multiplied by a sigmoid of the token's own
   bool sigmoid = false;  // scores are sigmoids of the logits, not their softmax
   bool biased = false;   // a bias takes part in the choice
+  const char* bias_name = "exp_probs_b.bias";
   // Neighbouring experts form groups. A token takes experts only from the groups whose two best experts have the
   // largest sums.
   std::uint32_t groups = 1, groups_used = 1;
@@ -53,6 +54,7 @@ struct MambaFacts {
   std::uint32_t heads = 0, size = 0;    // entries of a head
   std::uint32_t groups = 1, state = 0;  // heads of a group share B and C, of `state` entries
   std::uint32_t taps = 4;
+  bool norms = true;  // what is read of the state is normed
   std::uint32_t inner() const { return heads * size; }
   std::uint32_t channels() const { return inner() + 2 * groups * state; }
 };
@@ -99,9 +101,11 @@ struct Facts {
   LatentFacts latents = {};
   MambaFacts mamba = {};
   std::uint32_t taps = 3;  // positions that a short convolution sees
-  // Each layer's mixer: 'a' attention, 'm' Mamba-2, 'c' a short convolution, 'f' none, but a feed-forward. Empty: all
-  // attend.
+  // Each layer's mixer: 'a' attention, 'm' Mamba-2, 'b' both, 'c' a short convolution, 'l' only attention's last
+  // product, 'n' none, 'f' none, but a feed-forward. Empty: all attend.
   std::string mixers = {};
+  // If not empty: key-value heads, and the width of the feed-forward, of each layer. 0: it has no feed-forward.
+  std::vector<std::uint32_t> layer_kv_heads = {}, layer_hidden = {};
   bool one_branch = false;  // layers have no feed-forward beside their mixer
   const char* feed_forward_norm = "ffn_norm";
   Function function = Function::kSilu;  // of the feed-forward
@@ -162,6 +166,13 @@ class Model {
   char mixer(std::uint32_t layer) const {
     return facts_.mixers.empty() ? 'a' : facts_.mixers[layer];
   }
+  std::uint32_t kv_heads(std::uint32_t layer) const {
+    return facts_.layer_kv_heads.empty() ? facts_.kv_heads : facts_.layer_kv_heads[layer];
+  }
+  std::uint32_t hidden(std::uint32_t layer) const {
+    return facts_.layer_hidden.empty() ? facts_.hidden : facts_.layer_hidden[layer];
+  }
+  void add_attention(std::uint32_t layer);
   void add_mamba(const std::string& block);
   void add_convolution(const std::string& block);
   void add_keys_of_mixers(model::testing::GgufBuilder& made, const std::string& prefix) const;

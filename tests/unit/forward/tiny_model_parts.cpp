@@ -17,7 +17,7 @@ void Model::add_mamba(const std::string& block) {
   add(block + "ssm_dt.bias", {m.heads}, 0, 1);
   add(block + "ssm_a", {1, m.heads}, -0.8, 0.2);
   add(block + "ssm_d", {1, m.heads}, 1, 0.3);
-  add(block + "ssm_norm.weight", {m.inner() / m.groups, m.groups}, 1, 0.3);
+  if (m.norms) add(block + "ssm_norm.weight", {m.inner() / m.groups, m.groups}, 1, 0.3);
   add_matrix(block + "ssm_out", m.inner(), facts_.width);
 }
 
@@ -66,7 +66,7 @@ std::vector<Vector> Model::mamba(std::uint32_t layer, const std::vector<Vector>&
   for (std::size_t position = 0; position < in.size(); ++position) {
     Vector read = mamba_read(block, rows, position, state);
     const std::size_t of_group = m.inner() / m.groups;
-    for (std::size_t first = 0; first < read.size(); first += of_group) {
+    for (std::size_t first = 0; m.norms && first < read.size(); first += of_group) {
       double squares = 0;
       for (std::size_t i = first; i < first + of_group; ++i)
         squares += read[i] * read[i];
@@ -115,15 +115,21 @@ void Model::add_keys_of_mixers(model::testing::GgufBuilder& made, const std::str
         .u32(prefix + "ssm.inner_size", f.mamba.inner());
   }
   if (f.mixers.find('c') != std::string::npos) made.u32(prefix + "shortconv.l_cache", f.taps);
-  std::vector<std::int32_t> kv_heads, widths;
-  for (const char each : f.mixers) {
-    kv_heads.push_back(each == 'a' ? static_cast<std::int32_t>(f.kv_heads) : 0);
-    widths.push_back(each == 'f' ? static_cast<std::int32_t>(f.hidden) : 0);
+  std::vector<std::int32_t> heads, each_kv_heads, widths;
+  for (std::uint32_t i = 0; i < f.layers; ++i) {
+    const bool attends = mixer(i) == 'a' || mixer(i) == 'b';
+    heads.push_back(attends || mixer(i) == 'l' ? static_cast<std::int32_t>(f.heads) : 0);
+    each_kv_heads.push_back(attends ? static_cast<std::int32_t>(kv_heads(i)) : 0);
+    widths.push_back(!f.one_branch || mixer(i) == 'f' ? static_cast<std::int32_t>(hidden(i)) : 0);
   }
   made.drop(prefix + "attention.head_count_kv");
   made.numbers<std::int32_t>(prefix + "attention.head_count_kv", model::ValueType::kInt32,
-                             kv_heads);
-  if (!f.one_branch) return;
+                             each_kv_heads);
+  if (f.mixers.find_first_of("ln") != std::string::npos) {
+    made.drop(prefix + "attention.head_count");
+    made.numbers<std::int32_t>(prefix + "attention.head_count", model::ValueType::kInt32, heads);
+  }
+  if (!f.one_branch && f.layer_hidden.empty()) return;
   made.drop(prefix + "feed_forward_length");
   made.numbers<std::int32_t>(prefix + "feed_forward_length", model::ValueType::kInt32, widths);
 }
@@ -181,8 +187,7 @@ Vector Model::experts(const std::string& block, const Vector& in) {
   const bool by_scores = e.sigmoid || e.biased;
   for (std::size_t i = 0; by_scores && i < e.count; ++i) {
     chosen_by[i] = scores[i];
-    if (e.biased)
-      chosen_by[i] += static_cast<double>(tensors_.at(block + "exp_probs_b.bias").values[i]);
+    if (e.biased) chosen_by[i] += static_cast<double>(tensors_.at(block + e.bias_name).values[i]);
   }
   leave_out_groups(chosen_by);
   std::vector<std::size_t> order(e.count);

@@ -5,10 +5,9 @@
 
 namespace bulkhead::model {
 
-void describe_dots1(GraphBuilder& model) {
+void describe_dots1_with(GraphBuilder& model, const FeedForwards& feed_forwards) {
   const GroupedAttention attention = model.grouped_attention(RopePairing::kHalves);
   const HeadShape& heads = attention.heads;
-  const FeedForwards feed_forwards = model.feed_forwards(true);
 
   model.embed();
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
@@ -21,6 +20,10 @@ void describe_dots1(GraphBuilder& model) {
     layer.feed_forward(feed_forwards, "ffn_norm", attention.epsilon, attention.normed);
   }
   model.output(attention.epsilon);
+}
+
+void describe_dots1(GraphBuilder& model) {
+  describe_dots1_with(model, model.feed_forwards(true));
 }
 
 BULKHEAD_ARCHITECTURE(dots1, "dots1", describe_dots1);

@@ -172,7 +172,7 @@ class Gemma4 {
 
   void add_feed_forward(LayerBuilder& layer) {
     const std::uint32_t hidden_width = feed_forward_[layer.index()];
-    const ActivationIndex hidden = hidden_of(hidden_width);
+    const ActivationIndex hidden = model_.shared_input("hidden", hidden_width);
     layer.norm(kStream, "ffn_norm", normed_, epsilon_);
     layer.gated_product("ffn_gate", "ffn_up", normed_, hidden, Gate::kGelu);
     layer.product({layer.rows("ffn_down", hidden_width, model_.embedding())}, hidden, branch_);
@@ -208,14 +208,6 @@ class Gemma4 {
     layer.append(std::move(experts));
   }
 
-  // Returns the activation for a width; layers of the same width share it.
-  ActivationIndex hidden_of(std::uint32_t width) {
-    for (const auto& [known, activation] : hidden_) {
-      if (known == width) return activation;
-    }
-    return hidden_.emplace_back(width, model_.input("hidden", width)).second;
-  }
-
   void add_token_input(LayerBuilder& layer) {
     const std::uint32_t width = model_.embedding(), first = layer.index() * token_width_;
     const float epsilon = epsilon_ * static_cast<float>(width);
@@ -245,7 +237,6 @@ class Gemma4 {
   std::optional<Router> router_;
   std::uint32_t expert_width_ = 0;
   ActivationIndex both_ = kAbsent;  // holds the sum of the feed-forward's result and the experts'
-  std::vector<std::pair<std::uint32_t, ActivationIndex>> hidden_;
 };
 
 void describe_gemma4(GraphBuilder& model) {

@@ -16,7 +16,8 @@ void describe_llama(GraphBuilder& model) {
   const ActivationIndex attended = model.input("attention result", heads.query_width());
   std::optional<Router> router = model.router();
   if (router) router->renormalise = true;
-  const ActivationIndex hidden = router ? kAbsent : model.input("hidden", model.feed_forward());
+  const DenseFeedForward dense =
+      router ? DenseFeedForward() : model.dense_feed_forward(model.feed_forward());
 
   model.embed();
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
@@ -33,8 +34,7 @@ void describe_llama(GraphBuilder& model) {
       layer.append(layer.experts(*router, "ffn_norm", epsilon, normed, model.feed_forward()));
       continue;
     }
-    layer.gated_product("ffn_gate", "ffn_up", normed, hidden, Gate::kSilu);
-    layer.product_added(layer.rows("ffn_down", model.feed_forward(), width), hidden, kStream);
+    layer.feed_forward(dense, normed);
   }
   model.output(epsilon);
 }

@@ -24,5 +24,6 @@ void describe_qwen3(GraphBuilder& model);
 void describe_qwen3moe(GraphBuilder& model);
 void describe_cohere2(GraphBuilder& model);
 void describe_dots1(GraphBuilder& model);
+void describe_dots1_with(GraphBuilder& model, const FeedForwards& feed_forwards);
 
 }  // namespace bulkhead::model
