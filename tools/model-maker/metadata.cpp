@@ -145,8 +145,9 @@ void add_delta_keys(const Shape& shape, Metadata& metadata) {
 void add_kinds_keys(const Shape& shape, Metadata& metadata) {
   std::vector<std::int32_t> kv_heads, widths;
   for (const char kind : shape.kinds) {
-    kv_heads.push_back(kind == '*' ? static_cast<std::int32_t>(shape.kv_heads) : 0);
-    widths.push_back(kind == 'E' ? static_cast<std::int32_t>(shape.feed_forward) : 0);
+    const bool both = kind == 'H';
+    kv_heads.push_back(both || kind == '*' ? static_cast<std::int32_t>(shape.kv_heads) : 0);
+    widths.push_back(both || kind == 'E' ? static_cast<std::int32_t>(shape.feed_forward) : 0);
   }
   metadata.add_ints(shape.architecture + ".attention.head_count_kv", kv_heads);
   if (shape.taps != 0) {

@@ -130,6 +130,21 @@ Shape tiny_mamba() {
                      1e-5F, false, false, false, 8, 2, 96},
                     "ME*ME", 2, 4, 64, 32);
 }
+Shape tiny_falcon_h1() {
+  Shape shape{"tiny-falcon-h1", "falcon-h1", 2, 256, 512, 4, 2, 64, 512, 1024, 100000000000.0F,
+              1e-5F, false, false, false};
+  shape.kinds = "HH";
+  shape.delta_keys = 1;
+  shape.delta_values = 4;
+  shape.delta_size = 64;
+  shape.mamba_size = 32;
+  return shape;
+}
+Shape tiny_k_exaone() {
+  return with_sigmoids({"tiny-k-exaone", "exaone-moe", 4, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F,
+                        1e-5F, false, false, false, 8, 2, 96, 64},
+                       2.5F);
+}
 // Gives the shape layers of these kinds, some of which have short convolutions.
 Shape with_convolutions(Shape shape, std::string kinds) {
   shape.kinds = std::move(kinds);
@@ -278,6 +293,8 @@ const std::vector<Shape>& presets() {
       tiny_glm(),
       tiny_delta(),
       tiny_mamba(),
+      tiny_falcon_h1(),
+      tiny_k_exaone(),
       tiny_convolutions(),
       tiny_convolutions_moe(),
       tiny_two_kinds(),
