@@ -6,6 +6,7 @@
 //
 // kClamped (OpenAI 2025, arXiv 2508.10925): both are limited to 7, the gate only from above; the sigmoid is of 1.702
 // times the gate; and 1 is added to the up. kSigmoid: only the gate's sigmoid. kSquaredRelu: max(gate, 0)^2.
+// kSiluTo7, kSiluTo16 (StepFun 2026, Step 3.5 Flash): SiLU of the gate is limited from above, the up on both sides.
 float gated(uint function, float gate, float up) {
   if (function == kClamped) {
     gate = min(gate, 7.0);
@@ -23,6 +24,11 @@ float gated(uint function, float gate, float up) {
   if (function == kSquaredRelu) {
     float positive = max(gate, 0.0);
     activated = positive * positive;
+  }
+  if (function == kSiluTo7 || function == kSiluTo16) {
+    float limit = function == kSiluTo7 ? 7.0 : 16.0;
+    activated = min(activated, limit);
+    up = clamp(up, -limit, limit);
   }
   precise float result = activated * up;
   return result;

@@ -20,24 +20,7 @@ INVOCATIONS(0, kInvocations, invocations, 8u)  // a power of two
 CONSTANT(1, kForm, form, 0u)                   // InputForm of the result
 CONSTANTS_END
 
-shared float sums[kInvocations];
-
-// Returns the sum over all invocations.
-float total(float own) {
-  uint id = gl_LocalInvocationID.x;
-  sums[id] = own;
-  barrier();
-  [[unroll]] for (uint distance = kInvocations / 2u; distance > 0u; distance /= 2u) {
-    if (id < distance) {
-      precise float sum = sums[id] + sums[id + distance];
-      sums[id] = sum;
-    }
-    barrier();
-  }
-  float made = sums[0];
-  barrier();
-  return made;
-}
+#include "invocation_sum.glsl"
 
 void make_norm() {
   uint index = gl_WorkGroupID.x;

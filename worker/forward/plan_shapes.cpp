@@ -62,6 +62,10 @@ k::Gate gate_of(model::Gate function) {
       return k::Gate::kSigmoid;
     case model::Gate::kSquaredRelu:
       return k::Gate::kSquaredRelu;
+    case model::Gate::kSiluTo7:
+      return k::Gate::kSiluTo7;
+    case model::Gate::kSiluTo16:
+      return k::Gate::kSiluTo16;
   }
   return k::Gate::kSilu;
 }

@@ -263,6 +263,15 @@ VectorIndex LayerBuilder::optional_bias(const std::string& name, std::uint64_t w
   return tensor == kAbsent ? kAbsent : model_.add(VectorRow{{{tensor}}});
 }
 
+void LayerBuilder::add_head_gains(Rotate& rotate, std::uint32_t size) {
+  rotate.q_gain = optional_vector("attn_q_norm", size);
+  rotate.k_gain = optional_vector("attn_k_norm", size);
+  if ((rotate.q_gain == kAbsent) != (rotate.k_gain == kAbsent))
+    model_.refuse(block_ +
+                  "attn_{q,k}_norm.weight: one is there and one is not; a layer must have both or "
+                  "none");
+}
+
 VectorIndex LayerBuilder::sinks(const HeadShape& heads) {
   // Scores are computed as exponents of two.
   constexpr float kLog2E = 1.44269504F;

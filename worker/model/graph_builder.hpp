@@ -47,6 +47,8 @@ struct FeedForwards {
   std::uint32_t dense_layers = 0;
   std::uint32_t expert_width = 0;
   std::uint32_t shared_width = 0;  // 0: no shared expert
+  // The functions of each layer's experts, and of its dense feed-forward or shared expert. Empty: SiLU.
+  std::vector<Gate> expert_functions, functions;
   // The tensor whose product with the norm says how much of the shared expert's result a column uses; empty: all of
   // it.
   std::string shared_gate;
@@ -100,6 +102,10 @@ class GraphBuilder {
   // Bools count as 0 and 1.
   std::vector<std::uint32_t> counts(std::string_view name, std::uint64_t limit,
                                     std::optional<std::uint64_t> fallback = std::nullopt);
+  // Returns a number for each layer, between -1000000 and 1000000, from a key with one for all layers or an array. The
+  // key has its prefix.
+  std::vector<double> numbers_of_layers(const std::string& key,
+                                        std::optional<double> fallback = std::nullopt);
   std::string text(std::string_view name, std::string_view fallback);
   bool flag(std::string_view name, bool fallback);
   bool has_key(std::string_view name) const;
@@ -131,6 +137,9 @@ class GraphBuilder {
   std::optional<Router> scored_router(bool sigmoid);
   // Feed-forwards like DeepSeek's: leading dense ones, then experts beside one that all columns use.
   FeedForwards feed_forwards(bool sigmoid);
+  // The same for files that don't say how many leading layers are dense, which have no router, nor that one expert is
+  // shared.
+  FeedForwards feed_forwards_by_tensors();
   // Layers of that width share the feed-forward's activations.
   DenseFeedForward dense_feed_forward(std::uint32_t width);
   // Gives `made` a shared expert with a hidden layer of that width; 0: none.
@@ -153,6 +162,8 @@ class GraphBuilder {
   // Returns the rotation that the keys rope.* describe, for heads of that size: plain, or stretched by a factor, by
   // Llama 3's factors or by YaRN (Peng et al. 2023, arXiv 2309.00071).
   RopeIndex rope(const HeadShape& heads, RopePairing pairing);
+  // The same for the first half of the entries that the keys name.
+  RopeIndex half_rope(const HeadShape& heads, RopePairing pairing);
   // The rotation of layers with a sliding window: it has its own base (rope.freq_base_swa) and no stretching. `base`
   // is the default if the file has none.
   RopeIndex window_rope(const HeadShape& heads, RopePairing pairing, double base = 10'000.0);
@@ -174,9 +185,12 @@ class GraphBuilder {
   // Activations.
   ActivationIndex input(std::string name, std::uint64_t width, std::uint32_t per_column = 1);
   ActivationIndex floats(std::string name, std::uint64_t width, std::uint32_t per_column = 1);
-  // The same as input(), but layers that ask for one name and width share it.
+  // The same as input() and floats(), but layers that ask for one name and width share it.
   ActivationIndex shared_input(const std::string& name, std::uint32_t width) {
     return shared(name, width, Activation::Form::kInput);
+  }
+  ActivationIndex shared_floats(const std::string& name, std::uint32_t width) {
+    return shared(name, width, Activation::Form::kFloats);
   }
 
   // Tensors of the whole model. `scale` multiplies the token's row.
@@ -242,6 +256,9 @@ class GraphBuilder {
   // Returns how many dimensions rotate, and the base of their frequencies, by keys with this ending.
   std::pair<std::uint32_t, double> rope_size(const HeadShape& heads, const std::string& ending = "",
                                              double usual_base = 10'000.0);
+  // Returns the rotation of so many entries. If there are divisors in rope_freqs.weight, the first of that many are
+  // used.
+  RopeIndex rope(std::uint32_t dimensions, double base, std::uint32_t divisors, RopePairing pairing);
   double scaling_factor();
   // Returns a further factor of cosines and sines.
   double attention_factor();
@@ -314,6 +331,8 @@ class LayerBuilder {
   VectorIndex optional_vector(const std::string& name, std::uint64_t width);
   VectorIndex bias(const std::string& name, std::uint64_t width);
   VectorIndex optional_bias(const std::string& name, std::uint64_t width);
+  // Sets attn_q_norm and attn_k_norm as the gains of each head, if the file has them: both or none.
+  void add_head_gains(Rotate& rotate, std::uint32_t size);
   // attn_sinks, for ScoreRules.
   VectorIndex sinks(const HeadShape& heads);
 

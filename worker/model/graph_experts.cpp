@@ -9,6 +9,10 @@
 namespace bulkhead::model {
 namespace {
 
+Gate function_of(const std::vector<Gate>& functions, std::uint32_t layer) {
+  return functions.empty() ? Gate::kSilu : functions[layer];
+}
+
 // The values of the key expert_gating_func.
 constexpr std::uint64_t kSoftmax = 1, kSigmoid = 2, kMostScorings = 16;
 
@@ -173,11 +177,27 @@ FeedForwards GraphBuilder::feed_forwards(bool sigmoid) {
   return made;
 }
 
+FeedForwards GraphBuilder::feed_forwards_by_tensors() {
+  FeedForwards made;
+  made.router = scored_router(true);
+  if (!made.router) {
+    corrupt("metadata key " + key("expert_count") + " is missing");
+    made.router = Router{.experts = 1, .used = 1};
+  }
+  while (made.dense_layers < layers_ &&
+         !has_tensor("blk." + std::to_string(made.dense_layers) + ".ffn_gate_inp.weight"))
+    ++made.dense_layers;
+  if (made.dense_layers > 0) made.dense_hidden = input("hidden", feed_forward());
+  made.expert_width = expert_feed_forward(*made.router);
+  add_shared_expert(made, count("expert_shared_feed_forward_length", kMaxWidth, made.expert_width));
+  return made;
+}
+
 DenseFeedForward GraphBuilder::dense_feed_forward(std::uint32_t width) {
   DenseFeedForward made;
   made.hidden = shared_input("hidden", width);
   if (some_layer_has("ffn_gate.bias") || some_layer_has("ffn_up.bias"))
-    made.up = shared("up", width, Activation::Form::kFloats);
+    made.up = shared_floats("up", width);
   return made;
 }
 
@@ -193,7 +213,8 @@ void LayerBuilder::feed_forward(const FeedForwards& shape, const std::string& no
                                 ActivationIndex in, ActivationIndex out) {
   const std::uint32_t embedding = model_.embedding();
   if (index_ < shape.dense_layers) {
-    gated_product("ffn_gate", "ffn_up", in, shape.dense_hidden, Gate::kSilu);
+    gated_product("ffn_gate", "ffn_up", in, shape.dense_hidden,
+                  function_of(shape.functions, index_));
     const MatrixPart down = rows("ffn_down", width(shape.dense_hidden), embedding);
     if (out == kStream)
       product_added(down, shape.dense_hidden, out);
@@ -225,11 +246,13 @@ void LayerBuilder::feed_forward(const DenseFeedForward& shape, ActivationIndex i
 Experts LayerBuilder::experts_beside_shared(const FeedForwards& shape, const std::string& norm,
                                             float epsilon, ActivationIndex in) {
   if (shape.shared_width != 0) {
-    gated_product("ffn_gate_shexp", "ffn_up_shexp", in, shape.shared_hidden, Gate::kSilu);
+    gated_product("ffn_gate_shexp", "ffn_up_shexp", in, shape.shared_hidden,
+                  function_of(shape.functions, index_));
     product({rows("ffn_down_shexp", shape.shared_width, model_.embedding())}, shape.shared_hidden,
             shape.shared);
   }
   Experts made = experts(*shape.router, norm, epsilon, in, shape.expert_width);
+  made.function = function_of(shape.expert_functions, index_);
   if (shape.shared_width != 0) share(made, shape);
   return made;
 }

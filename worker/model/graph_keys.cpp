@@ -1,5 +1,6 @@
 // Reads a file's keys for the descriptions of architectures: numbers, texts, the shapes of heads, and what layers see.
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -117,6 +118,28 @@ double GraphBuilder::score_scale() {
   if (!(found >= 0 && found < 1e6))
     corrupt("metadata key " + key("attention.scale") + " is not a number from 0 to 1000000");
   return found;
+}
+
+std::vector<double> GraphBuilder::numbers_of_layers(const std::string& key,
+                                                    std::optional<double> fallback) {
+  std::vector<double> made(layers_, fallback.value_or(0));
+  if (fallback && !file_.has(key)) return made;
+  const auto one = file_.get_float(key);
+  if (one.ok() && *one) {
+    made.assign(made.size(), **one);
+  } else {
+    const auto each = file_.get_floats(key);
+    if (!each.ok() || !*each || (*each)->size() < made.size()) {
+      corrupt("metadata key " + key + " is missing, or has no number for each layer");
+      return made;
+    }
+    made.assign((*each)->begin(), (*each)->begin() + layers_);
+  }
+  for (const double number : made) {
+    if (!(std::abs(number) < 1e6))
+      corrupt("metadata key " + key + " has a number that is not between -1000000 and 1000000");
+  }
+  return made;
 }
 
 std::string GraphBuilder::text(std::string_view name, std::string_view fallback) {

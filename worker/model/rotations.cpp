@@ -70,6 +70,19 @@ bool GraphBuilder::has_rope_sections() {
 
 RopeIndex GraphBuilder::rope(const HeadShape& heads, RopePairing pairing) {
   const auto [dimensions, base] = rope_size(heads);
+  return rope(dimensions, base, dimensions / 2, pairing);
+}
+
+RopeIndex GraphBuilder::half_rope(const HeadShape& heads, RopePairing pairing) {
+  const auto [dimensions, base] = rope_size(heads);
+  if (dimensions % 4 != 0)
+    refuse("turns half of " + std::to_string(dimensions) + " entries of a head (" +
+           key("rope.dimension_count") + "), which are not pairs");
+  return rope(dimensions / 2, base, dimensions / 2, pairing);
+}
+
+RopeIndex GraphBuilder::rope(std::uint32_t dimensions, double base, std::uint32_t divisor_count,
+                             RopePairing pairing) {
   const std::string type = text("rope.scaling.type", "");
   // If there is a factor but no type, it means the linear kind, as in old files that have no type.
   if (!type.empty() && type != "none" && type != "linear" && type != "yarn")
@@ -80,7 +93,7 @@ RopeIndex GraphBuilder::rope(const HeadShape& heads, RopePairing pairing) {
     refuse(key("rope.scaling.attn_factor") + " other than 1 is not supported without YaRN");
   const bool linear = (type.empty() || type == "linear") && scaling_factor() != 1.0;
 
-  const std::vector<double> divisors = factors("rope_freqs.weight", dimensions / 2);
+  const std::vector<double> divisors = factors("rope_freqs.weight", divisor_count);
   if (linear && !divisors.empty()) refuse("has both linear rope scaling and rope_freqs.weight");
   Rope made;
   made.pairing = pairing;

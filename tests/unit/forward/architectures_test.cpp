@@ -361,6 +361,18 @@ TEST(RefusedWindows, AreNamed) {
   facts.architecture = "exaone-moe";
   facts.add_keys = nullptr;
   EXPECT_THAT(refusal_of(facts), HasSubstr("exaone-moe.attention.sliding_window is missing"));
+  facts.architecture = "step35";
+  facts.window = 16;
+  EXPECT_THAT(refusal_of(facts), HasSubstr("step35.attention.sliding_window_pattern, which says"));
+  facts.experts = {.count = 8, .used = 3, .width = 32};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.numbers<std::uint8_t>(prefix + "attention.sliding_window_pattern", model::ValueType::kBool,
+                               {1, 0});
+    file.u32(prefix + "expert_feed_forward_length", 32);
+    file.f32(prefix + "swiglu_clamp_exp", 5);
+  };
+  EXPECT_THAT(refusal_of(facts),
+              HasSubstr("step35.swiglu_clamp_exp has a limit that is not 0, 7 or 16"));
 }
 
 TEST(RefusedRotations, AreNamed) {

@@ -65,6 +65,8 @@ class GraphInDouble {
   void run(const model::Gated& gated);
   void run(const model::DeltaNet& net);
   void run(const model::Experts& experts);
+  void run(const model::HeadGates& each);
+  void run(const model::HeadNorms& norms);
   void run(const model::PoolColumns& pool);
   void run(const model::PositionRows& rows);
   void run(const model::ShortConvolution& convolution);

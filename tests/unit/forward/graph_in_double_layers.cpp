@@ -26,6 +26,10 @@ double gated(model::Gate function, double gate, double up) {
       return reference::gated(gpu::kernels::Gate::kSigmoid, gate, up);
     case model::Gate::kSquaredRelu:
       return reference::gated(gpu::kernels::Gate::kSquaredRelu, gate, up);
+    case model::Gate::kSiluTo7:
+      return reference::gated(gpu::kernels::Gate::kSiluTo7, gate, up);
+    case model::Gate::kSiluTo16:
+      return reference::gated(gpu::kernels::Gate::kSiluTo16, gate, up);
   }
   return 0;
 }
@@ -51,6 +55,26 @@ void GraphInDouble::run(const model::Gated& each) {
     for (std::size_t i = 0; i < graph_.activations[each.out].width; ++i)
       values_[each.out][p][i] = gated(each.function, values_[each.gate][p][each.first_gate + i],
                                       values_[each.values][p][i]);
+  }
+}
+
+void GraphInDouble::run(const model::HeadGates& each) {
+  for (std::size_t p = 0; p < values_[each.values].size(); ++p) {
+    for (std::size_t i = 0; i < graph_.activations[each.out].width; ++i)
+      values_[each.out][p][i] =
+          gated(model::Gate::kSigmoid, values_[each.gates][p][i / each.head_size],
+                values_[each.values][p][i]);
+  }
+}
+
+void GraphInDouble::run(const model::HeadNorms& norms) {
+  const Vector gains = vector(norms.gains);
+  for (Vector& column : values_[norms.values]) {
+    for (std::size_t head = 0; head < norms.heads; ++head) {
+      const auto from = gains.begin() + static_cast<std::ptrdiff_t>(head * norms.size);
+      normalise(std::span(column).subspan(norms.first + head * norms.size, norms.size),
+                Vector(from, from + norms.size), {}, static_cast<double>(norms.epsilon), true);
+    }
   }
 }
 

@@ -155,6 +155,12 @@ TEST_F(Architectures, Cohere) {
   // A window beyond every context hides no position, and its layers still are the ones that turn.
   facts.window = 0xFFFFFFFF;
   expect_computes(facts, 40);
+  // Command R+.
+  facts = {.architecture = "command-r", .halves = false, .norms_heads = true};
+  facts.layer_norms = facts.plain_layer_norms = facts.parallel = facts.tied = true;
+  facts.norms_own_heads = true;
+  expect_computes(facts, 20);
+  expect_computes(facts, 20, true);
 }
 
 TEST_F(Architectures, GraniteHybrid) {
@@ -413,6 +419,7 @@ TEST_F(Architectures, Mellum) {
 // Attention and Mamba-2 side by side. Most models have no norm of what Mamba-2 reads.
 TEST_F(Architectures, FalconH1) {
   Facts facts{.architecture = "falcon-h1", .base = 1e11};
+  facts.bare_norm = true;
   facts.mamba = {.heads = 4, .size = 24, .groups = 1, .state = 16, .norms = false};
   facts.mixers = "bb";
   expect_computes(facts, 40);
@@ -435,6 +442,38 @@ TEST_F(Architectures, Deci) {
   expect_keeps_bits(facts);
   facts.product_biases = facts.qkv_biases = true;
   expect_computes(facts, 20);
+}
+
+// Layers with a window have more heads, which turn as a whole. Gates of heads, and limits of the functions of experts.
+TEST_F(Architectures, Step35) {
+  Facts facts = dots("step35");
+  facts.layers = 4;
+  facts.layer_heads = {4, 6, 6, 4};
+  facts.layer_kv_heads = {2, 2, 2, 2};
+  facts.window = 8;
+  facts.windowed = [](std::uint32_t layer) { return layer == 1 || layer == 2; };
+  facts.turned = 16;
+  facts.window_turned = 32;
+  facts.window_base = 500;
+  facts.divisors = 16;
+  facts.gates_heads = true;
+  facts.experts.limits = {0, 0, 7, 7};
+  facts.experts.shared_limits = {0, 0, 0, 16};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.drop(prefix + "rope.dimension_count");
+    file.f32(prefix + "rope.freq_base_swa", 500);
+    file.numbers<std::uint8_t>(prefix + "attention.sliding_window_pattern", model::ValueType::kBool,
+                               {0, 1, 1, 0});
+    file.u32(prefix + "expert_feed_forward_length", 32);
+    file.u32(prefix + "expert_shared_feed_forward_length", 64);
+    file.boolean(prefix + "expert_weights_norm", true).f32(prefix + "expert_weights_scale", 2.5F);
+    file.u32(prefix + "leading_dense_block_count", 1).u32(prefix + "moe_every_n_layers", 1);
+    file.numbers<float>(prefix + "swiglu_clamp_exp", model::ValueType::kFloat32, {0, 0, 7, 7});
+    file.numbers<float>(prefix + "swiglu_clamp_shexp", model::ValueType::kFloat32, {0, 0, 0, 16});
+  };
+  expect_computes(facts, 20);
+  expect_computes(facts, 12, true);
+  expect_keeps_bits(facts);
 }
 
 }  // namespace

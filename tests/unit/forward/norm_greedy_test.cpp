@@ -1,6 +1,7 @@
 // Norm, element-wise product and the greedy choice against float64.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -163,7 +164,9 @@ TEST_F(SmallKernels, GatedProduct) {
     for (const k::Gate function : reference::kGates) {
       const std::uint32_t width = 333;
       auto gate = random_floats(2 * width, 3);
-      const auto up = random_floats(2 * width, 1);
+      auto up = random_floats(2 * width, 1);
+      up[2] = 30;  // beyond the limits of some functions
+      up[3] = -30;
       gate[0] = 200;  // the exponential leaves a float's range on both sides
       gate[1] = -200;
       const gpu::Buffer gates = buffer(std::span<const float>(gate)),
@@ -228,6 +231,73 @@ TEST_F(SmallKernels, Xielu) {
           double{push.negative} * (std::expm1(std::min(x, double{push.least})) - x);
       const double want = (x > 0 ? double{push.positive} * x * x : below) + 0.5 * x;
       ASSERT_NEAR(got[i], want, 3e-7 * (std::abs(x) + std::abs(want))) << name << ' ' << x;
+    }
+  }
+}
+
+// Workgroups beyond the columns and heads that there are do nothing.
+TEST_F(SmallKernels, HeadGates) {
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    constexpr std::uint32_t kSize = 66, kWidth = 5 * kSize, kGateStride = 7;
+    const auto gates = random_floats(2 * kGateStride, 3), values = random_floats(2 * kWidth, 2);
+    const std::uint32_t stride = k::input_stride(mapping, kWidth);
+    const gpu::Buffer of_heads = buffer(std::span<const float>(gates)),
+                      in = buffer(std::span<const float>(values)), counts = parameters(2),
+                      out = empty(std::uint64_t{2} * stride * 4);
+    k::HeadGatesPush push{};
+    push.gates = of_heads.address();
+    push.values = in.address();
+    push.out_address = out.address();
+    push.parameters = counts.address();
+    push.width = push.in_stride = kWidth;
+    push.gate_stride = kGateStride;
+    push.out_stride = stride;
+    push.padded_width = k::input_padded(mapping, kWidth);
+    push.head_size = kSize;
+    k::HeadGatesKernel::Constants constants;
+    constants.invocations = mapping.wide_invocations;
+    constants.form = static_cast<std::uint32_t>(mapping.input_form());
+    run(k::kernel<k::HeadGatesKernel>(constants), push, 3);
+    const auto got = read_input(mapping, out, 2, kWidth);
+    for (std::uint32_t i = 0; i < 2 * kWidth; ++i) {
+      const double gate = gates[i / kWidth * kGateStride + i % kWidth / kSize];
+      ASSERT_NEAR(got[i], values[i] / (1 + std::exp(-gate)), 1e-6 * (1 + std::abs(values[i])))
+          << name << ' ' << i;
+    }
+  }
+}
+
+TEST_F(SmallKernels, HeadNorms) {
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    constexpr std::uint32_t kHeads = 3, kSize = 100, kFirst = 7, kStride = 320;
+    const auto values = random_floats(2 * kStride, 2, 5), gains = random_floats(kHeads * kSize, 1);
+    const gpu::Buffer rows = buffer(std::span<const float>(values)),
+                      factors = buffer(std::span<const float>(gains)), counts = parameters(2);
+    k::HeadNormsPush push{};
+    push.values = rows.address();
+    push.gains = factors.address();
+    push.parameters = counts.address();
+    push.first = kFirst;
+    push.size = kSize;
+    push.stride = kStride;
+    push.epsilon = 1e-5F;
+    k::HeadNormsKernel::Constants constants;
+    constants.invocations = mapping.wide_invocations;
+    run(k::kernel<k::HeadNormsKernel>(constants), push, 3, kHeads);
+    const auto got = read<float>(rows, 2 * kStride);
+    for (std::uint32_t i = 0; i < 2 * kStride; ++i) {
+      const std::uint32_t entry = i % kStride - kFirst, head = entry / kSize;
+      if (i % kStride < kFirst || head >= kHeads) {
+        ASSERT_EQ(got[i], values[i]) << name << ' ' << i;
+        continue;
+      }
+      const float* const of_head = values.data() + i - entry % kSize;
+      const double mean = std::accumulate(of_head, of_head + kSize, 0.0) / kSize;
+      double squares = 0;
+      for (std::uint32_t j = 0; j < kSize; ++j)
+        squares += (of_head[j] - mean) * (of_head[j] - mean);
+      const double want = (values[i] - mean) / std::sqrt(squares / kSize + 1e-5) * gains[entry];
+      ASSERT_NEAR(got[i], want, 2e-5) << name << ' ' << i;
     }
   }
 }

@@ -41,7 +41,7 @@ class Keys {
   }
   bool chooses_by_scores() const {
     return is({"deepseek2", "dots1", "bailingmoe2", "glm4moe", "ernie4_5-moe", "hunyuan-moe",
-               "minimax-m2", "lfm2moe", "nemotron_h_moe", "exaone-moe", "hy_v3"});
+               "minimax-m2", "lfm2moe", "nemotron_h_moe", "exaone-moe", "hy_v3", "step35"});
   }
   bool has_states() const {
     return is({"qwen35", "qwen35moe", "qwen3next", "granitehybrid", "nemotron_h", "nemotron_h_moe",
@@ -111,7 +111,7 @@ class Keys {
     size_ = head_size();
     while (heads_ * size_ > 4096)
       size_ = head_size();
-    if (is({"deci"})) return add_heads_of_layers();
+    if (is({"deci", "step35"})) return add_heads_of_layers();
     number("attention.head_count", heads_);
     if (is({"deepseek2"})) return add_latents();
     if (is({"gemma4"})) return add_heads_of_two_kinds();
@@ -134,12 +134,15 @@ class Keys {
     number("rope.dimension_count", turning);
   }
 
-  // The first layer attends. Of the others some have a product in its place, or nothing.
+  // Layers have different numbers of heads. Of deci's, all but the first may have a product in place of attention, or
+  // nothing.
   void add_heads_of_layers() {
     std::vector<std::int32_t> heads(made_.layers, static_cast<std::int32_t>(heads_)), kv_heads;
     for (std::uint32_t i = 0; i < made_.layers; ++i) {
-      const std::uint32_t kind = i == 0 ? 0 : draw_.below(4);
+      const std::uint32_t kind = i == 0 || is({"step35"}) ? draw_.below(2) : draw_.below(4);
       if (kind == 2) heads[i] = 0;
+      if (kind == 0)
+        heads[i] = static_cast<std::int32_t>(kv_heads_ * (1 + draw_.below(heads_ / kv_heads_)));
       kv_heads.push_back(static_cast<std::int32_t>(kind > 1 ? 0 : kind == 1 ? heads_ : kv_heads_));
     }
     numbers("attention.head_count", heads);
@@ -179,7 +182,7 @@ class Keys {
       const std::uint32_t turning =
           draw_.one_in(2) || even < 4 ? even : 2 * (1 + draw_.below(even / 2));
       if (turning != size_ || draw_.one_in(2)) number("rope.dimension_count", turning);
-      if (size_ % 2 != 0 && is({"gemma3", "olmo2", "gemma-embedding", "mellum"}))
+      if (size_ % 2 != 0 && is({"gemma3", "olmo2", "gemma-embedding", "mellum", "step35"}))
         number("rope.dimension_count_swa", even);
     }
     if (is({"phi3"})) {
@@ -210,16 +213,16 @@ class Keys {
 
   void add_windows() {
     if (!is({"gemma2", "gemma3", "gemma4", "cohere2", "command-r", "exaone4", "olmo2", "gpt-oss",
-             "gemma-embedding", "exaone-moe", "mellum"}))
+             "gemma-embedding", "exaone-moe", "mellum", "step35"}))
       return;
     const bool sliding = std::ranges::find(slides_, 1) != slides_.end();
     if (is({"gemma4"}) && !sliding) return numbers("attention.sliding_window_pattern", slides_);
-    if (!is({"gpt-oss", "gemma4", "exaone-moe"}) && draw_.one_in(4)) return;
+    if (!is({"gpt-oss", "gemma4", "exaone-moe", "step35"}) && draw_.one_in(4)) return;
     number("attention.sliding_window",
            draw_.of({1U, 2U, 7U, 31U, 32U, 33U, 63U, 64U, 65U, 96U, 1000U}));
     if (is({"gemma4"})) return numbers("attention.sliding_window_pattern", slides_);
     if (is({"gemma2", "gpt-oss"})) return;
-    if (draw_.one_in(2)) {
+    if (is({"step35"}) || draw_.one_in(2)) {
       std::vector<std::int32_t> marks(made_.layers);
       for (std::int32_t& mark : marks)
         mark = draw_.one_in(2) ? 1 : 0;
@@ -232,7 +235,7 @@ class Keys {
 
   void add_experts() {
     const bool must = is({"qwen2moe", "qwen3moe", "qwen3vlmoe", "olmoe", "gpt-oss", "granitemoe",
-                          "qwen35moe", "qwen3next", "mellum", "hy_v3"});
+                          "qwen35moe", "qwen3next", "mellum", "hy_v3", "step35"});
     const bool may = chooses_by_scores() || is({"llama", "granitehybrid", "gemma4"});
     if (!must && (!may || draw_.one_in(chooses_by_scores() ? 6 : 2))) return;
     std::uint32_t count = draw_.of({1U, 2U, 3U, 5U, 8U, 8U, 16U, 33U, 60U, 100U});
@@ -270,6 +273,10 @@ class Keys {
     }
     if (is({"nemotron_h", "nemotron_h_moe"}) && draw_.one_in(2)) real("attention.scale", 0.2);
     if (is({"command-r", "cohere2"})) real("logit_scale", 0.25);
+    if (is({"step35"})) {
+      real("swiglu_clamp_exp", draw_.of({0.0, 7.0}));
+      real("swiglu_clamp_shexp", draw_.of({0.0, 16.0}));
+    }
     if (is({"mistral3", "deepseek2"}) && draw_.one_in(2)) {
       real("attention.temperature_scale", 0.3);
       number("attention.temperature_length", 16);

@@ -20,6 +20,14 @@ double half(std::uint16_t bits) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
+namespace {
+
+double limited(double limit, double gate, double up) {
+  return std::min(gate / (1 + std::exp(-gate)), limit) * std::clamp(up, -limit, limit);
+}
+
+}  // namespace
+
 double gated(gpu::kernels::Gate function, double gate, double up) {
   switch (function) {
     case gpu::kernels::Gate::kSilu:
@@ -37,6 +45,10 @@ double gated(gpu::kernels::Gate function, double gate, double up) {
       return up / (1 + std::exp(-gate));
     case gpu::kernels::Gate::kSquaredRelu:
       return std::max(gate, 0.0) * std::max(gate, 0.0) * up;
+    case gpu::kernels::Gate::kSiluTo7:
+      return limited(7, gate, up);
+    case gpu::kernels::Gate::kSiluTo16:
+      return limited(16, gate, up);
   }
   return 0;
 }

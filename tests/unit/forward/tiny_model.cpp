@@ -20,6 +20,7 @@ Model::Model(const Facts& facts, unsigned seed) : facts_(facts), seed_(seed) {
   }
   if (!facts.encoder && !facts.tied)
     add("output.weight", {facts.width, facts.vocabulary}, 0, 0.4 * facts.logit_divisor);
+  if (facts.divisors != 0) add("rope_freqs.weight", {facts.divisors}, 3, 0.5);
   for (std::uint32_t i = 0; i < facts.layers; ++i)
     add_layer(i);
 }
@@ -84,7 +85,7 @@ void Model::add_layer(std::uint32_t layer) {
 void Model::add_attention(std::uint32_t layer) {
   const Facts& f = facts_;
   const std::string block = block_of(layer);
-  const std::uint64_t q = std::uint64_t{f.heads} * f.size,
+  const std::uint64_t q = std::uint64_t{heads(layer)} * f.size,
                       kv = std::uint64_t{kv_heads(layer)} * f.size;
   if (f.latents.latent != 0) return add_latents(block);
   if (f.fused_qkv) {
@@ -97,13 +98,17 @@ void Model::add_attention(std::uint32_t layer) {
   }
   add_matrix(block + "attn_output", q, f.width);
   if (f.gates_attention) add_matrix(block + "attn_gate", f.width, q);
+  if (f.gates_heads) add_matrix(block + "attn_gate", f.width, heads(layer));
   if (f.qkv_biases && !f.fused_qkv) {
     add(block + "attn_q.bias", {q}, 0, 0.5);
     add(block + "attn_k.bias", {kv}, 0, 0.5);
     add(block + "attn_v.bias", {kv}, 0, 0.5);
   }
   if (f.product_biases || f.output_bias) add(block + "attn_output.bias", {f.width}, 0, 0.5);
-  if (f.norms_rows || f.norms_heads) {
+  if (f.norms_own_heads) {
+    add(block + "attn_q_norm.weight", {f.size, heads(layer)}, 1, 0.3);
+    add(block + "attn_k_norm.weight", {f.size, kv_heads(layer)}, 1, 0.3);
+  } else if (f.norms_rows || f.norms_heads) {
     add(block + "attn_q_norm.weight", {f.norms_rows ? q : f.size}, 1, 0.3);
     add(block + "attn_k_norm.weight", {f.norms_rows ? kv : f.size}, 1, 0.3);
   }
@@ -143,6 +148,7 @@ void Model::add_feed_forward(std::uint32_t layer) {
   add_matrix(block + "ffn_up_shexp", f.width, e.shared_width);
   add_matrix(block + "ffn_down_shexp", e.shared_width, f.width);
   if (e.gated_share) add(block + "ffn_gate_inp_shexp.weight", {f.width}, 0, 0.3);
+  enlarge_limited(block);
 }
 
 std::string Model::file() const {
@@ -166,7 +172,7 @@ std::string Model::file() const {
     made.f32(prefix + "rope.scaling.factor", static_cast<float>(f.yarn.factor));
     made.u32(prefix + "rope.scaling.original_context_length", f.yarn.original);
   }
-  if (!f.mixers.empty()) add_keys_of_mixers(made, prefix);
+  if (!f.mixers.empty() || !f.layer_heads.empty()) add_keys_of_mixers(made, prefix);
   if (f.latents.latent != 0) add_keys_of_latents(made, prefix);
   if (f.experts.count != 0)
     made.u32(prefix + "expert_count", f.experts.count)
@@ -178,13 +184,18 @@ std::string Model::file() const {
   if (f.dense != 0)
     made.u32(prefix + "dense_2_feat_in", f.width).u32(prefix + "dense_2_feat_out", f.dense);
   if (f.add_keys) f.add_keys(made, prefix);
-  for (const auto& [name, tensor] : tensors_)
-    made.tensor(name, tensor.ne);
+  const std::string bare = "." + std::string(f.feed_forward_norm);
+  for (const auto& [name, tensor] : tensors_) {
+    const bool cut = f.bare_norm && name.ends_with(bare + ".weight");
+    made.tensor(cut ? name.substr(0, name.find(bare) + bare.size()) : name, tensor.ne);
+  }
   std::string bytes = made.bytes();
   const std::size_t begin = bytes.size() - made.data_bytes;
-  for (const auto& placed : made.tensors) {
-    const std::vector<float>& values = tensors_.at(placed.name).values;
-    std::memcpy(bytes.data() + begin + placed.offset, values.data(), values.size() * 4);
+  auto placed = made.tensors.begin();
+  for (const auto& [name, tensor] : tensors_) {
+    std::memcpy(bytes.data() + begin + placed->offset, tensor.values.data(),
+                tensor.values.size() * 4);
+    ++placed;
   }
   return bytes;
 }
@@ -210,8 +221,8 @@ Vector Model::product(const std::string& name, const Vector& in, std::size_t sli
   return rows(name, in, slice, 0, tensor.ne.size() > 1 ? tensor.ne[1] : 1);
 }
 
-void Model::norm_part(const std::string& name, Vector& of, std::size_t first,
-                      std::size_t count) const {
+void Model::norm_part(const std::string& name, Vector& of, std::size_t first, std::size_t count,
+                      std::size_t first_gain) const {
   const Tensor& gain = tensors_.at(name + ".weight");
   const auto begin = of.begin() + static_cast<std::ptrdiff_t>(first);
   const auto end = begin + static_cast<std::ptrdiff_t>(count);
@@ -224,7 +235,7 @@ void Model::norm_part(const std::string& name, Vector& of, std::size_t first,
   const auto bias = tensors_.find(name + ".bias");
   for (std::size_t i = 0; i < count; ++i) {
     double& value = of[first + i];
-    value = (value - mean) / root * static_cast<double>(gain.values[i]);
+    value = (value - mean) / root * static_cast<double>(gain.values[first_gain + i]);
     if (bias != tensors_.end()) value += static_cast<double>(bias->second.values[i]);
   }
 }
@@ -238,7 +249,9 @@ Vector Model::norm(const std::string& name, const Vector& in) const {
 // Layers with a window rotate without YaRN.
 void Model::turn(Vector& heads, std::size_t count, std::uint32_t position, bool windowed) const {
   const Facts& f = facts_;
-  const std::uint32_t turned = f.turned != 0 ? f.turned : f.size, pairs = turned / 2;
+  std::uint32_t turned = f.turned != 0 ? f.turned : f.size;
+  if (windowed && f.window_turned != 0) turned = f.window_turned;
+  const std::uint32_t pairs = turned / 2;
   const bool yarn = f.yarn.factor != 0 && !windowed;
   const double base = windowed && f.window_base != 0 ? f.window_base : f.base;
   const auto pair_that_turns = [&](double times) {
@@ -247,6 +260,8 @@ void Model::turn(Vector& heads, std::size_t count, std::uint32_t position, bool 
   };
   for (std::uint32_t pair = 0; pair < pairs; ++pair) {
     double frequency = std::pow(base, -2.0 * pair / turned), magnitude = 1;
+    if (f.divisors != 0 && !windowed)
+      frequency /= static_cast<double>(tensors_.at("rope_freqs.weight").values[pair]);
     if (yarn) {
       const double low = std::max(0.0, std::floor(pair_that_turns(32)));
       const double high = std::min(turned - 1.0, std::ceil(pair_that_turns(1)));
@@ -280,9 +295,9 @@ Vector Model::attended(const Vector& q, const std::vector<Vector>& keys,
   scale *= 1 + f.temperature *
                    std::log(1 + std::floor(static_cast<double>(position) / f.temperature_span));
   Vector out(q.size());
-  for (std::uint32_t head = 0; head < f.heads; ++head) {
+  for (std::uint32_t head = 0; head < heads(layer); ++head) {
     const std::size_t own = std::size_t{head} * f.size,
-                      shared = std::size_t{head / (f.heads / kv_heads(layer))} * f.size;
+                      shared = std::size_t{head / (heads(layer) / kv_heads(layer))} * f.size;
     Vector weights;
     for (std::size_t p = first; p < end; ++p) {
       double score = 0;
@@ -336,7 +351,7 @@ std::vector<Vector> Model::attention(std::uint32_t layer, const std::vector<Vect
   const auto part = [&](const char* name, std::size_t first, std::size_t count, const Vector& of) {
     return f.fused_qkv ? rows(block + "attn_qkv", of, 0, first, count) : product(block + name, of);
   };
-  const std::size_t q_width = std::size_t{f.heads} * f.size,
+  const std::size_t q_width = std::size_t{heads(layer)} * f.size,
                     kv = std::size_t{kv_heads(layer)} * f.size;
   for (std::size_t position = 0; position < in.size(); ++position) {
     Vector q = part("attn_q", 0, q_width, in[position]);
@@ -346,14 +361,15 @@ std::vector<Vector> Model::attention(std::uint32_t layer, const std::vector<Vect
       k = norm(block + "attn_k_norm", k);
     }
     const auto norm_heads = [&] {
-      for (std::size_t head = 0; head < f.heads; ++head)
-        norm_part(block + "attn_q_norm", q, head * f.size, f.size);
+      const std::size_t own = f.norms_own_heads ? f.size : 0;
+      for (std::size_t head = 0; head < heads(layer); ++head)
+        norm_part(block + "attn_q_norm", q, head * f.size, f.size, head * own);
       for (std::size_t head = 0; head < kv_heads(layer); ++head)
-        norm_part(block + "attn_k_norm", k, head * f.size, f.size);
+        norm_part(block + "attn_k_norm", k, head * f.size, f.size, head * own);
     };
     if (f.norms_heads && !f.norms_turned) norm_heads();
     if (f.turns && (f.windowed(layer) || !f.turns_windowed_only)) {
-      turn(q, f.heads, static_cast<std::uint32_t>(position), f.windowed(layer));
+      turn(q, heads(layer), static_cast<std::uint32_t>(position), f.windowed(layer));
       turn(k, kv_heads(layer), static_cast<std::uint32_t>(position), f.windowed(layer));
     }
     if (f.norms_heads && f.norms_turned) norm_heads();
@@ -363,32 +379,14 @@ std::vector<Vector> Model::attention(std::uint32_t layer, const std::vector<Vect
   }
   for (std::size_t position = 0; position < in.size(); ++position) {
     Vector made = attended(queries[position], keys, values, layer, position);
-    if (f.gates_attention) {
+    if (f.gates_attention || f.gates_heads) {
       const Vector gates = product(block + "attn_gate", in[position]);
       for (std::size_t i = 0; i < made.size(); ++i)
-        made[i] *= sigmoid(gates[i]);
+        made[i] *= sigmoid(gates[f.gates_heads ? i / f.size : i]);
     }
     out.push_back(product(block + "attn_output", made));
   }
   return out;
-}
-
-Vector Model::gated(const std::string& block, const std::string& ending, const Vector& in,
-                    std::size_t slice, bool fused) const {
-  const std::string up_name =
-      block + (fused && ending == "_exps" ? "ffn_gate_up" : "ffn_up") + ending;
-  const std::size_t all = tensors_.at(up_name + ".weight").ne[1], half = fused ? all / 2 : all;
-  Vector up = rows(up_name, in, slice, fused ? half : 0, half);
-  if (!facts_.gated) {
-    for (double& value : up)
-      value = activated_in(block, value);
-  } else {
-    const Vector gate =
-        fused ? rows(up_name, in, slice, 0, half) : product(block + "ffn_gate" + ending, in, slice);
-    for (std::size_t i = 0; i < half; ++i)
-      up[i] *= activated_in(block, gate[i]);
-  }
-  return product(block + "ffn_down" + ending, up, slice);
 }
 
 Vector Model::feed_forward(std::uint32_t layer, const Vector& in) {

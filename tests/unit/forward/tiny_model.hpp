@@ -31,6 +31,9 @@ struct ExpertFacts {
   double scale = 1;
   bool fused = false;  // gate and up are one tensor
   std::uint32_t dense_layers = 0;
+  // If not empty, for each layer: the limit of the functions of the experts' gates, and of their ups; 0: none. The same
+  // for the expert that every token takes.
+  std::vector<double> limits = {}, shared_limits = {};
   // Entries of a latent vector that the experts read and write in place of the stream's norm and a branch; 0: none.
   std::uint32_t latent = 0;
 };
@@ -79,8 +82,10 @@ struct Facts {
   bool turns_windowed_only = false;
   double base = 10000;
   YarnFacts yarn = {};
-  std::uint32_t window = 0;  // positions that a windowed layer sees
-  double window_base = 0;    // of windowed layers; 0: the same
+  std::uint32_t window = 0;         // positions that a windowed layer sees
+  double window_base = 0;           // of windowed layers; 0: the same
+  std::uint32_t window_turned = 0;  // entries of a head that turn in windowed layers; 0: as many
+  std::uint32_t divisors = 0;       // of the frequencies of other layers; 0: there are none
   std::function<bool(std::uint32_t layer)> windowed = [](std::uint32_t) { return false; };
   double temperature =
       0;  // q at position p is multiplied by 1 + temperature ln(1 + floor(p / span))
@@ -98,6 +103,8 @@ struct Facts {
   bool plain_layer_norms = false;  // without biases
   bool parallel = false;           // the feed-forward reads the norm that attention reads
   bool gates_attention = false;    // sigmoids multiply attention's result
+  bool gates_heads = false;        // one for each head of it
+  bool norms_own_heads = false;    // with norms_heads: each head has gains of its own
   LatentFacts latents = {};
   MambaFacts mamba = {};
   std::uint32_t taps = 3;  // positions that a short convolution sees
@@ -106,8 +113,10 @@ struct Facts {
   std::string mixers = {};
   // If not empty: key-value heads, and the width of the feed-forward, of each layer. 0: it has no feed-forward.
   std::vector<std::uint32_t> layer_kv_heads = {}, layer_hidden = {};
-  bool one_branch = false;  // layers have no feed-forward beside their mixer
+  std::vector<std::uint32_t> layer_heads = {};  // if not empty: heads of q of each layer
+  bool one_branch = false;                      // layers have no feed-forward beside their mixer
   const char* feed_forward_norm = "ffn_norm";
+  bool bare_norm = false;  // the file has the name of that norm's gain without an ending
   Function function = Function::kSilu;  // of the feed-forward
   bool gated = true, fused_gate = false;
   ExpertFacts experts = {};
@@ -161,13 +170,17 @@ class Model {
   Vector rows(const std::string& name, const Vector& in, std::size_t slice, std::size_t first,
               std::size_t count) const;
   Vector norm(const std::string& name, const Vector& in) const;
-  void norm_part(const std::string& name, Vector& of, std::size_t first, std::size_t count) const;
+  void norm_part(const std::string& name, Vector& of, std::size_t first, std::size_t count,
+                 std::size_t first_gain = 0) const;
   void turn(Vector& heads, std::size_t count, std::uint32_t position, bool windowed) const;
   char mixer(std::uint32_t layer) const {
     return facts_.mixers.empty() ? 'a' : facts_.mixers[layer];
   }
   std::uint32_t kv_heads(std::uint32_t layer) const {
     return facts_.layer_kv_heads.empty() ? facts_.kv_heads : facts_.layer_kv_heads[layer];
+  }
+  std::uint32_t heads(std::uint32_t layer) const {
+    return facts_.layer_heads.empty() ? facts_.heads : facts_.layer_heads[layer];
   }
   std::uint32_t hidden(std::uint32_t layer) const {
     return facts_.layer_hidden.empty() ? facts_.hidden : facts_.layer_hidden[layer];
@@ -193,6 +206,8 @@ class Model {
   Vector gated(const std::string& block, const std::string& ending, const Vector& in,
                std::size_t slice, bool fused) const;
   double activated_in(const std::string& block, double x) const;
+  double limit_of(const std::string& block, const std::string& ending) const;
+  void enlarge_limited(const std::string& block);
   Vector experts(const std::string& block, const Vector& in);
   void leave_out_groups(Vector& chosen_by);
 

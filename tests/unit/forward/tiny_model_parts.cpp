@@ -118,14 +118,14 @@ void Model::add_keys_of_mixers(model::testing::GgufBuilder& made, const std::str
   std::vector<std::int32_t> heads, each_kv_heads, widths;
   for (std::uint32_t i = 0; i < f.layers; ++i) {
     const bool attends = mixer(i) == 'a' || mixer(i) == 'b';
-    heads.push_back(attends || mixer(i) == 'l' ? static_cast<std::int32_t>(f.heads) : 0);
+    heads.push_back(attends || mixer(i) == 'l' ? static_cast<std::int32_t>(this->heads(i)) : 0);
     each_kv_heads.push_back(attends ? static_cast<std::int32_t>(kv_heads(i)) : 0);
     widths.push_back(!f.one_branch || mixer(i) == 'f' ? static_cast<std::int32_t>(hidden(i)) : 0);
   }
   made.drop(prefix + "attention.head_count_kv");
   made.numbers<std::int32_t>(prefix + "attention.head_count_kv", model::ValueType::kInt32,
                              each_kv_heads);
-  if (f.mixers.find_first_of("ln") != std::string::npos) {
+  if (f.mixers.find_first_of("ln") != std::string::npos || !f.layer_heads.empty()) {
     made.drop(prefix + "attention.head_count");
     made.numbers<std::int32_t>(prefix + "attention.head_count", model::ValueType::kInt32, heads);
   }
@@ -145,6 +145,43 @@ double Model::activated_in(const std::string& block, double x) const {
   const XieluFacts f = xielu_facts(static_cast<std::uint32_t>(std::stoul(block.substr(4))));
   if (x > 0) return softplus(f.alpha_p) * x * x + f.beta * x;
   return (std::expm1(std::min(x, f.eps)) - x) * (f.beta + softplus(f.alpha_n)) + f.beta * x;
+}
+
+double Model::limit_of(const std::string& block, const std::string& ending) const {
+  const ExpertFacts& e = facts_.experts;
+  const std::vector<double>& limits = ending == "_exps" ? e.limits : e.shared_limits;
+  const double limit = limits.empty() ? 0 : limits[std::stoul(block.substr(4))];
+  return limit != 0 ? limit : 1e30;
+}
+
+// Makes gates and ups so large that their limits matter.
+void Model::enlarge_limited(const std::string& block) {
+  for (const std::string ending : {"_exps", "_shexp"}) {
+    if (limit_of(block, ending) > 1e3) continue;
+    for (const char* const part : {"ffn_gate", "ffn_up"}) {
+      for (float& value : tensors_.at(block + part + ending + ".weight").values)
+        value *= 8;
+    }
+  }
+}
+
+Vector Model::gated(const std::string& block, const std::string& ending, const Vector& in,
+                    std::size_t slice, bool fused) const {
+  const std::string up_name =
+      block + (fused && ending == "_exps" ? "ffn_gate_up" : "ffn_up") + ending;
+  const std::size_t all = tensors_.at(up_name + ".weight").ne[1], half = fused ? all / 2 : all;
+  Vector up = rows(up_name, in, slice, fused ? half : 0, half);
+  if (!facts_.gated) {
+    for (double& value : up)
+      value = activated_in(block, value);
+  } else {
+    const Vector gate =
+        fused ? rows(up_name, in, slice, 0, half) : product(block + "ffn_gate" + ending, in, slice);
+    const double limit = limit_of(block, ending);
+    for (std::size_t i = 0; i < half; ++i)
+      up[i] = std::clamp(up[i], -limit, limit) * std::min(activated_in(block, gate[i]), limit);
+  }
+  return product(block + "ffn_down" + ending, up, slice);
 }
 
 // Gives the experts of groups that are not taken a score that none can have.

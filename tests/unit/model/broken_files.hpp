@@ -142,7 +142,8 @@ inline const Broken kBroken[] = {
      "hunyuan-dense, hunyuan-moe, hy_v3, internlm2, lfm2, lfm2moe, llama, mellum, minicpm, "
      "minimax-m2, mistral3, mistral4, nemotron, nemotron_h, nemotron_h_moe, "
      "nomic-bert, olmo2, olmoe, phi3, qwen2, qwen2moe, qwen2vl, qwen3, qwen35, qwen35moe, "
-     "qwen3moe, qwen3next, qwen3vl, qwen3vlmoe, seed_oss, smollm3, starcoder2"},
+     "qwen3moe, qwen3next, qwen3vl, qwen3vlmoe, seed_oss, smollm3, starcoder2, "
+     "step35"},
     {"layers_huge", changed([](GgufBuilder& f) {
        f.drop("llama.block_count");
        f.u32("llama.block_count", ~0U);

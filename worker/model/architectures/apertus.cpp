@@ -7,36 +7,14 @@
 namespace bulkhead::model {
 namespace {
 
-// Returns a number for each layer, from a key that has one for all layers or an array. The key has no prefix.
-std::vector<double> numbers_of_layers(GraphBuilder& model, const std::string& key) {
-  std::vector<double> made(model.layer_count());
-  const auto one = model.file().get_float(key);
-  if (one.ok() && *one) {
-    made.assign(made.size(), **one);
-  } else {
-    const auto each = model.file().get_floats(key);
-    if (!each.ok() || !*each || (*each)->size() < made.size()) {
-      model.corrupt("metadata key " + key + " is missing, or has no number for each layer");
-      return made;
-    }
-    made.assign((*each)->begin(), (*each)->begin() + model.layer_count());
-  }
-  for (const double number : made) {
-    if (!(std::abs(number) < 1e6))
-      model.corrupt("metadata key " + key +
-                    " has a number that is not between -1000000 and 1000000");
-  }
-  return made;
-}
-
 // Returns the functions of the layers' feed-forwards, without their activations. Factors are made with the softplus of
 // numbers that training changed. The file has these numbers.
 std::vector<Xielu> read_xielu(GraphBuilder& model) {
   const auto softplus = [](double x) { return x > 20 ? x : std::log1p(std::exp(x)); };
-  const std::vector<double> positive = numbers_of_layers(model, "xielu.alpha_p"),
-                            negative = numbers_of_layers(model, "xielu.alpha_n"),
-                            beta = numbers_of_layers(model, "xielu.beta"),
-                            least = numbers_of_layers(model, "xielu.eps");
+  const std::vector<double> positive = model.numbers_of_layers("xielu.alpha_p"),
+                            negative = model.numbers_of_layers("xielu.alpha_n"),
+                            beta = model.numbers_of_layers("xielu.beta"),
+                            least = model.numbers_of_layers("xielu.eps");
   std::vector<Xielu> made(model.layer_count());
   for (std::size_t i = 0; i < made.size(); ++i) {
     made[i].positive = static_cast<float>(softplus(positive[i]));

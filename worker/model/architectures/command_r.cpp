@@ -1,4 +1,4 @@
-// Command R, Aya 23 and Aya Expanse (Cohere 2024, huggingface.co/CohereForAI/c4ai-command-r-v01): the graph of
+// Command R and R+, Aya 23 and Aya Expanse (Cohere 2024, huggingface.co/CohereForAI/c4ai-command-r-v01): the graph of
 // cohere2.cpp without windows.
 #include "worker/model/architectures/shared.hpp"
 

@@ -6,6 +6,17 @@
 namespace bulkhead::model {
 namespace {
 
+// Files have this tensor's name without an ending.
+Norm feed_forward_norm(GraphBuilder& model, const LayerBuilder& layer,
+                       const GroupedAttention& attention) {
+  Norm norm;
+  norm.out = attention.normed;
+  norm.width = model.embedding();
+  norm.gain = model.add(VectorRow{{{model.tensor(layer.name("ffn_norm"), norm.width)}}});
+  norm.epsilon = attention.epsilon;
+  return norm;
+}
+
 void describe_falcon_h1(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const GroupedAttention attention = model.grouped_attention(RopePairing::kHalves);
@@ -33,7 +44,7 @@ void describe_falcon_h1(GraphBuilder& model) {
                         kStream, layer.optional_bias("attn_output", width));
     layer.product_added(layer.rows("ssm_out", mamba.value_width(), width), read, kStream);
 
-    layer.norm(kStream, "ffn_norm", attention.normed, attention.epsilon);
+    layer.append(feed_forward_norm(model, layer, attention));
     layer.feed_forward(dense, attention.normed);
   }
   model.output(attention.epsilon);

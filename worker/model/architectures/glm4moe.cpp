@@ -14,12 +14,9 @@ void describe_glm4moe(GraphBuilder& model) {
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
     LayerBuilder layer = model.layer(i);
     layer.project(attention);
-    const VectorIndex q_gain = layer.optional_vector("attn_q_norm", heads.size),
-                      k_gain = layer.optional_vector("attn_k_norm", heads.size);
-    if ((q_gain == kAbsent) != (k_gain == kAbsent))
-      model.refuse(layer.name("attn_{q,k}_norm.weight") +
-                   ": one is there and one is not; a layer must have both or none");
-    layer.attend(attention, {.bias = layer.qkv_bias(heads), .q_gain = q_gain, .k_gain = k_gain});
+    Rotate rotate{.bias = layer.qkv_bias(heads)};
+    layer.add_head_gains(rotate, heads.size);
+    layer.attend(attention, rotate);
 
     layer.norm(kStream, "post_attention_norm", attention.normed, attention.epsilon);
     layer.feed_forward(feed_forwards, "post_attention_norm", attention.epsilon, attention.normed);
