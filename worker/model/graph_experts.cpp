@@ -69,9 +69,11 @@ std::optional<Router> GraphBuilder::any_router() {
   made.experts = count("expert_count", kMaxExperts, 0);
   made.used = count("expert_used_count", kMaxUsedExperts, 0);
   if (made.experts == 0) return std::nullopt;
-  if (made.used == 0 || made.used > made.experts)
+  if (made.used == 0 || made.used > made.experts) {
     corrupt("metadata key " + key("expert_used_count") + " is " + std::to_string(made.used) +
             ", not from 1 to the " + std::to_string(made.experts) + " experts that there are");
+    made.used = 1;
+  }
   // The router takes entries in groups of four.
   if (embedding() % 4 != 0)
     refuse("is a mixture of experts whose embedding_length " + std::to_string(embedding()) +

@@ -274,6 +274,13 @@ TEST(RefusedShapes, OfHeadsWithoutEntries) {
                                    "32 is less than the 64 attention heads"));
 }
 
+TEST(RefusedShapes, OfExpertsThatNoTokenTakes) {
+  Facts facts{.architecture = "hy_v3"};
+  facts.experts = {.count = 8, .used = 0, .width = 32};
+  EXPECT_THAT(refusal_of(facts),
+              ::testing::HasSubstr("hy_v3.expert_used_count is 0, not from 1 to the 8 experts"));
+}
+
 TEST(RefusedShapes, OfLayersWithOtherNumbersOfHeads) {
   using ::testing::HasSubstr;
   Facts facts{.architecture = "deci", .layers = 3, .halves = false};
