@@ -59,7 +59,8 @@ std::string long_text(std::size_t words) {
 }
 
 TEST_F(EncoderModel, EmbedsTheSameInAnyCompanyAndOverAnyTransport) {
-  for (const std::string preset : {"tiny-bert", "tiny-nomic-bert", "tiny-gemma-embedding"}) {
+  for (const std::string preset : {"tiny-bert", "tiny-nomic-bert", "tiny-gemma-embedding",
+                                   "tiny-modern-bert", "tiny-eurobert"}) {
     SCOPED_TRACE(preset);
     make(preset);
     const bool folds = preset.ends_with("bert");

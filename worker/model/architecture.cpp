@@ -30,15 +30,14 @@ constexpr NamedPart kParts[] = {
 // Architectures of models that read a text in both directions: BERT and its descendants.
 // Those that have no file in architectures/.
 constexpr std::string_view kEncoders[] = {"nomic-bert-moe", "jina-bert-v2", "jina-bert-v3",
-                                          "modern-bert",    "neo-bert",     "eurobert",
-                                          "t5encoder"};
+                                          "neo-bert", "t5encoder"};
 
 Status refuse_encoders(const GgufFile& file, std::string_view architecture) {
   if (std::ranges::find(kEncoders, architecture) == std::end(kEncoders)) return {};
   return Error(ErrorCode::kUnsupported,
                file.name() + ": architecture \"" + std::string(architecture) +
                    "\" is an encoder that is not supported. For embeddings load a model of "
-                   "architecture bert, nomic-bert or gemma-embedding, or a decoder such as "
+                   "architecture bert, modern-bert or gemma-embedding, or a decoder such as "
                    "Qwen3-Embedding; for ranking load Qwen3-Reranker");
 }
 

@@ -312,7 +312,7 @@ void LayerBuilder::attend(const GroupedAttention& shape, Rotate rotate) {
   rotate.heads = shape.heads;
   rotate.epsilon = shape.epsilon;
   rotate.rope = shape.rope;
-  attention(rotate, shape.attended);
+  attention(rotate, shape.attended, shape.rules);
   product_added(rows("attn_output", shape.heads.query_width(), model_.embedding()), shape.attended,
                 kStream);
 }

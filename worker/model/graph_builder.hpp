@@ -39,6 +39,9 @@ class LayerBuilder;
 // Returns heads of which no layer has more. The layers that attend have heads of one size.
 HeadShape widest_of(const std::vector<HeadShape>& layers);
 
+// Which layer of each period of layers with windows sees everything.
+enum class FullLayer : std::uint8_t { kFirst, kLast };
+
 // The parameters that the layers' feed-forwards share. The leading layers are dense. The others have experts, plus a
 // shared expert that all columns use.
 struct FeedForwards {
@@ -65,6 +68,7 @@ struct GroupedAttention {
   HeadShape heads;
   float epsilon = 0;  // of all norms
   RopeIndex rope = kAbsent;
+  ScoreRules rules;
   ActivationIndex normed = kAbsent;  // the normalised stream, which feed-forwards read, too
   ActivationIndex qkv = kAbsent, attended = kAbsent;
 };
@@ -214,8 +218,8 @@ class GraphBuilder {
   // frequencies than those of layers without a window.
   std::uint32_t window(std::optional<std::uint64_t> fallback = std::nullopt);
   // Returns for each layer whether it sees only a window. attention.sliding_window_pattern has a boolean for each
-  // layer, or a period, whose last layer sees everything. `period` is the default if the file has neither.
-  std::vector<bool> windowed_layers(std::uint32_t period);
+  // layer, or a period, of which one layer sees everything. `period` is the default if the file has neither.
+  std::vector<bool> windowed_layers(std::uint32_t period, FullLayer full = FullLayer::kLast);
 
   LayerBuilder layer(std::uint32_t index);
 

@@ -9,7 +9,7 @@
 namespace bulkhead::model {
 namespace {
 
-// The values of pooling_type in GGUF files. Files for ranking pool like kCls.
+// The values of pooling_type in GGUF files. kRank: a head for ranking reads what classifier.pooling_type names.
 [[maybe_unused]] constexpr std::uint32_t kNone = 0, kMean = 1, kCls = 2, kLast = 3, kRank = 4;
 
 // Returns the operation that brings a text's embedding into its last column; nothing if it is that column.
@@ -34,13 +34,9 @@ void embed_positions(GraphBuilder& model, bool has_table) {
 }
 
 Norm norm_of_embeddings(GraphBuilder& model, float epsilon) {
-  Norm norm;
-  norm.out = kStream;
-  norm.width = model.embedding();
-  norm.gain = model.add(VectorRow{{{model.tensor("token_embd_norm.weight", norm.width)}}});
+  Norm norm = norm_of_stream(model, "token_embd_norm", epsilon);
   norm.centred = true;
   norm.bias = model.add(VectorRow{{{model.tensor("token_embd_norm.bias", norm.width)}}});
-  norm.epsilon = epsilon;
   return norm;
 }
 
@@ -58,12 +54,33 @@ std::pair<std::vector<MatrixPart>, VectorIndex> read_qkv(GraphBuilder& model, La
 
 }  // namespace
 
-TextPooling read_pooling(GraphBuilder& model) {
+TextPooling read_pooling(GraphBuilder& model, TextPooling of_rankers) {
   if (model.flag("attention.causal", false))
     model.refuse("says that attention is causal, which an encoder's is not");
+  const auto named = [](std::uint32_t type) {
+    if (type == kLast) return TextPooling::kLast;
+    return type == kCls ? TextPooling::kFirst : TextPooling::kMean;
+  };
   const std::uint32_t type = model.count("pooling_type", kRank, kNone);
-  if (type == kLast) return TextPooling::kLast;
-  return type == kCls || type == kRank ? TextPooling::kFirst : TextPooling::kMean;
+  if (type != kRank) return named(type);
+  const std::uint32_t of_head = model.count("classifier.pooling_type", kLast, kNone);
+  return of_head == kNone ? of_rankers : named(of_head);
+}
+
+std::uint32_t window_of_each_side(GraphBuilder& model) {
+  const std::uint32_t window = model.window(0);
+  if (window == 1)
+    model.refuse("has a window of a single position in both directions, which is not supported");
+  return window == 0 ? 0 : window / 2 + 1;
+}
+
+Norm norm_of_stream(GraphBuilder& model, const std::string& name, float epsilon) {
+  Norm norm;
+  norm.out = kStream;
+  norm.width = model.embedding();
+  norm.gain = model.add(VectorRow{{{model.tensor(name + ".weight", norm.width)}}});
+  norm.epsilon = epsilon;
+  return norm;
 }
 
 void pool_text(GraphBuilder& model, TextPooling pooling) {

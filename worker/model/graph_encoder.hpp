@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "worker/model/graph.hpp"
 #include "worker/model/graph_builder.hpp"
@@ -21,8 +22,14 @@ void describe_encoder(GraphBuilder& model, const EncoderShape& shape);
 
 // What stands for a text: its tokens' mean, or its first or last token.
 enum class TextPooling : std::uint8_t { kMean, kFirst, kLast };
-// Returns what the file says (pooling_type), and refuses a file that says that attention is causal.
-TextPooling read_pooling(GraphBuilder& model);
+// Returns what the file says (pooling_type), and refuses a file that says that attention is causal. `of_rankers` is what
+// a head for ranking reads if its file doesn't say it (classifier.pooling_type).
+TextPooling read_pooling(GraphBuilder& model, TextPooling of_rankers = TextPooling::kFirst);
+// Returns how many positions a column sees on each side in layers with a window, its own included; 0: all. The file has
+// the window of both sides together.
+std::uint32_t window_of_each_side(GraphBuilder& model);
+// Returns a norm that works on the stream in place. Its gain is the tensor NAME.weight.
+Norm norm_of_stream(GraphBuilder& model, const std::string& name, float epsilon);
 // Brings the text's embedding from all columns of the stream, which the model's last norm has made, into the last
 // column. Call it when the last layer is complete.
 void pool_text(GraphBuilder& model, TextPooling pooling);

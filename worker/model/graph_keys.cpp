@@ -83,7 +83,7 @@ std::uint32_t GraphBuilder::window(std::optional<std::uint64_t> fallback) {
   return static_cast<std::uint32_t>(kMaxContext);
 }
 
-std::vector<bool> GraphBuilder::windowed_layers(std::uint32_t period) {
+std::vector<bool> GraphBuilder::windowed_layers(std::uint32_t period, FullLayer full) {
   constexpr const char* kPattern = "attention.sliding_window_pattern";
   std::vector<bool> made(layers_);
   if (file_.array_length(key(kPattern))) {
@@ -92,8 +92,9 @@ std::vector<bool> GraphBuilder::windowed_layers(std::uint32_t period) {
       made[i] = marks[i] != 0;
   } else {
     const std::uint32_t found = count(kPattern, kMaxLayers, period);
+    const std::uint32_t shift = full == FullLayer::kLast ? 1 : 0;
     for (std::uint32_t i = 0; i < layers_; ++i)
-      made[i] = (i + 1) % found != 0;
+      made[i] = (i + shift) % found != 0;
   }
   return made;
 }

@@ -22,6 +22,15 @@ bool of_another_sense(std::string_view name) {
                              [name](std::string_view part) { return name.starts_with(part); });
 }
 
+// Says whether a tensor that belongs to no layer changes what is computed.
+bool computes_beside_layers(std::string_view name) {
+  constexpr std::string_view kStarts[] = {
+      "output.bias", "output_norm.bias", "rope_freqs.weight", "rope_factors_",
+      "dense",       "token_embd_norm.", "token_types.",      "position_embd."};
+  return std::ranges::any_of(kStarts,
+                             [name](std::string_view start) { return name.starts_with(start); });
+}
+
 }  // namespace
 
 Error GraphBuilder::refused_tensor(std::string_view name) const {
@@ -66,9 +75,7 @@ Status GraphBuilder::refuse_other_tensors() const {
   for (const TensorInfo& each : file_.tensors()) {
     const std::string_view name = each.name;
     if (used_tensors_.contains(name)) continue;
-    if (name == "output.bias" || name == "output_norm.bias" || name == "rope_freqs.weight" ||
-        name.starts_with("rope_factors_") || name.starts_with("dense"))
-      return refused_tensor(name);
+    if (computes_beside_layers(name)) return refused_tensor(name);
     if (of_another_sense(name)) {
       ++seeing;
       continue;

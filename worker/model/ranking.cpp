@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
+#include <numeric>
 #include <utility>
 
 #include "worker/model/float_rows.hpp"
@@ -38,6 +40,23 @@ Result<HeadMatrix> read_matrix(const GgufFile& file, const std::string& name, st
   return matrix;
 }
 
+// Reads NAME.weight, and NAME.bias if the file has it.
+Result<HeadNorm> read_norm(const GgufFile& file, const std::string& name, std::uint64_t width,
+                           double epsilon) {
+  HeadNorm norm;
+  norm.epsilon = epsilon;
+  for (const bool is_bias : {false, true}) {
+    const std::string tensor = name + (is_bias ? ".bias" : ".weight");
+    const TensorInfo* const found = file.find_tensor(tensor);
+    if (is_bias && found == nullptr) continue;
+    if (traits(found->type) == nullptr || found->elements() != width)
+      return damaged(file, "tensor " + tensor + " has not one entry for each of " +
+                               std::to_string(width) + " results of the dense layer");
+    (is_bias ? norm.biases : norm.gains) = float_rows(*found);
+  }
+  return norm;
+}
+
 // Returns which of several outputs says that a document is relevant.
 Result<std::uint64_t> relevant_output(const GgufFile& file, std::uint64_t outputs) {
   BULKHEAD_TRY(const auto architecture, file.get_string("general.architecture"));
@@ -56,16 +75,30 @@ Result<std::uint64_t> relevant_output(const GgufFile& file, std::uint64_t output
                                             "): nothing says which one makes a document relevant");
 }
 
+Result<bool> is_modern_bert(const GgufFile& file) {
+  BULKHEAD_TRY(const auto architecture, file.get_string("general.architecture"));
+  return architecture == "modern-bert";
+}
+
+// ModernBERT's head differs from BERT's: GELU takes the place of tanh, and a layer norm follows it.
 Result<RankHead> read_head(const GgufFile& file, std::uint32_t embedding) {
-  if (file.find_tensor("cls.norm.weight") != nullptr)
+  BULKHEAD_TRY(const bool modern, is_modern_bert(file));
+  const bool has_norm = file.find_tensor("cls.norm.weight") != nullptr;
+  const bool has_dense = file.find_tensor("cls.weight") != nullptr;
+  if (has_norm && (!modern || !has_dense))
     return Error(ErrorCode::kUnsupported,
-                 "this model's classification head has a norm (cls.norm.weight), which is not "
-                 "supported");
+                 "this model's classification head has a norm (cls.norm.weight), which is "
+                 "supported only behind a dense layer of architecture modern-bert");
   RankHead head;
   std::uint64_t width = embedding;
-  if (file.find_tensor("cls.weight") != nullptr) {
+  if (has_dense) {
     BULKHEAD_TRY(head.dense, read_matrix(file, "cls", width, kMostDenseRows));
     width = head.dense->rows();
+    if (modern) head.function = RankHead::Function::kGelu;
+  }
+  if (has_norm) {
+    BULKHEAD_TRY(const auto epsilon, file.get_float("modern-bert.attention.layer_norm_epsilon"));
+    BULKHEAD_TRY(head.norm, read_norm(file, "cls.norm", width, epsilon.value_or(1e-5)));
   }
   BULKHEAD_TRY(head.output, read_matrix(file, "cls.output", width, kMostOutputs));
   BULKHEAD_TRY(head.relevant, relevant_output(file, head.output.rows()));
@@ -109,6 +142,9 @@ Result<RankPrompt> prompt_of_vocabulary(const GgufFile& file, const Tokenizer& t
   std::optional<TokenId> separator;
   if (id && *id < tokenizer.size()) separator = static_cast<TokenId>(*id);
   const std::optional<TokenId> end = tokenizer.eos() ? tokenizer.eos() : separator;
+  // ModernBERT's files ask for both, but it has read one [SEP] between two texts.
+  BULKHEAD_TRY(const bool modern, is_modern_bert(file));
+  const bool separates = adds_separator.value_or(false) && !(modern && ends && separator == end);
   RankPrompt prompt;
   const auto add = [&prompt](bool wanted, std::optional<TokenId> token) {
     if (wanted && token) prompt.parts.push_back({RankPrompt::Kind::kToken, {}, *token});
@@ -117,7 +153,7 @@ Result<RankPrompt> prompt_of_vocabulary(const GgufFile& file, const Tokenizer& t
   prompt.parts.push_back({RankPrompt::Kind::kQuery});
   const std::size_t before = prompt.parts.size();
   add(ends, end);
-  add(adds_separator.value_or(false), separator);
+  add(separates, separator);
   if (prompt.parts.size() == before)
     return Error(ErrorCode::kUnsupported,
                  "this model's file has a classification head, but neither a template of the name "
@@ -152,13 +188,28 @@ std::vector<double> HeadMatrix::times(std::span<const double> input) const {
   return results;
 }
 
+void HeadNorm::apply(std::span<double> values) const {
+  const auto count = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
+  double squares = 0;
+  for (const double value : values)
+    squares += (value - mean) * (value - mean);
+  const double scale = 1 / std::sqrt(squares / count + epsilon);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = (values[i] - mean) * scale * static_cast<double>(gains[i]);
+    if (!biases.empty()) values[i] += static_cast<double>(biases[i]);
+  }
+}
+
 float RankHead::score(std::span<const float> state) const {
   std::vector<double> input(state.begin(), state.end());
   if (dense) {
     input = dense->times(input);
     for (double& value : input)
-      value = std::tanh(value);
+      value = function == Function::kTanh ? std::tanh(value)
+                                          : value / 2 * (1 + std::erf(value / std::numbers::sqrt2));
   }
+  if (norm) norm->apply(input);
   const std::vector<double> logits = output.times(input);
   if (logits.size() == 1) return static_cast<float>(logits.front());
   const double best = *std::ranges::max_element(logits);

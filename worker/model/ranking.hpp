@@ -25,10 +25,23 @@ struct HeadMatrix {
   std::vector<double> times(std::span<const double> input) const;
 };
 
-// The head: output * tanh(dense * state), or output * state if there is no dense layer. With one output, the score is
-// that number. With several, it is the softmax's probability of the output `relevant`.
+// A layer norm on the host.
+struct HeadNorm {
+  std::vector<float> gains, biases;  // without biases: none
+  double epsilon = 0;
+
+  void apply(std::span<double> values) const;
+};
+
+// The head: output * norm(function(dense * state)), or output * state if there is no dense layer. The norm may be
+// missing. With one output, the score is that number. With several, it is the softmax's probability of the output
+// `relevant`.
 struct RankHead {
+  enum class Function : std::uint8_t { kTanh, kGelu };
+
   std::optional<HeadMatrix> dense;
+  Function function = Function::kTanh;
+  std::optional<HeadNorm> norm;
   HeadMatrix output;
   std::uint64_t relevant = 0;
 

@@ -70,6 +70,29 @@ Facts gemma_embedding(std::uint32_t dense) {
   return facts;
 }
 
+// Each third layer sees everything, the first one among them. The window's side is shorter than the longest text.
+Facts modern_bert(const char* function) {
+  Facts facts{
+      .architecture = "modern-bert", .layers = 5, .kv_heads = 4, .size = 16, .base = 160000};
+  facts.window = 18;
+  facts.window_base = 700;
+  facts.windowed = [](std::uint32_t layer) { return layer % 3 != 0; };
+  facts.layer_norms = facts.plain_layer_norms = true;
+  facts.norms_embeddings = facts.first_attends_plain = true;
+  facts.fused_qkv = facts.fused_gate = true;
+  facts.encoder = true;
+  facts.function = std::string_view(function) == "silu" ? Function::kSilu : Function::kGelu;
+  facts.add_keys = [function](model::testing::GgufBuilder& file, const std::string& prefix) {
+    file.boolean(prefix + "attention.causal", false).f32(prefix + "rope.freq_base_swa", 700);
+    file.text(prefix + "rope.scaling.type", "none").text(prefix + "hidden_activation", function);
+  };
+  return facts;
+}
+
+Facts eurobert() {
+  return {.architecture = "eurobert", .size = 16, .base = 250000, .encoder = true, .pooling = 3};
+}
+
 class Encoders : public TransformerTest {
  protected:
   Loaded load_tiny(const tiny::Model& made, const Options& options = {}) {
@@ -108,7 +131,9 @@ constexpr Way kWays[] = {{"the device's own mapping", false},
                          {"pages of floats", false, config::KvType::kF32}};
 
 TEST_F(Encoders, ComputeWhatTheirPapersSay) {
-  std::vector<Facts> all{bert(), nomic_bert(), gemma_embedding(96)};
+  std::vector<Facts> all{
+      bert(),    nomic_bert(), gemma_embedding(96), modern_bert("gelu"), modern_bert("silu"),
+      eurobert()};
   for (const std::uint32_t pooling : {2U, 3U}) {
     all.push_back(bert());
     all.back().pooling = pooling;
@@ -119,7 +144,7 @@ TEST_F(Encoders, ComputeWhatTheirPapersSay) {
     for (const Way& way : kWays) {
       SCOPED_TRACE(facts.architecture + ", " + way.name);
       // How texts are pooled does not depend on the way.
-      if (facts.fused_qkv && facts.pooling != 1 && &way != kWays) continue;
+      if (facts.architecture == "bert" && facts.pooling != 1 && &way != kWays) continue;
       Options options;
       options.lanes = way.lanes;
       options.kv = way.kv;
@@ -165,7 +190,8 @@ TEST_F(Encoders, ComputeTheMeanOfALongText) {
 }
 
 TEST_F(Encoders, EmbeddingsDependOnTheirTextAlone) {
-  for (const Facts& facts : {bert(), nomic_bert(), gemma_embedding(0)}) {
+  for (const Facts& facts :
+       {bert(), nomic_bert(), gemma_embedding(0), modern_bert("gelu"), eurobert()}) {
     tiny::Model made(facts, 2);
     for (const bool lanes : {false, true}) {
       SCOPED_TRACE(facts.architecture + (lanes ? ", lanes" : ""));
@@ -314,6 +340,48 @@ TEST(EncoderFiles, ANormInPlaceStaysAStep) {
   ASSERT_TRUE(plan.ok()) << plan.error().message();
   EXPECT_TRUE(plan->fuses);
   EXPECT_EQ(std::ranges::count(plan->operands, model::kStream, &PlannedOperands::next_input), 0);
+}
+
+// ModernBERT's heads for ranking read the mean, BERT's the first token, unless the file says otherwise.
+TEST(EncoderFiles, SayWhatAHeadForRankingReads) {
+  const auto reads_mean = [](Facts facts, std::uint32_t named) {
+    facts.pooling = 4;
+    const auto add_keys = facts.add_keys;
+    facts.add_keys = [named, add_keys](model::testing::GgufBuilder& file,
+                                       const std::string& prefix) {
+      if (add_keys) add_keys(file, prefix);
+      if (named != 0) file.u32(prefix + "classifier.pooling_type", named);
+    };
+    const auto graph = graph_of(facts);
+    EXPECT_TRUE(graph.ok()) << graph.error().message();
+    return graph.ok() && model::first_operation<model::PoolColumns>(*graph)->mean;
+  };
+  EXPECT_TRUE(reads_mean(modern_bert("gelu"), 0));
+  EXPECT_FALSE(reads_mean(modern_bert("gelu"), 2));
+  EXPECT_FALSE(reads_mean(bert(), 0));
+  EXPECT_TRUE(reads_mean(bert(), 1));
+}
+
+TEST(EncoderFiles, WithAnUnknownFunctionAreRefused) {
+  EXPECT_THAT(graph_of(modern_bert("relu")).error().message(),
+              HasSubstr("modern-bert.hidden_activation"));
+}
+
+// A layer whose norm is missing is damaged, unless it is the first one.
+TEST(EncoderFiles, NormsOfLaterLayersMustBeThere) {
+  const Facts facts = modern_bert("gelu");
+  std::string bytes = tiny::Model(facts, 1).file();
+  bytes.replace(bytes.find("blk.1.attn_norm"), 15, "blk.1.attn_none");
+  const auto file = model::testing::open_bytes(bytes);
+  ASSERT_TRUE(file.ok()) << file.error().message();
+  EXPECT_THAT(model::read_model(**file).error().message(),
+              HasSubstr("blk.1.attn_norm.weight is missing"));
+}
+
+// Nothing would compute them.
+TEST(EncoderFiles, NormsOfEmbeddingsElsewhereAreRefused) {
+  EXPECT_THAT(graph_of({.architecture = "llama", .norms_embeddings = true}).error().message(),
+              HasSubstr("tensor token_embd_norm.weight takes part in a computation"));
 }
 
 // Such layers belong to embedding models' files; elsewhere nothing would compute them.

@@ -30,7 +30,7 @@ class Keys {
     add_experts();
     add_scales();
     add_states();
-    if (is({"bert", "nomic-bert", "gemma-embedding"})) add_encoder();
+    if (is({"bert", "nomic-bert", "gemma-embedding", "modern-bert", "eurobert"})) add_encoder();
     if (is({"apertus"})) add_xielu();
     return made_;
   }
@@ -182,7 +182,8 @@ class Keys {
       const std::uint32_t turning =
           draw_.one_in(2) || even < 4 ? even : 2 * (1 + draw_.below(even / 2));
       if (turning != size_ || draw_.one_in(2)) number("rope.dimension_count", turning);
-      if (size_ % 2 != 0 && is({"gemma3", "olmo2", "gemma-embedding", "mellum", "step35"}))
+      if (size_ % 2 != 0 && is({"gemma3", "olmo2", "gemma-embedding", "mellum", "modern-bert",
+                                "step35"}))
         number("rope.dimension_count_swa", even);
     }
     if (is({"phi3"})) {
@@ -213,7 +214,7 @@ class Keys {
 
   void add_windows() {
     if (!is({"gemma2", "gemma3", "gemma4", "cohere2", "command-r", "exaone4", "olmo2", "gpt-oss",
-             "gemma-embedding", "exaone-moe", "mellum", "step35"}))
+             "gemma-embedding", "exaone-moe", "mellum", "modern-bert", "step35"}))
       return;
     const bool sliding = std::ranges::find(slides_, 1) != slides_.end();
     if (is({"gemma4"}) && !sliding) return numbers("attention.sliding_window_pattern", slides_);
@@ -332,6 +333,8 @@ class Keys {
 
   void add_encoder() {
     flag("attention.causal", false);
+    if (is({"modern-bert"}) && draw_.one_in(2))
+      file_.text(key("hidden_activation"), draw_.one_in(2) ? "silu" : "gelu");
     number("pooling_type", draw_.below(5));
     if (is({"gemma-embedding"})) number("dense_2_feat_out", draw_.of({32U, 33U, 96U, 100U}));
   }

@@ -14,6 +14,7 @@ Model::Model(const Facts& facts, unsigned seed) : facts_(facts), seed_(seed) {
   add("token_embd.weight", {facts.width, facts.vocabulary}, 0, 1 / facts.embedding_scale);
   if (is_bert()) add_encoder();
   if (!is_bert()) add_norm(facts.last_norm, facts.width);
+  if (facts.norms_embeddings) add_norm("token_embd_norm", facts.width);
   if (facts.dense != 0) {
     add_matrix("dense_2", facts.width, facts.dense);
     add_matrix("dense_3", facts.dense, facts.width);
@@ -68,7 +69,7 @@ void Model::add_layer(std::uint32_t layer) {
     add_norm(block + "attn_output_norm", f.width);
     add_norm(block + "layer_output_norm", f.width);
   }
-  if (f.norms_before && mixer(layer) != 'n') add_norm(block + "attn_norm", f.width);
+  if (norms_before_attention(layer)) add_norm(block + "attn_norm", f.width);
   if (f.norms_before && !f.parallel && !f.one_branch && hidden(layer) != 0)
     add_norm(block + f.feed_forward_norm, f.width);
   if (f.norms_after) {
@@ -450,11 +451,14 @@ Vector Model::embedding(std::span<const std::uint32_t> tokens) {
 std::vector<Vector> Model::through_layers(std::span<const std::uint32_t> tokens) {
   const Facts& f = facts_;
   std::vector<Vector> stream = embedded(tokens);
+  for (Vector& each : stream) {
+    if (f.norms_embeddings) each = norm("token_embd_norm", each);
+  }
   for (std::uint32_t layer = 0; layer < f.layers; ++layer) {
     const std::string block = block_of(layer);
     std::vector<Vector> in = stream;
     for (Vector& each : in) {
-      if (f.norms_before && mixer(layer) != 'n') each = norm(block + "attn_norm", each);
+      if (norms_before_attention(layer)) each = norm(block + "attn_norm", each);
     }
     std::vector<Vector> branches = mixed(layer, in);
     for (std::size_t p = 0; p < stream.size(); ++p) {

@@ -124,6 +124,9 @@ struct Facts {
   double embedding_scale = 1, residual_scale = 1, logit_divisor = 1;
   bool tied = false;
 
+  bool norms_embeddings = false;     // before the first layer
+  bool first_attends_plain = false;  // the first layer's attention has no norm before it
+
   // A model that reads a text in both directions. Unless norms_before is set, it is BERT's kind: norms follow what they
   // normalise, which is the stream with each branch added, and positions have a table unless they turn.
   bool encoder = false;
@@ -160,6 +163,10 @@ class Model {
   void add_norm(const std::string& name, std::uint64_t width);
   void add_layer(std::uint32_t layer);
   bool is_bert() const { return facts_.encoder && !facts_.norms_before; }
+  bool norms_before_attention(std::uint32_t layer) const {
+    return facts_.norms_before && mixer(layer) != 'n' &&
+           (layer != 0 || !facts_.first_attends_plain);
+  }
   void add_encoder();
   std::vector<Vector> encoded(std::span<const std::uint32_t> tokens);
   std::vector<Vector> through_layers(std::span<const std::uint32_t> tokens);

@@ -271,7 +271,7 @@ TEST(ModelConfig, RefusesPartsOfModelsByName) {
   EXPECT_THAT(says("general.architecture", "clip"), HasSubstr("mmproj"));
   EXPECT_THAT(says("general.architecture", "clip"), HasSubstr("supported architectures are: "));
   EXPECT_THAT(says("general.type", "adapter"), HasSubstr("LoRA"));
-  EXPECT_THAT(says("general.architecture", "modern-bert"),
+  EXPECT_THAT(says("general.architecture", "jina-bert-v2"),
               ::testing::AllOf(HasSubstr("encoder"), HasSubstr("Qwen3-Embedding")));
   EXPECT_THAT(says("general.architecture", "controlvector"), HasSubstr("control vector"));
   EXPECT_EQ(says("general.type", "model"), "ok");

@@ -138,6 +138,8 @@ TEST(PreTokenizer, KnowsOtherNamesOfRules) {
   EXPECT_THAT(words("f2llmv2", "I'LL 12"), ElementsAre("I", "'LL", " ", "1", "2"));
   EXPECT_THAT(words("roberta-bpe", "it's 123"), ElementsAre("it", "'s", " 123"));
   EXPECT_THAT(words("mellum2", "it's 123"), ElementsAre("it", "'s", " ", "1", "2", "3"));
+  EXPECT_THAT(words("modern-bert", "it's 1234"), ElementsAre("it", "'s", " 1234"));
+  EXPECT_THAT(words("jina-v5-nano", "IT'S 1234"), ElementsAre("IT", "'S", " ", "123", "4"));
 }
 
 // For a text of one kind of character an expression looks far ahead, but must not do so again and again.

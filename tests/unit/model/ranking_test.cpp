@@ -26,6 +26,10 @@ class RankingTest : public ::testing::Test {
   RankingTest() {
     builder_.text("tokenizer.chat_template.rerank", "</s>{query}</s>{document}a{query}");
   }
+  void make_modern_bert() {
+    builder_.drop("general.architecture");
+    builder_.text("general.architecture", "modern-bert");
+  }
   void add_head(std::uint64_t outputs) { builder_.tensor("cls.output.weight", {kWidth, outputs}); }
   void set(const std::string& tensor, const std::vector<float>& values) {
     const TensorInfo& info = *file_->find_tensor(tensor);
@@ -167,6 +171,61 @@ TEST_F(RankingTest, WithoutATemplateTheVocabularySeparates) {
   constexpr TokenId kBegin = 1, kEnd = 2, kSeparator = 259, kFirstByte = 3;
   EXPECT_THAT(ranker->prompt.tokens(*tokenizer_, "q", "d"),
               ElementsAre(kBegin, kFirstByte + 'q', kEnd, kSeparator, kFirstByte + 'd', kEnd));
+}
+
+TEST_F(RankingTest, ModernBertsTextsHaveOneSeparatorBetweenThem) {
+  make_modern_bert();
+  builder_.drop("tokenizer.chat_template.rerank");
+  add_head(1);
+  for (const char* const added : {"eos", "bos", "sep"})
+    builder_.boolean(std::string("tokenizer.ggml.add_") + added + "_token", true);
+  builder_.u32("tokenizer.ggml.seperator_token_id", 2);
+  builder_.boolean("tokenizer.ggml.add_space_prefix", false);
+  open();
+  const auto ranker = load();
+  ASSERT_TRUE(ranker.ok()) << ranker.error().message();
+  constexpr TokenId kBegin = 1, kEnd = 2, kFirstByte = 3;
+  EXPECT_THAT(ranker->prompt.tokens(*tokenizer_, "q", "d"),
+              ElementsAre(kBegin, kFirstByte + 'q', kEnd, kFirstByte + 'd', kEnd));
+}
+
+// Its head is output * norm(gelu(dense * state)).
+TEST_F(RankingTest, ModernBertsHeadHasGeluAndANorm) {
+  make_modern_bert();
+  builder_.f32("modern-bert.attention.layer_norm_epsilon", 0.01F);
+  add_head(1);
+  builder_.tensor("cls.weight", {kWidth, kWidth}).tensor("cls.norm.weight", {kWidth});
+  builder_.tensor("cls.norm.bias", {kWidth});
+  open();
+  const std::vector<float> dense = numbers(std::size_t{kWidth} * kWidth, 0.2F),
+                           gains = numbers(kWidth, 0.7F), biases = numbers(kWidth, 0.1F),
+                           weights = numbers(kWidth, 1), state = numbers(kWidth, 1.5F);
+  set("cls.weight", dense);
+  set("cls.norm.weight", gains);
+  set("cls.norm.bias", biases);
+  set("cls.output.weight", weights);
+  std::vector<double> inner;
+  double mean = 0, variance = 0, want = 0;
+  for (std::size_t row = 0; row < kWidth; ++row) {
+    const double x = dot(dense, state, row);
+    inner.push_back(x * 0.5 * std::erfc(-x / std::sqrt(2.0)));
+    mean += inner.back() / kWidth;
+  }
+  for (const double each : inner)
+    variance += (each - mean) * (each - mean) / kWidth;
+  for (std::size_t row = 0; row < kWidth; ++row)
+    want += weights[row] * ((inner[row] - mean) / std::sqrt(variance + 0.01) * gains[row] +
+                            static_cast<double>(biases[row]));
+  const auto ranker = load();
+  ASSERT_TRUE(ranker.ok()) << ranker.error().message();
+  EXPECT_NEAR(ranker->head.score(state), want, 1e-5);
+}
+
+TEST_F(RankingTest, ANormOfAnotherWidthIsDamage) {
+  make_modern_bert();
+  add_head(1);
+  builder_.tensor("cls.weight", {kWidth, kWidth}).tensor("cls.norm.weight", {kWidth / 2});
+  expect_refused(ErrorCode::kCorrupt, "cls.norm.weight");
 }
 
 TEST_F(RankingTest, NoHeadIsRefusedWithWhatToLoad) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "worker/model/architectures/shared.hpp"
+#include "worker/model/graph_encoder.hpp"
 
 namespace bulkhead::model {
 namespace {
@@ -11,11 +12,6 @@ namespace {
 // The 27B divides scores not by the root of a head's size, but by the root of an even share of the embedding's width.
 // Its files don't say so, but its number of layers identifies it.
 constexpr std::uint32_t kGemma3LayersOf27B = 62;
-
-// In both directions the file's window is that of both sides together.
-ScoreRules rules_of(std::uint32_t window, bool both_ways) {
-  return {.window = both_ways && window != 0 ? window / 2 + 1 : window, .both_ways = both_ways};
-}
 
 }  // namespace
 
@@ -25,9 +21,7 @@ float describe_gemma3_layers(GraphBuilder& model, bool both_ways) {
   const float epsilon = model.rms_epsilon();
   const RopeIndex rope = model.rope(heads, RopePairing::kHalves);
   const RopeIndex window_rope = model.window_rope(heads, RopePairing::kHalves);
-  const std::uint32_t window = model.window(0);
-  if (both_ways && window == 1)
-    model.refuse("has a window of a single position in both directions, which is not supported");
+  const std::uint32_t window = both_ways ? window_of_each_side(model) : model.window(0);
   const std::vector<bool> windowed = model.windowed_layers(6);
   const double score_scale =
       model.layer_count() == kGemma3LayersOf27B ? 1 / std::sqrt(1.0 * width / heads.heads) : 0;
@@ -50,7 +44,7 @@ float describe_gemma3_layers(GraphBuilder& model, bool both_ways) {
                      .epsilon = epsilon,
                      .rope = slides ? window_rope : rope,
                      .scale = score_scale},
-                    attended, rules_of(slides ? window : 0, both_ways));
+                    attended, {.window = slides ? window : 0, .both_ways = both_ways});
     layer.product({layer.rows("attn_output", heads.query_width(), width)}, attended, branch);
     layer.norm_added(branch, "post_attention_norm", kStream, epsilon);
 

@@ -35,12 +35,7 @@ void describe_gemma_embedding(GraphBuilder& model) {
   const TextPooling pooling = read_pooling(model);
   const float epsilon = describe_gemma3_layers(model, true);
   LayerBuilder last = model.layer(model.layer_count() - 1);
-  Norm norm;
-  norm.out = kStream;
-  norm.width = model.embedding();
-  norm.gain = model.add(VectorRow{{{model.tensor("output_norm.weight", norm.width)}}});
-  norm.epsilon = epsilon;
-  last.append(norm);
+  last.append(norm_of_stream(model, "output_norm", epsilon));
   pool_text(model, pooling);
   if (model.has_tensor("dense_2.weight")) append_dense(model, last, dense_layers(model));
   model.plain_output();
