@@ -158,7 +158,7 @@ std::uint32_t route_words(const RouterShape& router) {
   return static_cast<std::uint32_t>((route_layout(router, 1).bytes + 15) / 16 * 4);
 }
 
-RouteVariant route(const Mapping& mapping, std::uint32_t columns) {
+RouteVariant route(const Mapping& mapping, const RouterShape& router, std::uint32_t columns) {
   constexpr std::uint32_t kFewColumns = 16, kSomeColumns = 64;
   RouteConstants constants;
   constants.lanes = mapping.lanes;
@@ -170,6 +170,7 @@ RouteVariant route(const Mapping& mapping, std::uint32_t columns) {
     constants.columns = 2;
     constants.many_batch = 4;
   }
+  constants.norms = router.norms ? 1 : 0;
   constants.invocations = constants.lanes * constants.subgroups;
   return {{"route", spirv::route, sizeof(RoutePush), constants_of(constants),
            mapping.required_subgroup},

@@ -33,6 +33,8 @@ struct RouterShape {
   bool biased_choice = false;
   std::uint32_t groups = 1, groups_used = 1;  // at most kMostExpertGroups
 
+  bool norms = true;  // the router normalises the stream; otherwise it reads the stream as it is
+
   std::uint32_t rows() const { return experts + (shared_gate ? 1 : 0); }
   std::uint32_t weights() const { return used + (shared_gate ? 1 : 0); }
 };
@@ -56,7 +58,7 @@ struct RouteVariant {
   std::uint32_t columns_per_workgroup = 1;
   std::uint32_t rows_per_workgroup = 1;
 };
-RouteVariant route(const Mapping& mapping, std::uint32_t columns);
+RouteVariant route(const Mapping& mapping, const RouterShape& router, std::uint32_t columns);
 
 static_assert(sizeof(ChoosePush) == 72);
 struct ChooseVariant {

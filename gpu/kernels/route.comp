@@ -1,5 +1,6 @@
-// A router's logits: rows of floats times the normalised columns of the residual stream, in float32 throughout, so
-// that neither the rounding of an input nor a device's matrix units change the choice of experts.
+// A router's logits: rows of floats times the columns of the residual stream, normalised or (kNorms 0) as they are.
+// They are computed in float32 throughout, so that neither the rounding of an input nor a device's matrix units change
+// the choice of experts.
 //
 // A subgroup computes a row for kColumns columns. The order of additions: quads of entries are distributed to
 // kNormParts parts of kLanes quads in turn, as in norm_scale.glsl, and the squares are summed in the same way: so the
@@ -35,6 +36,7 @@ CONSTANT(1, kSubgroups, subgroups, 1u)  // each computes a router's row
 INVOCATIONS(2, kInvocations, invocations, 8u)  // kLanes * kSubgroups
 CONSTANT(3, kColumns, columns, 1u)             // of a workgroup
 CONSTANT(4, kManyBatch, many_batch, 1u)        // with several columns: parts whose quads a lane loads at once
+CONSTANT(5, kNorms, norms, 1u)                 // 0: columns are read as they are, without gains
 CONSTANTS_END
 
 float over_lanes(float own) {
@@ -67,7 +69,7 @@ void load_batch(Vec4s from, uint first, uint last_quad, out vec4 own[kBatch]) {
 void add_batch(uint first, uint part0, uint column0, uint count, vec4 weights[kBatch]) {
   uint quads = push.width / 4u;
   vec4 gains[kBatch];
-  load_batch(Vec4s(push.gain), first, quads - 1u, gains);
+  if (kNorms != 0u) load_batch(Vec4s(push.gain), first, quads - 1u, gains);
   [[unroll]] for (uint c = 0; c < kColumns; c++) {
     vec4 x[kBatch];
     uint column = min(column0 + c, count - 1u);
@@ -79,7 +81,7 @@ void add_batch(uint first, uint part0, uint column0, uint count, vec4 weights[kB
         [[unroll]] for (uint i = 0; i < 4; i++) {
           square = fma(x[part][i], x[part][i], square);
           precise float normed = x[part][i] * gains[part][i];
-          product = fma(weights[part][i], normed, product);
+          product = fma(weights[part][i], kNorms != 0u ? normed : x[part][i], product);
         }
         squares[c * kNormParts + part0 + part] = square;
       }
@@ -114,7 +116,7 @@ void make_logits() {
   [[unroll]] for (uint c = 0; c < kColumns; c++) {
     precise float all = over_lanes(squares[c * kNormParts]);
     [[unroll]] for (uint part = 1; part < kNormParts; part++) all = all + over_lanes(squares[c * kNormParts + part]);
-    float scale = norm_scale(all, push.width, push.epsilon);
+    float scale = kNorms != 0u ? norm_scale(all, push.width, push.epsilon) : 1.0;
     precise float logit = over_lanes(products[c]) * scale;
     if (push.bias != 0ul) logit = logit + Floats(push.bias).v[row];
     if (lane == 0u && column0 + c < count) {

@@ -60,7 +60,7 @@ std::string long_text(std::size_t words) {
 
 TEST_F(EncoderModel, EmbedsTheSameInAnyCompanyAndOverAnyTransport) {
   for (const std::string preset : {"tiny-bert", "tiny-nomic-bert", "tiny-gemma-embedding",
-                                   "tiny-modern-bert", "tiny-eurobert"}) {
+                                   "tiny-modern-bert", "tiny-eurobert", "tiny-nomic-bert-moe"}) {
     SCOPED_TRACE(preset);
     make(preset);
     const bool folds = preset.ends_with("bert");

@@ -269,6 +269,7 @@ void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metad
   }
   if (shape.rope_original != 0)
     metadata.add_uint(prefix + ".rope.scaling.original_context_length", shape.rope_original);
+  if (prefix == "nomic-bert-moe") metadata.add_uint(prefix + ".moe_every_n_layers", 2);
   if (prefix == "apertus") add_xielu_keys(metadata);
   add_keys_of_llama_cpp(shape, metadata);
 }

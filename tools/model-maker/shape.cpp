@@ -154,7 +154,7 @@ Result<model::ModelGraph> imagine(const Shape& shape) {
     if (name.ends_with(".exp_probs_b.bias")) return shape.sigmoid;
     if (name == "token_types.weight") return shape.pooling != 0;
     if (name == "dense_2.weight") return shape.dense != 0;
-    if (name.ends_with(".attn_qkv.weight")) return shape.architecture == "nomic-bert";
+    if (name.ends_with(".attn_qkv.weight")) return shape.architecture.starts_with("nomic-bert");
     if (shape.pooling != 0 && name.ends_with(".ffn_down.bias")) return shape.qkv_bias;
     if (shape.full_interval != 0) {
       if (name.ends_with(".scale") || name.ends_with("_scale.weight")) return true;

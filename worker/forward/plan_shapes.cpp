@@ -72,6 +72,7 @@ k::Gate gate_of(model::Gate function) {
 
 k::RouterShape router_shape(const model::Router& router) {
   k::RouterShape shape{router.experts, router.used, router.shared_gate, router.renormalise};
+  shape.norms = router.gain != kAbsent;
   shape.sigmoid = router.sigmoid;
   shape.biased_choice = router.choice_bias != kAbsent;
   shape.groups = router.groups;
@@ -99,7 +100,7 @@ std::vector<std::uint64_t> weight_sizes(const model::ModelGraph& graph, const Mo
   for (const model::VectorRow& row : graph.vectors) {
     std::uint64_t count = 0;
     for (const model::VectorRow::Part& part : row.parts)
-      count += graph.tensors[part.tensor].width * graph.tensors[part.tensor].rows;
+      count += entries_of(graph, part);
     add(count);
   }
   for (const model::Rope& rope : graph.ropes) {

@@ -27,7 +27,7 @@ Status ExpertSteps::add(const RouteStep& step) {
   push.in_stride = stride(model::kStream);
   push.rows = router.rows();
   push.epsilon = step.router.epsilon;
-  const k::RouteVariant route = k::route(context_.mapping, columns_);
+  const k::RouteVariant route = k::route(context_.mapping, router, columns_);
   const auto up = [](std::uint32_t count, std::uint32_t each) { return (count + each - 1) / each; };
   BULKHEAD_RETURN_IF_ERROR(emit_.dispatch(
       route.spec, gpu::push_bytes(push),

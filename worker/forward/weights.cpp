@@ -26,8 +26,8 @@ std::vector<float> values_of(const model::GgufFile& file, const model::ModelGrap
     const model::TensorInfo* const tensor = file.find_tensor(graph.tensors[part.tensor].name);
     const std::vector<float> own = to_floats(*tensor);
     const RowOrder taken = part.rotates ? order : RowOrder{};
-    for (std::size_t i = 0; i < own.size(); ++i)
-      values.push_back(own[taken.source(i)]);
+    for (std::size_t i = 0; i < entries_of(graph, part); ++i)
+      values.push_back(own[part.first + taken.source(i)]);
   }
   if (row.scale != 1) {
     for (float& value : values)

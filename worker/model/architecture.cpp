@@ -29,8 +29,7 @@ constexpr NamedPart kParts[] = {
 
 // Architectures of models that read a text in both directions: BERT and its descendants.
 // Those that have no file in architectures/.
-constexpr std::string_view kEncoders[] = {"nomic-bert-moe", "jina-bert-v2", "jina-bert-v3",
-                                          "neo-bert", "t5encoder"};
+constexpr std::string_view kEncoders[] = {"jina-bert-v2", "t5encoder"};
 
 Status refuse_encoders(const GgufFile& file, std::string_view architecture) {
   if (std::ranges::find(kEncoders, architecture) == std::end(kEncoders)) return {};

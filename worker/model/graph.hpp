@@ -39,11 +39,13 @@ struct MatrixPart {
       false;  // rows of q or k: for some devices, rows that rotate together are packed as neighbours
 };
 
-// Floats from one or more whole tensors, one after another, each multiplied by `scale`.
+// Floats from one or more tensors, one after another, each multiplied by `scale`.
 struct VectorRow {
   struct Part {
     TensorIndex tensor = kAbsent;
     bool rotates = false;  // see MatrixPart::rotates
+    // The entries of the tensor that are taken; 0: all.
+    std::uint64_t first = 0, entries = 0;
   };
   std::vector<Part> parts;
   float scale = 1;
@@ -292,6 +294,7 @@ struct DeltaNet {
 struct Router {
   VectorIndex rows = kAbsent;  // [expert][width of the stream]
   // The gain of the residual stream's norm, which the router computes itself in float32, whatever the form of inputs.
+  // kAbsent: the router reads the stream as it is.
   VectorIndex gain = kAbsent;
   float epsilon = 0;
   VectorIndex bias = kAbsent;  // of the logits
@@ -392,6 +395,11 @@ struct ModelGraph {
 
   bool tied_output() const { return output_rows.tensor == embedding_rows.tensor; }
 };
+
+inline std::uint64_t entries_of(const ModelGraph& graph, const VectorRow::Part& part) {
+  const TensorRow& row = graph.tensors[part.tensor];
+  return part.entries != 0 ? part.entries : row.width * row.rows;
+}
 
 // Returns whether the graph is a whole model, and not a stage of a split one.
 inline bool is_whole(const ModelGraph& graph) {

@@ -391,6 +391,13 @@ VectorIndex LayerBuilder::qkv_bias(const HeadShape& heads) {
   return model_.add(VectorRow{{{q, true}, {k, true}, {v}}});
 }
 
+VectorIndex LayerBuilder::fused_qkv_bias(const std::string& name, const HeadShape& heads) {
+  const TensorIndex all = model_.optional_tensor(block_ + name + ".bias", heads.qkv_width());
+  const std::uint64_t q = heads.query_width(), kv = heads.kv_width();
+  if (all == kAbsent) return kAbsent;
+  return model_.add(VectorRow{{{all, true, 0, q}, {all, true, q, kv}, {all, false, q + kv, kv}}});
+}
+
 KvIndex LayerBuilder::attention(Rotate rotate, ActivationIndex out, ScoreRules rules) {
   // The kernel takes the norm's factor from the head before its rotation, which must not change the head's length.
   if (rotate.norms_turned && rotate.rope != kAbsent &&

@@ -330,6 +330,8 @@ class LayerBuilder {
 
   // Returns attn_q.bias, attn_k.bias, attn_v.bias: all three or none.
   VectorIndex qkv_bias(const HeadShape& heads);
+  // Returns the biases of fused_qkv() in one tensor; kAbsent: the file has none.
+  VectorIndex fused_qkv_bias(const std::string& name, const HeadShape& heads);
   VectorIndex vector(const std::string& name, std::uint64_t width);
   // The same, or kAbsent if the file has none.
   VectorIndex optional_vector(const std::string& name, std::uint64_t width);
@@ -389,7 +391,7 @@ class LayerBuilder {
   Experts experts(Router router, const std::string& norm, float epsilon, ActivationIndex in,
                   std::uint32_t width);
   // The same without gates: the function is applied to the ups. ffn_{up,down}_exps. Results are as wide as `in`, which
-  // may also be made of the norm's result.
+  // may also be made of the norm's result. An empty `norm`: the router reads the stream as it is.
   Experts ungated_experts(Router router, const std::string& norm, float epsilon, ActivationIndex in,
                           std::uint32_t width, Gate function);
   // Sets the tensors of the experts' gates and ups: ffn_gate_up_exps, which holds both, or one tensor each.

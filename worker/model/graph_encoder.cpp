@@ -42,14 +42,22 @@ Norm norm_of_embeddings(GraphBuilder& model, float epsilon) {
 
 // Returns the rows of q, k and v and their biases, from one tensor of each kind or from three.
 std::pair<std::vector<MatrixPart>, VectorIndex> read_qkv(GraphBuilder& model, LayerBuilder& layer,
-                                                         const HeadShape& heads, bool rotates) {
+                                                         const HeadShape& heads) {
   if (!model.has_tensor(layer.name("attn_qkv.weight")))
     return {layer.qkv(heads, model.embedding()), layer.qkv_bias(heads)};
-  const VectorIndex bias = layer.optional_bias("attn_qkv", heads.qkv_width());
-  if (bias != kAbsent && rotates)
-    model.refuse("tensor " + layer.name("attn_qkv.bias") +
-                 " is a bias of rows that rotate, in one tensor, which is not supported");
-  return {layer.fused_qkv("attn_qkv", heads, model.embedding()), bias};
+  return {layer.fused_qkv("attn_qkv", heads, model.embedding()),
+          layer.fused_qkv_bias("attn_qkv", heads)};
+}
+
+void append_feed_forward(GraphBuilder& model, LayerBuilder& layer, const EncoderShape& shape,
+                         ActivationIndex in, ActivationIndex hidden) {
+  const std::uint32_t width = model.embedding();
+  if (shape.gated)
+    layer.gated_product("ffn_gate", "ffn_up", in, hidden, shape.function);
+  else
+    layer.activated_product("ffn_up", in, hidden, shape.function);
+  layer.product_added(layer.rows("ffn_down", model.feed_forward(), width), hidden, kStream,
+                      layer.optional_bias("ffn_down", width));
 }
 
 }  // namespace
@@ -96,13 +104,15 @@ void describe_encoder(GraphBuilder& model, const EncoderShape& shape) {
   const ActivationIndex attended = model.input("attention result", heads.query_width());
   const ActivationIndex hidden = model.input("hidden", model.feed_forward());
   const TextPooling pooling = read_pooling(model);
+  std::optional<Router> router;
+  if (shape.expert_period != 0) router = model.required_router();
 
   model.embed();
   embed_positions(model, shape.rope == kAbsent);
   model.layer(0).append(norm_of_embeddings(model, epsilon));
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
     LayerBuilder layer = model.layer(i);
-    auto [rows, bias] = read_qkv(model, layer, heads, shape.rope != kAbsent);
+    auto [rows, bias] = read_qkv(model, layer, heads);
     layer.copy(kStream, read);
     layer.product(std::move(rows), read, qkv);
     layer.attention({.qkv = qkv, .heads = heads, .bias = bias, .rope = shape.rope}, attended,
@@ -112,12 +122,11 @@ void describe_encoder(GraphBuilder& model, const EncoderShape& shape) {
     layer.layer_norm(kStream, "attn_output_norm", kStream, epsilon);
 
     layer.copy(kStream, read);
-    if (shape.gated)
-      layer.gated_product("ffn_gate", "ffn_up", read, hidden, shape.function);
+    if (router && i % shape.expert_period == 1)
+      layer.append(
+          layer.ungated_experts(*router, "", epsilon, read, model.feed_forward(), shape.function));
     else
-      layer.activated_product("ffn_up", read, hidden, shape.function);
-    layer.product_added(layer.rows("ffn_down", model.feed_forward(), width), hidden, kStream,
-                        layer.optional_bias("ffn_down", width));
+      append_feed_forward(model, layer, shape, read, hidden);
     layer.layer_norm(kStream, "layer_output_norm", kStream, epsilon);
   }
   pool_text(model, pooling);

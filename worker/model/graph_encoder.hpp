@@ -13,6 +13,8 @@ struct EncoderShape {
   RopeIndex rope = kAbsent;  // kAbsent: the file has a table of positions, position_embd
   Gate function = Gate::kGelu;
   bool gated = false;  // the feed-forward has gates and no biases
+  // Layers 1, 1 + expert_period, ... have experts without gates; 0: no layer has.
+  std::uint32_t expert_period = 0;
 };
 
 // Describes a whole encoder (Devlin et al. 2018, arXiv 1810.04805). The stream begins with the sum of the embeddings
@@ -22,8 +24,8 @@ void describe_encoder(GraphBuilder& model, const EncoderShape& shape);
 
 // What stands for a text: its tokens' mean, or its first or last token.
 enum class TextPooling : std::uint8_t { kMean, kFirst, kLast };
-// Returns what the file says (pooling_type), and refuses a file that says that attention is causal. `of_rankers` is what
-// a head for ranking reads if its file doesn't say it (classifier.pooling_type).
+// Returns what the file says (pooling_type), and refuses a file that says that attention is causal. `of_rankers` is
+// what a head for ranking reads if its file doesn't say it (classifier.pooling_type).
 TextPooling read_pooling(GraphBuilder& model, TextPooling of_rankers = TextPooling::kFirst);
 // Returns how many positions a column sees on each side in layers with a window, its own included; 0: all. The file has
 // the window of both sides together.

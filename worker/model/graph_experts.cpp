@@ -130,6 +130,7 @@ Experts LayerBuilder::experts_without_products(Router router, const std::string&
   made.router = router;
   made.router.rows = model_.add(
       VectorRow{{{model_.float_rows(name("ffn_gate_inp.weight"), embedding, router.experts)}}});
+  if (norm.empty()) return made;
   made.router.gain = vector(norm, embedding);
   made.router.epsilon = epsilon;
   return made;

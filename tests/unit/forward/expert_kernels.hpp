@@ -148,7 +148,7 @@ class ExpertKernels : public KernelTest {
     push.width = push.in_stride = kWidth;
     push.rows = router.rows();
     push.epsilon = kEpsilon;
-    const k::RouteVariant variant = k::route(mapping, count);
+    const k::RouteVariant variant = k::route(mapping, router, count);
     run(variant.spec, push,
         (count + variant.columns_per_workgroup - 1) / variant.columns_per_workgroup,
         (push.rows + variant.rows_per_workgroup - 1) / variant.rows_per_workgroup);

@@ -30,8 +30,10 @@ GraphInDouble::Vector GraphInDouble::vector(model::VectorIndex index) const {
   Vector made;
   const model::VectorRow& row = graph_.vectors[index];
   for (const model::VectorRow::Part& part : row.parts) {
-    for (const double value : tensor(part.tensor))
-      made.push_back(value * static_cast<double>(row.scale));
+    const std::vector<double>& all = tensor(part.tensor);
+    const std::size_t entries = part.entries != 0 ? part.entries : all.size();
+    for (std::size_t i = 0; i < entries; ++i)
+      made.push_back(all[part.first + i] * static_cast<double>(row.scale));
   }
   return made;
 }

@@ -194,12 +194,14 @@ GraphInDouble::Vector GraphInDouble::expert(const model::Experts& experts, std::
 
 void GraphInDouble::run(const model::Experts& experts) {
   const model::Router& router = experts.router;
-  const Vector all_rows = vector(router.rows), gain = vector(router.gain);
+  const Vector all_rows = vector(router.rows);
   const Vector bias = router.bias == kAbsent ? Vector() : vector(router.bias);
   const Vector scales = router.expert_scales == kAbsent ? Vector() : vector(router.expert_scales);
   for (std::size_t p = 0; p < values_[experts.in].size(); ++p) {
     Vector normed = values_[model::kStream][p];
-    normalise(std::span(normed), gain, {}, static_cast<double>(router.epsilon), false);
+    if (router.gain != kAbsent)
+      normalise(std::span(normed), vector(router.gain), {}, static_cast<double>(router.epsilon),
+                false);
     Vector logits;
     for (std::size_t row = 0; row < router.experts + (router.shared_gate ? 1U : 0U); ++row) {
       const double* const weights = all_rows.data() + row * normed.size();

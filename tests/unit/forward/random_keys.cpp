@@ -30,7 +30,9 @@ class Keys {
     add_experts();
     add_scales();
     add_states();
-    if (is({"bert", "nomic-bert", "gemma-embedding", "modern-bert", "eurobert"})) add_encoder();
+    if (is({"bert", "nomic-bert", "gemma-embedding", "modern-bert", "eurobert", "neo-bert",
+            "jina-bert-v3", "nomic-bert-moe"}))
+      add_encoder();
     if (is({"apertus"})) add_xielu();
     return made_;
   }
@@ -75,7 +77,7 @@ class Keys {
     // A router takes entries in groups of four.
     const bool dense =
         !is({"qwen2moe", "qwen3moe", "qwen3vlmoe", "olmoe", "gpt-oss", "granitemoe", "qwen35moe",
-             "qwen3next", "llama", "granitehybrid", "gemma4", "mellum"}) &&
+             "qwen3next", "llama", "granitehybrid", "gemma4", "mellum", "nomic-bert-moe"}) &&
         !chooses_by_scores();
     embedding_ =
         draw_.of({32U, 64U, 68U, 96U, 100U, 128U, 132U, 160U, 256U, 256U, 260U, 288U, 512U});
@@ -111,6 +113,7 @@ class Keys {
     size_ = head_size();
     while (heads_ * size_ > 4096)
       size_ = head_size();
+    if (is({"neo-bert"})) kv_heads_ = heads_;
     if (is({"deci", "step35"})) return add_heads_of_layers();
     number("attention.head_count", heads_);
     if (is({"deepseek2"})) return add_latents();
@@ -236,7 +239,8 @@ class Keys {
 
   void add_experts() {
     const bool must = is({"qwen2moe", "qwen3moe", "qwen3vlmoe", "olmoe", "gpt-oss", "granitemoe",
-                          "qwen35moe", "qwen3next", "mellum", "hy_v3", "step35"});
+                          "qwen35moe", "qwen3next", "mellum", "hy_v3", "step35",
+                          "nomic-bert-moe"});
     const bool may = chooses_by_scores() || is({"llama", "granitehybrid", "gemma4"});
     if (!must && (!may || draw_.one_in(chooses_by_scores() ? 6 : 2))) return;
     std::uint32_t count = draw_.of({1U, 2U, 3U, 5U, 8U, 8U, 16U, 33U, 60U, 100U});
@@ -333,6 +337,7 @@ class Keys {
 
   void add_encoder() {
     flag("attention.causal", false);
+    if (is({"nomic-bert-moe"})) number("moe_every_n_layers", 1 + draw_.below(3));
     if (is({"modern-bert"}) && draw_.one_in(2))
       file_.text(key("hidden_activation"), draw_.one_in(2) ? "silu" : "gelu");
     number("pooling_type", draw_.below(5));

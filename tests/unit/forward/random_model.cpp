@@ -23,9 +23,8 @@ std::string part_of(const std::string& name) {
 // Decides which optional tensors a model has.
 class OptionalTensors {
  public:
-  OptionalTensors(const std::string& architecture, std::uint64_t seed, const std::string& keys)
-      : architecture_(architecture),
-        seed_(seed),
+  OptionalTensors(std::uint64_t seed, const std::string& keys)
+      : seed_(seed),
         stretched_(keys.find("rope.scaling.factor") != std::string::npos),
         long_(keys.find("longrope") != std::string::npos) {}
 
@@ -37,7 +36,6 @@ class OptionalTensors {
     if (part == "attn_q.bias" || part == "attn_k.bias" || part == "attn_v.bias")
       return decides(name.substr(0, name.size() - part.size()) + "qkv.bias", 2);
     if (part == "attn_q_norm.weight" || part == "attn_k_norm.weight") return decides("norms", 2);
-    if (part == "attn_qkv.bias") return architecture_ == "bert" && decides(part, 2);
     return decides(name, 2);
   }
 
@@ -45,7 +43,6 @@ class OptionalTensors {
   bool decides(const std::string& name, std::uint32_t one_in) const {
     return Draw(seed_ * 31 + std::hash<std::string>()(name)).one_in(one_in);
   }
-  const std::string& architecture_;
   const std::uint64_t seed_;
   const bool stretched_, long_;
 };
@@ -188,7 +185,7 @@ RandomModel made_of(std::uint64_t seed, const std::string& architecture, bool wi
     made.refusal = empty.error().message();
     return made;
   }
-  const OptionalTensors options(made.architecture, seed, keys.description);
+  const OptionalTensors options(seed, keys.description);
   const auto graph =
       model::imagine_model(**empty, [&](const std::string& name) { return options.has(name); });
   constexpr std::uint64_t kMostBytes = 64 << 20;

@@ -119,7 +119,7 @@ void Model::add_feed_forward(std::uint32_t layer) {
   const Facts& f = facts_;
   const std::string block = block_of(layer);
   const ExpertFacts& e = f.experts;
-  if (e.count == 0 || layer < e.dense_layers) {
+  if (!has_experts(layer)) {
     const std::uint64_t hidden = this->hidden(layer);
     if (f.gated && !f.fused_gate) add_matrix(block + "ffn_gate", f.width, hidden);
     add_matrix(block + "ffn_up", f.width, f.fused_gate ? 2 * hidden : hidden);
@@ -350,7 +350,15 @@ std::vector<Vector> Model::attention(std::uint32_t layer, const std::vector<Vect
   const std::string block = block_of(layer);
   std::vector<Vector> queries, keys, values, out;
   const auto part = [&](const char* name, std::size_t first, std::size_t count, const Vector& of) {
-    return f.fused_qkv ? rows(block + "attn_qkv", of, 0, first, count) : product(block + name, of);
+    if (!f.fused_qkv) return product(block + name, of);
+    if (!f.qkv_by_heads) return rows(block + "attn_qkv", of, 0, first, count);
+    Vector made;
+    for (std::size_t head = 0; head < f.heads; ++head) {
+      const Vector own =
+          rows(block + "attn_qkv", of, 0, (3 * head + first / count) * f.size, f.size);
+      made.insert(made.end(), own.begin(), own.end());
+    }
+    return made;
   };
   const std::size_t q_width = std::size_t{heads(layer)} * f.size,
                     kv = std::size_t{kv_heads(layer)} * f.size;
@@ -392,7 +400,7 @@ std::vector<Vector> Model::attention(std::uint32_t layer, const std::vector<Vect
 
 Vector Model::feed_forward(std::uint32_t layer, const Vector& in) {
   const std::string block = block_of(layer);
-  if (facts_.experts.count != 0 && layer >= facts_.experts.dense_layers) return experts(block, in);
+  if (has_experts(layer)) return experts(block, in);
   return gated(block, "", in, 0, facts_.fused_gate);
 }
 

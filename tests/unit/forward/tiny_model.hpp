@@ -34,6 +34,7 @@ struct ExpertFacts {
   // If not empty, for each layer: the limit of the functions of the experts' gates, and of their ups; 0: none. The same
   // for the expert that every token takes.
   std::vector<double> limits = {}, shared_limits = {};
+  std::uint32_t period = 0;  // layers 1, 1 + period, ... have experts; 0: all behind the dense ones
   // Entries of a latent vector that the experts read and write in place of the stream's norm and a branch; 0: none.
   std::uint32_t latent = 0;
 };
@@ -133,6 +134,7 @@ struct Facts {
   // Entries between two dense layers that change the pooled embedding; 0: there are none.
   std::uint32_t dense = 0;
   bool fused_qkv = false;
+  bool qkv_by_heads = false;  // the rows of that tensor are q, k and v of each head
   std::uint32_t pooling = 1;  // pooling_type: 1 mean, 2 first token, 3 last token
 
   // Appends the keys that the facts above don't stand for.
@@ -163,6 +165,10 @@ class Model {
   void add_norm(const std::string& name, std::uint64_t width);
   void add_layer(std::uint32_t layer);
   bool is_bert() const { return facts_.encoder && !facts_.norms_before; }
+  bool has_experts(std::uint32_t layer) const {
+    const ExpertFacts& e = facts_.experts;
+    return e.count != 0 && layer >= e.dense_layers && (e.period == 0 || layer % e.period == 1);
+  }
   bool norms_before_attention(std::uint32_t layer) const {
     return facts_.norms_before && mixer(layer) != 'n' &&
            (layer != 0 || !facts_.first_attends_plain);

@@ -147,7 +147,7 @@ TEST_P(EachType, FilesAreReadAsModels) {
        {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-moe", "tiny-mixtral", "tiny-latent",
         "tiny-glm", "tiny-starcoder2", "tiny-nemotron", "tiny-delta", "tiny-mamba",
         "tiny-convolutions", "tiny-convolutions-moe", "tiny-two-kinds", "tiny-apertus",
-        "tiny-gemma-embedding", "tiny-modern-bert", "tiny-eurobert"}) {
+        "tiny-gemma-embedding", "tiny-modern-bert", "tiny-eurobert", "tiny-nomic-bert-moe"}) {
     const std::string path = folder.file(std::string(name) + "-" + GetParam() + ".gguf");
     const Shape shape = *preset(name);
     const auto written = make(shape, GetParam(), path);
