@@ -12,9 +12,9 @@ layout(push_constant, std430) uniform Push {
 const uint kKeyWidth = kKeyHeads * kSize, kValueWidth = kValueHeads * kValueSize;
 const uint kChannels = 2u * kKeyWidth + kValueWidth;
 // The first channels of q, k and v: a gated delta net's are in this order, Mamba-2's in the other.
-const uint kQAt = kRule == kDeltaRule ? 0u : kValueWidth + kKeyWidth;
-const uint kKAt = kRule == kDeltaRule ? kKeyWidth : kValueWidth;
-const uint kVAt = kRule == kDeltaRule ? 2u * kKeyWidth : 0u;
+const uint kQAt = kRule != kSumRule ? 0u : kValueWidth + kKeyWidth;
+const uint kKAt = kRule != kSumRule ? kKeyWidth : kValueWidth;
+const uint kVAt = kRule != kSumRule ? 2u * kKeyWidth : 0u;
 const uint kStateFloats = kValueWidth * kSize;  // before the convolution's rows
 
 // Returns rows of the convolution's inputs before the run; row kTaps - 2 is the last one.

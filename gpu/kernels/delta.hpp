@@ -35,11 +35,12 @@ struct DeltaShape {
   std::uint32_t value_width() const { return value_heads * value_size; }
   // Returns the entries of the result that are normed together: a head, or the heads of a key head.
   std::uint32_t normed() const {
-    return rule == StateRule::kDelta ? value_size : value_width() / key_heads;
+    return rule != StateRule::kSum ? value_size : value_width() / key_heads;
   }
   // Returns the number of entries of a column of DeltaPush::mixed.
   std::uint32_t mixed_width() const {
-    return channels() + value_width() + (rule == StateRule::kDelta ? 2 : 1) * value_heads;
+    const std::uint32_t decays = rule == StateRule::kChannels ? size : 1;
+    return channels() + value_width() + (decays + (rule != StateRule::kSum ? 1 : 0)) * value_heads;
   }
 };
 

@@ -46,7 +46,7 @@ void convolve() {
     sum = fma(made, made, sum);
   }
   precise float scale = 1.0;
-  if (kRule == kDeltaRule && head < 2u * kKeyHeads) {
+  if (kRule != kSumRule && head < 2u * kKeyHeads) {
     sums[id] = sum;
     barrier();
     [[unroll]] for (uint distance = kInvocations / 2u; distance > 0u; distance /= 2u) {

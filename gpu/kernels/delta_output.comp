@@ -1,7 +1,8 @@
 // Computes the output of a gated delta net: each head's norm (root mean square) of what was read of the state, times
-// a gain, times SiLU of its gate, in the layout of a product's input. With Mamba-2 (kSumRule) the head's own input
-// times its skip is added to what was read, and SiLU of the gate multiplies the sum before the norm, which covers
-// kNormed entries of several heads. Without kNorms there is no norm. A workgroup computes kNormed entries of a column.
+// a gain, times SiLU of its gate (kChannelRule: times the gate's sigmoid), in the layout of a product's input. With
+// Mamba-2 (kSumRule) the head's own input times its skip is added to what was read, and SiLU of the gate multiplies the
+// sum before the norm, which covers kNormed entries of several heads. Without kNorms there is no norm. A workgroup
+// computes kNormed entries of a column.
 //
 // Order of additions: as in delta_inputs.comp.
 #version 460
@@ -17,7 +18,7 @@ shared float sums[kInvocations];
 // Returns an entry of the column before the norm.
 float entry_at(uint column, uint entry) {
   precise float value = Floats(push.read + (uint64_t(column) * kValueWidth + entry) * 4u).v[0];
-  if (kRule == kDeltaRule) return value;
+  if (kRule != kSumRule) return value;
   float own = Floats(push.convolved + (uint64_t(column) * kChannels + kVAt + entry) * 4u).v[0];
   precise float all = fma(Floats(push.bias).v[entry / kValueSize], own, value);
   return gated(kSilu, Floats(push.mixed + (uint64_t(column) * push.mixed_stride + kChannels + entry) * 4u).v[0], all);
@@ -56,10 +57,11 @@ void gate_entries() {
   float scale = 1.0;
   if (kNorms != 0u) scale = norm_factor(column, first);
   for (uint i = id; i < kNormed; i += kInvocations) {
-    uint gain_at = kRule == kDeltaRule ? i : first + i;
+    uint gain_at = kRule != kSumRule ? i : first + i;
     precise float normed = entry_at(column, first + i);
     if (kNorms != 0u) normed = normed * scale * Floats(push.weights).v[gain_at];
-    float made = kRule == kDeltaRule ? gated(kSilu, gates.v[i], normed) : normed;
+    float made = normed;
+    if (kRule != kSumRule) made = gated(kRule == kChannelRule ? kSigmoid : kSilu, gates.v[i], normed);
     store_input(push.out_address, column, push.out_stride, first + i, made, kForm);
   }
   if (first + kNormed != kValueWidth) return;

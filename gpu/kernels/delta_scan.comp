@@ -8,6 +8,9 @@
 //
 //   S = decay * S;  S = S + k (softplus(alpha + bias) * v)^T;  out = S^T q
 //
+// In Kimi Delta Attention (kChannelRule; Kimi team 2025, arXiv 2510.26692) each entry of a head's keys has its own
+// decay, which the kernel channel_decays has computed.
+//
 // A workgroup computes some values of a head of one sequence, with kParts lanes for each value, for all of the
 // sequence's columns in order; the state stays in registers from column to column. So it makes no difference how
 // positions are divided into steps.
@@ -25,6 +28,7 @@
 #include "common.glsl"
 #include "delta.glsl"
 #include "chain.glsl"
+#include "softplus.glsl"
 #include "values/long_run.glsl"
 
 const uint kQuads = kSize / 4u;                             // of keys
@@ -38,7 +42,7 @@ struct Lane {
   uint head, key_head, value_at, part;
 };
 struct Scalars {
-  float value, beta, alpha;  // beta: kDeltaRule
+  float value, beta, alpha;  // beta: not with kSumRule; alpha: not with kChannelRule
 };
 
 uint64_t convolved_at(uint column) { return push.convolved + uint64_t(column) * (kChannels * 4u); }
@@ -55,14 +59,28 @@ vec4 query_quad(Lane lane, uint column, uint i) {
   return has_quad(lane, i) ? quads.v[i * kParts + lane.part] : vec4(0.0);
 }
 
+// What stands behind a column's channels and gates.
+Floats rows_at(uint column) {
+  return Floats(push.mixed + (uint64_t(column) * push.mixed_stride + kChannels + kValueWidth) * 4u);
+}
+
 Scalars scalars_of(Lane lane, uint column) {
   Scalars made;
   made.value = Floats(convolved_at(column) + (kVAt + lane.head * kValueSize) * 4u).v[lane.value_at];
-  Floats rows = Floats(push.mixed + (uint64_t(column) * push.mixed_stride + kChannels + kValueWidth) * 4u);
+  Floats rows = rows_at(column);
   made.beta = 0.0;
-  if (kRule == kDeltaRule) made.beta = rows.v[lane.head];
-  made.alpha = rows.v[kRule == kDeltaRule ? kValueHeads + lane.head : lane.head];
+  made.alpha = 0.0;
+  if (kRule != kSumRule) made.beta = rows.v[(kRule == kChannelRule ? kValueHeads * kSize : 0u) + lane.head];
+  if (kRule != kChannelRule) made.alpha = rows.v[kRule == kDeltaRule ? kValueHeads + lane.head : lane.head];
   return made;
+}
+
+// With kChannelRule: the decays of the entries of a quad of keys.
+vec4 decay_quad(Lane lane, uint column, uint i) {
+  Floats rows = rows_at(column);
+  uint at = lane.head * kSize + (i * kParts + lane.part) * 4u;
+  if (!has_quad(lane, i)) return vec4(0.0);
+  return vec4(rows.v[at], rows.v[at + 1u], rows.v[at + 2u], rows.v[at + 3u]);
 }
 
 // Returns whether the dispatch that loads kTogether columns at the same time takes this run. Long runs precede others.
@@ -77,11 +95,6 @@ float sum_of_parts(vec4 sums) {
     sum = sum + subgroupShuffleXor(sum, distance);
   }
   return sum;
-}
-
-float softplus(float x) {
-  precise float grown = log(1.0 + exp(x));
-  return x > 20.0 ? x : grown;
 }
 
 // Writes the convolution's inputs at the last kTaps - 1 positions before column `columns` of the run to a slot. The
@@ -128,7 +141,11 @@ void scan() {
       state[i] = QuadsOut(slot_at(run.from) + row_at).v[i * kParts];
     }
   }
-  float rate = Floats(push.weights).v[head], bias = Floats(push.bias).v[head];
+  float rate = 0.0, bias = 0.0;
+  if (kRule != kChannelRule) {
+    rate = Floats(push.weights).v[head];
+    bias = Floats(push.bias).v[head];
+  }
 
   // Until here the kernel reads nothing that this step writes: the step before left the state. The kernel before reads
   // the convolution's inputs that keep_inputs() overwrites.
@@ -155,7 +172,7 @@ void scan() {
       Scalars own = loaded[c];
       if (kTogether == 1u) own = scalars_of(lane, column);
       precise float beta = 0.0;
-      if (kRule == kDeltaRule) beta = 1.0 / (1.0 + exp(-own.beta));
+      if (kRule != kSumRule) beta = 1.0 / (1.0 + exp(-own.beta));
       precise float biased = own.alpha + bias;
       precise float pace = softplus(biased);
       precise float grown = rate * pace;
@@ -171,11 +188,12 @@ void scan() {
           q[i] = query_quad(lane, column, i);
         }
         precise vec4 decayed = state[i] * decay;
+        if (kRule == kChannelRule) decayed = state[i] * decay_quad(lane, column, i);
         state[i] = decayed;
-        if (kRule == kDeltaRule) sums = fma(decayed, k[i], sums);
+        if (kRule != kSumRule) sums = fma(decayed, k[i], sums);
       }
       precise float learnt = own.value * pace;
-      if (kRule == kDeltaRule) {
+      if (kRule != kSumRule) {
         precise float known = sum_of_parts(sums);
         precise float missing = own.value - known;
         learnt = missing * beta;

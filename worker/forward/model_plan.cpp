@@ -193,7 +193,7 @@ class Planner {
   Status add_product(const model::Product& product, const model::Rotate* rotate) {
     const bool rotates = rotate != nullptr && rotate->qkv == product.out && fuses_rotation(*rotate);
     ProductsStep step;
-    std::uint32_t first_row = 0;
+    std::uint32_t first_row = product.first_row;
     for (std::size_t begin = 0; begin < product.parts.size();) {
       std::size_t end = begin;
       std::uint32_t rows = 0;

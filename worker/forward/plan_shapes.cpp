@@ -39,6 +39,8 @@ k::StateRule rule_of(model::StateRule rule) {
       return k::StateRule::kDelta;
     case model::StateRule::kSum:
       return k::StateRule::kSum;
+    case model::StateRule::kChannels:
+      return k::StateRule::kChannels;
   }
   return k::StateRule::kDelta;
 }

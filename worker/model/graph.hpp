@@ -90,8 +90,9 @@ struct KvStore {
 };
 
 // How a head's state learns. A gated delta net adds the difference between a value and the state's prediction of the
-// value (kDelta). Mamba-2 adds each value whole (kSum).
-enum class StateRule { kDelta, kSum };
+// value (kDelta). Mamba-2 adds each value whole (kSum). Kimi Delta Attention is a gated delta net in which each entry
+// of a head's keys has its own decay (kChannels).
+enum class StateRule { kDelta, kSum, kChannels };
 
 // The heads of a gated delta net, or of Mamba-2: each value head has its own state, and shares q and k with others.
 struct DeltaHeads {
@@ -106,6 +107,11 @@ struct DeltaHeads {
 
   std::uint32_t channels() const { return 2 * keys * size + value_width(); }
   std::uint32_t value_width() const { return values * value_size; }
+  // Returns the entries of DeltaNet::in.
+  std::uint32_t mixed_width() const {
+    const std::uint32_t decays = rule == StateRule::kChannels ? size : 1;
+    return channels() + value_width() + (decays + (rule != StateRule::kSum ? 1 : 0)) * values;
+  }
   // Returns the entries of all heads' states, and of the convolution's last inputs.
   std::uint64_t state_floats() const {
     return std::uint64_t{value_width()} * size + std::uint64_t{taps - 1} * channels();
@@ -163,6 +169,7 @@ struct Product {
   ActivationIndex in = kAbsent, out = kAbsent;
   bool adds = false;
   VectorIndex bias = kAbsent;  // for all rows
+  std::uint32_t first_row = 0;  // the entry of `out` that the first row makes; not with a bias
 };
 
 // For each column of the step and each slice s of the matrix: result s = slice s * input s. `in` has one input per
@@ -272,6 +279,10 @@ struct Gated {
 // last positions. A head's state decays, learns k -> v, and is read with q. The result is normalised for each head
 // and multiplied by SiLU of its gate.
 //
+// With StateRule::kChannels it is Kimi Delta Attention (Kimi team 2025, arXiv 2510.26692): `in` is [q heads, k heads, v
+// heads, gates, decays, betas], with a decay for each entry of a key of each value head (ChannelDecays makes them), and
+// the gates' sigmoids multiply the result.
+//
 // With StateRule::kSum it is Mamba-2 (Dao and Gu 2024, arXiv 2405.21060): `in` is [v heads (x), k heads (B), q heads
 // (C), gates (z), alphas (dt)]. v times a head's skip is added to what is read. The sum is multiplied by SiLU of the
 // gates, then normalised for each key head's group of value heads.
@@ -281,8 +292,8 @@ struct DeltaNet {
   VectorIndex taps = kAbsent;   // [channel][heads.taps]
   VectorIndex taps_bias = kAbsent;  // [channel]; kAbsent: there is none
   VectorIndex skip = kAbsent;       // for each value head; only with kSum
-  VectorIndex rates = kAbsent;  // of the decay, for each value head; they are negative
-  VectorIndex bias = kAbsent;   // of the alphas
+  VectorIndex rates = kAbsent;  // of the decay, for each value head; they are negative; not with kChannels
+  VectorIndex bias = kAbsent;   // of the alphas; not with kChannels
   VectorIndex gain = kAbsent;   // of a head's norm, if it has one; with kSum an entry for each of v
   float epsilon = 0;
   StateIndex state = kAbsent;
@@ -398,7 +409,7 @@ struct ModelGraph {
 
 inline std::uint64_t entries_of(const ModelGraph& graph, const VectorRow::Part& part) {
   const TensorRow& row = graph.tensors[part.tensor];
-  return part.entries != 0 ? part.entries : row.width * row.rows;
+  return part.entries != 0 ? part.entries : row.width * row.rows * row.slices;
 }
 
 // Returns whether the graph is a whole model, and not a stage of a split one.

@@ -156,8 +156,8 @@ TensorIndex GraphBuilder::require(TensorRow row) {
 }
 
 TensorIndex GraphBuilder::float_rows(const std::string& name, std::uint64_t width,
-                                     std::uint64_t rows) {
-  return require({name, width, rows, 1, true});
+                                     std::uint64_t rows, std::uint64_t slices) {
+  return require({name, width, rows, slices, true});
 }
 
 GroupedAttention GraphBuilder::grouped_attention(RopePairing pairing) {

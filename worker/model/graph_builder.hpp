@@ -239,7 +239,8 @@ class GraphBuilder {
   bool some_layer_has(const std::string& name) const;
   VectorIndex add(VectorRow row);
   // The same for a matrix from which a vector is made: it must be of floats.
-  TensorIndex float_rows(const std::string& name, std::uint64_t width, std::uint64_t rows);
+  TensorIndex float_rows(const std::string& name, std::uint64_t width, std::uint64_t rows,
+                         std::uint64_t slices = 1);
   const GgufFile& file() const { return file_; }
 
   const Status& status() const { return status_; }
@@ -360,13 +361,8 @@ class LayerBuilder {
   // floats, gated_qkv_width() wide. `plain`: floats, as wide as q, for the result before the gates.
   void gated_attention(const HeadShape& heads, RopeIndex rope, float epsilon, ActivationIndex in,
                        ActivationIndex qkvg, ActivationIndex plain, ActivationIndex out);
-  // Returns the floats of `mixed` below: q, k, v, gates, betas (of a delta net) and alphas.
-  static std::uint32_t delta_mixed_width(const DeltaHeads& heads) {
-    return heads.channels() + heads.value_width() +
-           (heads.rule == StateRule::kDelta ? 2 : 1) * heads.values;
-  }
   // A gated delta net with the tensors attn_qkv and attn_gate (or ssm_in), ssm_*. `mixed`: floats,
-  // delta_mixed_width() wide.
+  // DeltaHeads::mixed_width() wide.
   void delta_net(const DeltaHeads& heads, float epsilon, ActivationIndex in, ActivationIndex mixed,
                  ActivationIndex out);
   // Mamba-2 with the tensors ssm_*, but ssm_out, nor ssm_norm if the heads have no norms.

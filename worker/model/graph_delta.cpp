@@ -77,7 +77,7 @@ DeltaMixers GraphBuilder::delta_mixers() {
   made.qkvg = floats("q, k, v, gates", LayerBuilder::gated_qkv_width(made.heads));
   made.plain = floats("attention without gates", made.heads.query_width());
   made.attended = input("attention result", made.heads.query_width());
-  made.mixed = floats("delta net's q, k, v, gates", LayerBuilder::delta_mixed_width(made.delta));
+  made.mixed = floats("delta net's q, k, v, gates", made.delta.mixed_width());
   made.read = input("delta net's result", made.delta.value_width());
   return made;
 }

@@ -91,7 +91,9 @@ Result<bool> describe_architecture(std::string& out, const GgufFile& file,
   if (const auto* const net = first_operation<DeltaNet>(*graph)) {
     const DeltaHeads& heads = net->heads;
     line("states:", std::to_string(graph->states.size()) + " layers are " +
-                        (heads.rule == StateRule::kSum ? "Mamba-2" : "gated delta nets") +
+                        (heads.rule == StateRule::kSum        ? "Mamba-2"
+                         : heads.rule == StateRule::kChannels ? "Kimi Delta Attention"
+                                                              : "gated delta nets") +
                         ", with " + std::to_string(heads.values) + " heads of " +
                         std::to_string(heads.size) + " x " + std::to_string(heads.value_size));
   }

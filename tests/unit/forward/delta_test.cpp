@@ -49,6 +49,17 @@ class DeltaKernels : public KernelTest {
   // have the first one's weights.
   std::vector<float> step(const k::Mapping& mapping, const k::DeltaShape& shape,
                           const std::vector<Part>& parts, const gpu::Buffer& states);
+  // The decays of channels are computed already.
+  static Inputs with_decays(Inputs made, const k::DeltaShape& shape) {
+    const std::size_t width = shape.mixed_width();
+    for (std::size_t column = 0; column < made.mixed.size() / width; ++column) {
+      float* const decays =
+          made.mixed.data() + column * width + shape.channels() + shape.value_width();
+      for (std::size_t i = 0; i < std::size_t{shape.value_heads} * shape.size; ++i)
+        decays[i] = 1 / (1 + std::exp(-3 * decays[i]));
+    }
+    return made;
+  }
   Inputs random_inputs(const k::DeltaShape& shape, std::uint32_t columns) {
     const bool sums = shape.rule == k::StateRule::kSum;
     Inputs made{random_floats(std::size_t{columns} * shape.mixed_width(), 1),
@@ -58,6 +69,7 @@ class DeltaKernels : public KernelTest {
                 random_floats(sums ? shape.value_width() : shape.size, 0.3F, 1),
                 random_floats(sums ? shape.channels() : 0, 0.3F),
                 random_floats(sums ? shape.value_heads : 0, 1)};
+    if (shape.rule == k::StateRule::kChannels) return with_decays(std::move(made), shape);
     made.mixed[shape.mixed_width() - shape.value_heads] = 40;  // an alpha
     return made;
   }
@@ -117,8 +129,11 @@ std::vector<float> DeltaKernels::step(const k::Mapping& mapping, const k::DeltaS
   return read_input(mapping, out, columns, shape.value_width());
 }
 
+double sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
 double silu(double x) {
-  return x / (1 + std::exp(-x));
+  return x * sigmoid(x);
 }
 
 // The result of a sequence from position 0 on: [column][value_width], and the state that it carries
@@ -160,7 +175,8 @@ Expected reference(const k::DeltaShape& shape, const Inputs& in) {
       const double* const q = x.data() + key_head * size;
       const double* const key = x.data() + (shape.key_heads + key_head) * size;
       const float* const rest = row + channels + shape.value_width();
-      const double beta = 1 / (1 + std::exp(-double{rest[head]}));
+      const bool by_channels = shape.rule == k::StateRule::kChannels;
+      const double beta = sigmoid(rest[(by_channels ? shape.value_heads * size : 0) + head]);
       const double alpha = double{rest[shape.value_heads + head]} + in.bias[head];
       const double decay = std::exp(in.rates[head] * std::log1p(std::exp(alpha)));
       std::vector<double> read(size);
@@ -169,15 +185,18 @@ Expected reference(const k::DeltaShape& shape, const Inputs& in) {
         double* const state = made.state.data() + (head * size + v) * size;
         double known = 0;
         for (std::size_t i = 0; i < size; ++i)
-          known += (state[i] *= decay) * key[i];
+          known += (state[i] *= by_channels ? rest[head * size + i] : decay) * key[i];
         const double learnt = beta * (x[(2 * shape.key_heads + head) * size + v] - known);
         for (std::size_t i = 0; i < size; ++i)
           read[v] += (state[i] += key[i] * learnt) * q[i];
         squares += read[v] * read[v];
       }
       const double scale = 1 / std::sqrt(squares / static_cast<double>(size) + kEpsilon);
-      for (std::size_t v = 0; v < size; ++v)
-        made.out.push_back(read[v] * scale * in.gain[v] * silu(row[channels + head * size + v]));
+      for (std::size_t v = 0; v < size; ++v) {
+        const double gate = row[channels + head * size + v];
+        made.out.push_back(read[v] * scale * in.gain[v] *
+                           (by_channels ? sigmoid(gate) : silu(gate)));
+      }
     }
   }
   return made;
@@ -236,7 +255,9 @@ const k::DeltaShape kShapes[] = {{64, 2, 6, 4, false, 64},
                                  {48, 2, 4, 2, true, 48},
                                  {128, 2, 6, 4, true, 64, k::StateRule::kSum},
                                  {16, 1, 4, 4, true, 80, k::StateRule::kSum},
-                                 {16, 1, 4, 4, true, 80, k::StateRule::kSum, false}};
+                                 {16, 1, 4, 4, true, 80, k::StateRule::kSum, false},
+                                 {64, 3, 3, 4, true, 64, k::StateRule::kChannels},
+                                 {128, 2, 2, 4, true, 128, k::StateRule::kChannels}};
 
 TEST_F(DeltaKernels, AreTheDoubleEvaluations) {
   for (const auto& [name, mapping] : test_mappings(device())) {
@@ -264,6 +285,7 @@ TEST_F(DeltaKernels, CutsOfAPromptDoNotChangeABit) {
   for (const auto& [name, mapping] : test_mappings(device())) {
     cases.emplace_back(name, mapping, kShapes[0]);
     cases.emplace_back(std::string(name) + " Mamba-2", mapping, kShapes[3]);
+    cases.emplace_back(std::string(name) + " channels", mapping, kShapes[5]);
   }
   for (const auto& [name, mapping, shape] : cases) {
     const std::uint64_t floats = slot_floats(shape);
@@ -315,7 +337,7 @@ TEST_F(DeltaKernels, CutsOfAPromptDoNotChangeABit) {
 TEST_F(DeltaKernels, LongRunsOfAWideStepHaveTheBitsOfNarrowSteps) {
   constexpr std::uint32_t kColumns = 19, kWide = 70;
   for (const auto& [name, mapping] : test_mappings(device())) {
-    for (const k::DeltaShape& shape : {kShapes[0], kShapes[3]}) {
+    for (const k::DeltaShape& shape : {kShapes[0], kShapes[3], kShapes[5]}) {
       const Inputs in = random_inputs(shape, kWide);
       const std::uint32_t few = k::delta_scans(mapping, shape, kWide).few;
       EXPECT_EQ(few > 0, !mapping.rows) << name;

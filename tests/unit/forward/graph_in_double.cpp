@@ -132,7 +132,7 @@ void GraphInDouble::run(const model::Product& product) {
     std::size_t at = 0;
     for (const model::MatrixPart& part : product.parts) {
       for (const double value : rows(part, values_[product.in][p].data())) {
-        double& to = values_[product.out][p][at];
+        double& to = values_[product.out][p][product.first_row + at];
         to = value + (bias.empty() ? 0 : bias[at]) + (product.adds ? to : 0);
         ++at;
       }

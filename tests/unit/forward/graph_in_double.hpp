@@ -63,6 +63,7 @@ class GraphInDouble {
   void run(const model::Attend& attend);
   void run(const model::GatedProduct& product);
   void run(const model::Gated& gated);
+  void run(const model::ChannelDecays& decays);
   void run(const model::DeltaNet& net);
   void run(const model::Experts& experts);
   void run(const model::HeadGates& each);

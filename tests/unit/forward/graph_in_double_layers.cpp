@@ -268,13 +268,17 @@ GraphInDouble::Columns GraphInDouble::convolved(const model::DeltaNet& net) cons
 GraphInDouble::Vector GraphInDouble::delta_read(const model::DeltaNet& net, const Vector& qkv,
                                                 const Vector& mixed, Vector& state) const {
   const model::DeltaHeads& heads = net.heads;
-  const bool delta = heads.rule == model::StateRule::kDelta;
+  const bool delta = heads.rule != model::StateRule::kSum,
+             by_channels = heads.rule == model::StateRule::kChannels;
   const std::size_t key_width = std::size_t{heads.keys} * heads.size;
   const double* const values = qkv.data() + (delta ? 2 * key_width : 0);
   const double* const keys = qkv.data() + (delta ? key_width : heads.value_width());
   const double* const queries = qkv.data() + (delta ? 0 : heads.value_width() + key_width);
   const double* const scalars = mixed.data() + heads.channels() + heads.value_width();
-  const Vector rates = vector(net.rates), bias = vector(net.bias);
+  const Vector rates = by_channels ? Vector(heads.values) : vector(net.rates),
+               bias = by_channels ? Vector(heads.values) : vector(net.bias);
+  // The betas stand before the alphas, but behind decays of channels.
+  const double* const betas = scalars + (by_channels ? std::size_t{heads.values} * heads.size : 0);
   Vector made(heads.value_width());
   for (std::size_t head = 0; head < heads.values; ++head) {
     const std::size_t key_head =
@@ -286,10 +290,10 @@ GraphInDouble::Vector GraphInDouble::delta_read(const model::DeltaNet& net, cons
     for (std::size_t v = 0; v < heads.value_size; ++v) {
       double* const row = state.data() + (head * heads.value_size + v) * heads.size;
       for (std::size_t i = 0; i < heads.size; ++i)
-        row[i] *= decay;
+        row[i] *= by_channels ? scalars[head * heads.size + i] : decay;
       const double value = values[head * heads.value_size + v];
       const double known = std::inner_product(row, row + heads.size, k, 0.0);
-      const double learnt = delta ? (value - known) * sigmoid_of(scalars[head]) : value * pace;
+      const double learnt = delta ? (value - known) * sigmoid_of(betas[head]) : value * pace;
       for (std::size_t i = 0; i < heads.size; ++i)
         row[i] += k[i] * learnt;
       made[head * heads.value_size + v] = std::inner_product(row, row + heads.size, q, 0.0);
@@ -301,7 +305,9 @@ GraphInDouble::Vector GraphInDouble::delta_read(const model::DeltaNet& net, cons
 GraphInDouble::Vector GraphInDouble::delta_output(const model::DeltaNet& net, const Vector& qkv,
                                                   const Vector& mixed, Vector read) const {
   const model::DeltaHeads& heads = net.heads;
-  const bool delta = heads.rule == model::StateRule::kDelta;
+  const bool delta = heads.rule != model::StateRule::kSum;
+  const model::Gate gate =
+      heads.rule == model::StateRule::kChannels ? model::Gate::kSigmoid : model::Gate::kSilu;
   const double* const gates = mixed.data() + heads.channels();
   if (!delta) {
     const Vector skip = vector(net.skip);
@@ -318,8 +324,18 @@ GraphInDouble::Vector GraphInDouble::delta_output(const model::DeltaNet& net, co
               static_cast<double>(net.epsilon), false);
   }
   for (std::size_t i = 0; delta && i < read.size(); ++i)
-    read[i] = gated(model::Gate::kSilu, gates[i], read[i]);
+    read[i] = gated(gate, gates[i], read[i]);
   return read;
+}
+
+void GraphInDouble::run(const model::ChannelDecays& decays) {
+  const Vector rates = vector(decays.rates), bias = vector(decays.bias);
+  for (Vector& values : values_[decays.values]) {
+    for (std::size_t i = 0; i < bias.size(); ++i) {
+      double& each = values[decays.first + i];
+      each = std::exp(rates[i / decays.size] * softplus_of(each + bias[i]));
+    }
+  }
 }
 
 void GraphInDouble::run(const model::DeltaNet& net) {

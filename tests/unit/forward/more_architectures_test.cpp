@@ -307,6 +307,32 @@ TEST_F(Architectures, Mistral4) {
   }
 }
 
+// Nothing turns. The first layer is dense.
+TEST_F(Architectures, KimiLinear) {
+  Facts facts{.architecture = "kimi-linear", .layers = 4, .kv_heads = 1};
+  facts.mixers = "ddad";
+  facts.latents = {.latent = 64, .plain = 32, .value = 32};
+  facts.delta_size = 16;
+  facts.taps = 4;
+  facts.turns = false;
+  facts.experts = {.count = 8,
+                   .used = 3,
+                   .width = 32,
+                   .shared_width = 32,
+                   .sigmoid = true,
+                   .biased = true,
+                   .renormalise = true,
+                   .scale = 2.446,
+                   .dense_layers = 1};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "kda.head_dim", 16).u32(prefix + "ssm.conv_kernel", 4);
+    file.u32(prefix + "expert_feed_forward_length", 32).u32(prefix + "expert_shared_count", 1);
+    file.u32(prefix + "leading_dense_block_count", 1).u32(prefix + "expert_gating_func", 2);
+    file.f32(prefix + "expert_weights_scale", 2.446F);
+  };
+  expect_computes(facts, 20);
+}
+
 // Gates multiply attention's result, and only layers with a window turn.
 TEST_F(Architectures, Afmoe) {
   Facts facts = dots("afmoe");

@@ -43,11 +43,12 @@ class Keys {
   }
   bool chooses_by_scores() const {
     return is({"deepseek2", "dots1", "bailingmoe2", "glm4moe", "ernie4_5-moe", "hunyuan-moe",
-               "minimax-m2", "lfm2moe", "nemotron_h_moe", "exaone-moe", "hy_v3", "step35"});
+               "minimax-m2", "lfm2moe", "nemotron_h_moe", "exaone-moe", "hy_v3", "step35",
+               "kimi-linear"});
   }
   bool has_states() const {
     return is({"qwen35", "qwen35moe", "qwen3next", "granitehybrid", "nemotron_h", "nemotron_h_moe",
-               "lfm2", "lfm2moe", "falcon-h1"});
+               "lfm2", "lfm2moe", "falcon-h1", "kimi-linear"});
   }
   std::string key(const char* name) const { return architecture_ + "." + name; }
   void say(const char* name, const std::string& value) {
@@ -116,7 +117,7 @@ class Keys {
     if (is({"neo-bert"})) kv_heads_ = heads_;
     if (is({"deci", "step35"})) return add_heads_of_layers();
     number("attention.head_count", heads_);
-    if (is({"deepseek2"})) return add_latents();
+    if (is({"deepseek2", "kimi-linear"})) return add_latents();
     if (is({"gemma4"})) return add_heads_of_two_kinds();
     number("attention.key_length", size_);
     number("attention.value_length", size_);
@@ -131,7 +132,7 @@ class Keys {
     if (draw_.one_in(2)) number("attention.q_lora_rank", draw_.of({16U, 33U, 64U, 96U, 256U}));
     number("attention.key_length_mla", turning + draw_.of({1U, 16U, 30U, 32U, 64U, 128U}));
     number("attention.value_length_mla", draw_.of({8U, 30U, 32U, 64U, 128U}));
-    number("attention.head_count_kv", 1);
+    if (is({"deepseek2"})) number("attention.head_count_kv", 1);
     number("attention.key_length", latent + turning);
     number("attention.value_length", latent);
     number("rope.dimension_count", turning);
@@ -178,6 +179,7 @@ class Keys {
   }
 
   void add_rotation() {
+    if (is({"kimi-linear"})) return;  // nothing rotates
     real("rope.freq_base", draw_.of({500.0, 10000.0, 1e6}));
     // An odd number of entries can't turn.
     if (!is({"deepseek2"})) {
@@ -302,13 +304,20 @@ class Keys {
                                                   : draw_.of({'s', 's', 'a'});
     kinds[draw_.below(made_.layers)] = 'a';
     for (const char kind : kinds) {
-      kv_heads.push_back(kind == 'a' ? static_cast<std::int32_t>(kv_heads_) : 0);
+      const std::uint32_t kv = is({"kimi-linear"}) ? 1 : kv_heads_;
+      kv_heads.push_back(kind == 'a' ? static_cast<std::int32_t>(kv) : 0);
       widths.push_back(kind == 'f' ? static_cast<std::int32_t>(hidden_) : 0);
     }
     const std::uint32_t taps = draw_.of({2U, 3U, 4U, 4U, 7U, 16U});
     if (is({"lfm2", "lfm2moe"})) {
       numbers("attention.head_count_kv", kv_heads);
       number("shortconv.l_cache", taps);
+      return;
+    }
+    if (is({"kimi-linear"})) {
+      numbers("attention.head_count_kv", kv_heads);
+      number("ssm.conv_kernel", taps);
+      number("kda.head_dim", draw_.of({4U, 12U, 16U, 32U, 64U, 128U}));
       return;
     }
     const bool delta = is({"qwen35", "qwen35moe", "qwen3next"});

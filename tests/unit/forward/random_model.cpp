@@ -67,7 +67,7 @@ double deviation_of(const model::TensorRow& row) {
   const std::string part = part_of(row.name);
   const double width = static_cast<double>(row.width);
   if (row.rows == 1 && row.slices == 1) return 0.4;
-  if (part == "ssm_conv1d.weight" || part == "shortconv.conv.weight" || part.ends_with(".bias"))
+  if (part.starts_with("ssm_conv1d") || part == "shortconv.conv.weight" || part.ends_with(".bias"))
     return 0.5;
   if (part.starts_with("token_embd") || part.starts_with("per_layer_token_embd")) return 1;
   if (part == "ffn_gate_inp.weight") return 3 / std::sqrt(width);

@@ -79,6 +79,7 @@ void Model::add_layer(std::uint32_t layer) {
   if ((!f.one_branch && hidden(layer) != 0) || mixer(layer) == 'f') add_feed_forward(layer);
   if (mixer(layer) == 'm' || mixer(layer) == 'b') add_mamba(block);
   if (mixer(layer) == 'c') add_convolution(block);
+  if (mixer(layer) == 'd') add_delta(block);
   if (mixer(layer) == 'l') add_matrix(block + "attn_output", f.width, f.width);
   if (mixer(layer) == 'a' || mixer(layer) == 'b') add_attention(layer);
 }
@@ -326,6 +327,7 @@ std::vector<Vector> Model::mixed(std::uint32_t layer, const std::vector<Vector>&
     return facts_.latents.latent != 0 ? latent_attention(layer, in) : attention(layer, in);
   if (mixer(layer) == 'm') return mamba(layer, in);
   if (mixer(layer) == 'c') return convolved(layer, in);
+  if (mixer(layer) == 'd') return delta(layer, in);
   std::vector<Vector> out;
   if (mixer(layer) == 'b') {
     out = attention(layer, in);

@@ -109,8 +109,10 @@ struct Facts {
   LatentFacts latents = {};
   MambaFacts mamba = {};
   std::uint32_t taps = 3;  // positions that a short convolution sees
-  // Each layer's mixer: 'a' attention, 'm' Mamba-2, 'b' both, 'c' a short convolution, 'l' only attention's last
-  // product, 'n' none, 'f' none, but a feed-forward. Empty: all attend.
+  // Entries of a head of Kimi Delta Attention, which has as many heads.
+  std::uint32_t delta_size = 0;
+  // Each layer's mixer: 'a' attention, 'm' Mamba-2, 'b' both, 'c' a short convolution, 'd' Kimi Delta Attention, 'l' only
+  // attention's last product, 'n' none, 'f' none, but a feed-forward. Empty: all attend.
   std::string mixers = {};
   // If not empty: key-value heads, and the width of the feed-forward, of each layer. 0: it has no feed-forward.
   std::vector<std::uint32_t> layer_kv_heads = {}, layer_hidden = {};
@@ -201,6 +203,8 @@ class Model {
   void add_attention(std::uint32_t layer);
   void add_mamba(const std::string& block);
   void add_convolution(const std::string& block);
+  void add_delta(const std::string& block);
+  std::vector<Vector> delta(std::uint32_t layer, const std::vector<Vector>& in) const;
   void add_keys_of_mixers(model::testing::GgufBuilder& made, const std::string& prefix) const;
   void add_feed_forward(std::uint32_t layer);
   std::vector<Vector> mamba(std::uint32_t layer, const std::vector<Vector>& in) const;

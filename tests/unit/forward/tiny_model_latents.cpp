@@ -56,7 +56,8 @@ std::vector<Vector> Model::latent_attention(std::uint32_t layer,
     const auto at = static_cast<std::uint32_t>(position);
     const Vector row = product(block + "attn_kv_a_mqa", in[position]);
     latents.push_back(norm(block + "attn_kv_a_norm", slice_of(row, 0, l.latent)));
-    turn(keys.emplace_back(slice_of(row, l.latent, f.size)), 1, at, false);
+    keys.push_back(slice_of(row, l.latent, f.size));
+    if (f.turns) turn(keys.back(), 1, at, false);
     const Vector q =
         l.q_rank != 0 ? product(block + "attn_q_b", norm(block + "attn_q_a_norm",
                                                          product(block + "attn_q_a", in[position])))
@@ -66,7 +67,7 @@ std::vector<Vector> Model::latent_attention(std::uint32_t layer,
       const std::size_t first = head * (l.plain + f.size);
       const Vector of_latents = product(block + "attn_k_b", slice_of(q, first, l.plain), head);
       Vector turned = slice_of(q, first + l.plain, f.size);
-      turn(turned, 1, at, false);
+      if (f.turns) turn(turned, 1, at, false);
       Vector weights(position + 1), mean(l.latent);
       for (std::size_t p = 0; p <= position; ++p) {
         for (std::size_t i = 0; i < l.latent; ++i)

@@ -23,8 +23,7 @@ void describe_granitehybrid(GraphBuilder& model) {
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
-  const ActivationIndex mixed =
-      model.floats("Mamba's x, B, C, gates", LayerBuilder::delta_mixed_width(mamba));
+  const ActivationIndex mixed = model.floats("Mamba's x, B, C, gates", mamba.mixed_width());
   const ActivationIndex read = model.input("Mamba's result", mamba.value_width());
   FeedForwards experts;
   experts.router = model.router();
