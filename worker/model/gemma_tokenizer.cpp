@@ -36,7 +36,8 @@ class GemmaTokenizer final : public VocabularyTokenizer {
       const std::string_view text = vocabulary_.texts[token];
       const TokenType type = vocabulary_.types[token];
       const auto byte = byte_token_value(text);
-      if (byte && type == TokenType::kByte) {
+      // Files that call the vocabulary byte-level BPE say that these tokens are normal.
+      if (byte && (type == TokenType::kByte || type == TokenType::kNormal)) {
         const char one = static_cast<char>(*byte);
         byte_tokens_[*byte] = token;
         pieces_[token] = vocabulary_.arena.add({&one, 1});

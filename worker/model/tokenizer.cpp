@@ -48,8 +48,14 @@ constexpr TokenizerKind kTokenizerKinds[] = {{"llama", make_spm_tokenizer},
                                              {"bert", make_wordpiece_tokenizer},
                                              {"t5", make_unigram_tokenizer}};
 
+// Vocabularies of characters, as Gemma 4's, that files call byte-level BPE: their names in tokenizer.ggml.pre.
+constexpr std::string_view kOfCharacters[] = {"gemma4", "granite-embed-multi-311m"};
+
 Result<const TokenizerKind*> tokenizer_kind_of(const GgufFile& file) {
-  BULKHEAD_TRY(const auto name, file.get_string("tokenizer.ggml.model"));
+  BULKHEAD_TRY(auto name, file.get_string("tokenizer.ggml.model"));
+  BULKHEAD_TRY(const auto pre, file.get_string("tokenizer.ggml.pre"));
+  if (name == "gpt2" && pre && std::ranges::find(kOfCharacters, *pre) != std::end(kOfCharacters))
+    name = "gemma4";
   if (!name)
     return Error(
         ErrorCode::kUnsupported,

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/model/gguf_builder.hpp"
+#include "worker/model/tokenizer_check.hpp"
 #include "worker/model/unicode.hpp"
 
 namespace bulkhead::model {
@@ -207,7 +208,8 @@ TEST(Tokenizer, AMergeToNoTokenFallsBackToBytes) {
   EXPECT_THAT(t->encode("ab", false, false), ElementsAre('a', 'b'));
 }
 
-TEST(Tokenizer, GemmasMergeCharactersOfLinesAfterABos) {
+// A file whose merges are of characters. `byte_type`: of the tokens that stand for bytes.
+testing::GgufBuilder file_of_characters(std::int32_t byte_type) {
   testing::GgufBuilder file;
   std::vector<std::string> tokens{"<pad>",   "<eos>",    "<bos>", "a",    "b",      "\u2581",
                                   "\u2581a", "\u2581ab", "\n",    "\n\n", "\u00e9", "b\u00e9"};
@@ -216,13 +218,38 @@ TEST(Tokenizer, GemmasMergeCharactersOfLinesAfterABos) {
     char text[8];
     std::snprintf(text, sizeof text, "<0x%02X>", byte);
     tokens.emplace_back(text);
-    types.push_back(6);
+    types.push_back(byte_type);
   }
-  file.text("tokenizer.ggml.model", "gemma4").strings("tokenizer.ggml.tokens", tokens);
+  file.strings("tokenizer.ggml.tokens", tokens);
   file.numbers("tokenizer.ggml.token_type", ValueType::kInt32, types);
   file.strings("tokenizer.ggml.merges",
                {"b \u00e9", "\u2581 a", "\u2581a b", "\n \n", "\u2581 \u2581"});
   file.u32("tokenizer.ggml.bos_token_id", 2).u32("tokenizer.ggml.eos_token_id", 1);
+  return file;
+}
+
+// Files of Granite's multilingual encoders call such a vocabulary byte-level BPE.
+TEST(Tokenizer, MergesOfCharactersMayBeCalledByteLevel) {
+  constexpr std::int32_t kNormal = 1;
+  testing::GgufBuilder file = file_of_characters(kNormal);
+  file.text("tokenizer.ggml.model", "gpt2");
+  file.text("tokenizer.ggml.pre", "granite-embed-multi-311m");
+  file.boolean("tokenizer.ggml.add_eos_token", true);
+  const std::string bytes = file.bytes();
+  const auto gguf = open_bytes(bytes);
+  ASSERT_TRUE(gguf.ok());
+  ASSERT_TRUE(check_tokenizer(**gguf).ok());
+  const auto tokenizer = Tokenizer::from_gguf(**gguf);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+  const TokenId byte0 = 12;
+  EXPECT_THAT((*tokenizer)->encode("a ab\nz", true, false),
+              ElementsAre(2, 3, 7, 8, byte0 + 'z', 1));
+}
+
+TEST(Tokenizer, GemmasMergeCharactersOfLinesAfterABos) {
+  constexpr std::int32_t kByte = 6;
+  testing::GgufBuilder file = file_of_characters(kByte);
+  file.text("tokenizer.ggml.model", "gemma4");
   file.numbers("tokenizer.ggml.suppress_tokens", ValueType::kInt32,
                std::vector<std::int32_t>{4, -1, 3, 4, 5'000});
   // Some converters have written this, but the model writes nonsense without a BOS.
