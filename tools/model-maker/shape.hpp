@@ -49,9 +49,9 @@ struct Shape {
   // size.
   std::uint32_t delta_keys = 0, delta_values = 0, delta_size = 0;
   std::uint32_t shared_width = 0;  // of a gated expert that all tokens take; 0: there is none
-  // Each layer's kind: M is Mamba-2, * attention, E experts, C a short convolution over `taps` positions, H attention and
-  // Mamba-2 side by side. Empty: all attend. delta_keys, delta_values and delta_size give the heads of Mamba-2, too, except that a value has mamba_size
-  // entries. Only models with Mamba-2 have feed-forwards as layers of their own.
+  // Each layer's kind: M is Mamba-2, * attention, E experts, C a short convolution over `taps` positions, H attention
+  // and Mamba-2 side by side. Empty: all attend. delta_keys, delta_values and delta_size give the heads of Mamba-2,
+  // too, except that a value has mamba_size entries. Only models with M have feed-forwards as layers of their own.
   std::string kinds{};
   std::uint32_t mamba_size = 0, taps = 0;
   // Layers of two kinds, as Gemma 4 has them: the last of each full_interval layers sees everything (0: all layers

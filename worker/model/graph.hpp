@@ -252,8 +252,8 @@ struct Attend {
 };
 
 // kGelu: the tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415). kClamped: gpt-oss's SwiGLU
-// (gpu/kernels/gates.glsl). kSigmoid: only the gate's sigmoid. kSquaredRelu: max(gate, 0)^2. kSiluTo7 and kSiluTo16: SiLU
-// of at most that number, and an up within it.
+// (gpu/kernels/gates.glsl). kSigmoid: only the gate's sigmoid. kSquaredRelu: max(gate, 0)^2. kSiluTo7 and kSiluTo16:
+// SiLU of at most that number, and an up within it.
 enum class Gate { kSilu, kGelu, kClamped, kSigmoid, kSquaredRelu, kSiluTo7, kSiluTo16 };
 
 // out = gate(gate_matrix * in) * (up_matrix * in). Without an up: gate(gate_matrix * in + bias), which `factors`, if
