@@ -8,7 +8,7 @@
 namespace bulkhead::model {
 namespace {
 
-void attend(LayerBuilder& layer, const GroupedAttention& shape, std::uint32_t width) {
+void attend_deci(LayerBuilder& layer, const GroupedAttention& shape, std::uint32_t width) {
   const HeadShape& heads = shape.heads;
   layer.project(shape);
   layer.attention(
@@ -30,7 +30,7 @@ void describe_deci(GraphBuilder& model) {
     if (heads[i].kv_heads != 0) {
       attention.heads = heads[i];
       attention.attended = model.shared_input("attention result", heads[i].query_width());
-      attend(layer, attention, width);
+      attend_deci(layer, attention, width);
     } else if (heads[i].heads != 0) {
       // What adds to the stream may already write the result of the next norm, so it reads another activation.
       const ActivationIndex input =
