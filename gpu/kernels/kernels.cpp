@@ -316,6 +316,13 @@ KernelSpec soft_cap(const Mapping& mapping) {
   return kernel<SoftCapKernel>(constants);
 }
 
+KernelSpec bias_logits(const Mapping& mapping) {
+  BiasLogitsConstants constants;
+  constants.invocations = mapping.wide_invocations;
+  constants.entries = kBiasLogitsEntries;
+  return kernel<BiasLogitsKernel>(constants);
+}
+
 KernelSpec stream_in(const Mapping& mapping) {
   StreamInConstants constants;
   constants.invocations = mapping.wide_invocations;

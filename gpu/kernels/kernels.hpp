@@ -255,6 +255,10 @@ constexpr std::uint32_t kSoftCapEntries = 2048;  // per workgroup
 static_assert(sizeof(SoftCapPush) == 32);
 KernelSpec soft_cap(const Mapping& mapping);
 
+// Adds a bias to each logit in place.
+constexpr std::uint32_t kBiasLogitsEntries = 2048;  // per workgroup
+KernelSpec bias_logits(const Mapping& mapping);
+
 // Copies in the rows of the residual stream that an earlier stage of a split model computed.
 static_assert(sizeof(StreamInPush) == 80);
 KernelSpec stream_in(const Mapping& mapping);

@@ -353,6 +353,10 @@ class Builder {
     logits.out_stride = graph_.vocabulary;
     BULKHEAD_RETURN_IF_ERROR(multiply(logits));
     emit_->barrier();
+    if (graph_.logit_bias != kAbsent) {
+      BULKHEAD_RETURN_IF_ERROR(bias_logits(logits.out));
+      emit_->barrier();
+    }
     if (graph_.logit_cap != 0) {
       BULKHEAD_RETURN_IF_ERROR(cap_logits(logits.out));
       emit_->barrier();
@@ -363,6 +367,18 @@ class Builder {
                                       {shape_.outputs, push.chunks}));
     emit_->barrier();
     return dispatch(k::greedy(context_.mapping, k::GreedyPass::kAll), push, {shape_.outputs});
+  }
+
+  Status bias_logits(std::uint64_t rows) {
+    k::BiasLogitsPush push{};
+    push.rows = rows;
+    push.bias = context_.weights.vector(graph_.logit_bias);
+    push.parameters = parameters_;
+    push.width = push.stride = graph_.vocabulary;
+    push.count_word = k::kOutputCountWord;
+    return dispatch(
+        k::bias_logits(context_.mapping), push,
+        {shape_.outputs, (graph_.vocabulary + k::kBiasLogitsEntries - 1) / k::kBiasLogitsEntries});
   }
 
   Status cap_logits(std::uint64_t rows) {

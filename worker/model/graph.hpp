@@ -402,6 +402,7 @@ struct ModelGraph {
   VectorIndex output_bias = kAbsent;  // of a layer norm; kAbsent: it has none
   float output_epsilon = 0;
   MatrixPart output_rows;
+  VectorIndex logit_bias = kAbsent;  // added to the logits; kAbsent: there is none
   float logit_cap = 0;  // a logit l becomes logit_cap * tanh(l / logit_cap); 0: unchanged
 
   bool tied_output() const { return output_rows.tensor == embedding_rows.tensor; }

@@ -213,6 +213,11 @@ void GraphBuilder::output(float epsilon, float divisor, const std::string& gain)
   if (own != kAbsent) graph_.output_rows.tensor = own;
 }
 
+void GraphBuilder::bias_logits() {
+  const TensorIndex bias = optional_tensor("output.bias", graph_.vocabulary);
+  if (bias != kAbsent) graph_.logit_bias = add(VectorRow{{{bias}}});
+}
+
 void GraphBuilder::plain_output() {
   graph_.output_rows = graph_.embedding_rows;
 }

@@ -210,6 +210,8 @@ class GraphBuilder {
   void plain_centred_output(float epsilon, float divisor = 1);
   // The hidden states are the stream itself, without a norm.
   void plain_output();
+  // Adds the biases output.bias to the logits, if the file has them. Call it behind output().
+  void bias_logits();
   // Limits the logits to the cap in that key; without the key to `fallback`; 0: no cap.
   void cap_logits(std::string_view name, double fallback = 0);
   float cap(std::string_view name, double fallback = 0);

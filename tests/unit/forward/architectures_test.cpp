@@ -192,6 +192,17 @@ TEST_F(Architectures, BiasesOfAttentionsOutput) {
   expect_computes(facts, 20);
 }
 
+// With matrices of their own for the logits, and with that of the embedding.
+TEST_F(Architectures, BiasesOfLogits) {
+  for (const bool tied : {false, true}) {
+    const Facts facts{
+        .architecture = "qwen2", .qkv_biases = true, .tied = tied, .logit_biases = true};
+    expect_computes(facts, 20);
+    expect_computes(facts, 20, true);
+    expect_keeps_bits(facts);
+  }
+}
+
 // As in Granite Code.
 TEST_F(Architectures, BiasesOfTheFeedForward) {
   Facts facts{.architecture = "llama", .halves = false, .product_biases = true};

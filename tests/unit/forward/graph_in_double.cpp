@@ -95,6 +95,9 @@ GraphInDouble::Vector GraphInDouble::hidden(std::size_t position) const {
 
 GraphInDouble::Vector GraphInDouble::logits(std::size_t position) const {
   Vector made = rows(graph_.output_rows, hidden(position).data());
+  const Vector bias = graph_.logit_bias == kAbsent ? Vector() : vector(graph_.logit_bias);
+  for (std::size_t i = 0; i < bias.size(); ++i)
+    made[i] += bias[i];
   const auto cap = static_cast<double>(graph_.logit_cap);
   for (double& logit : made)
     logit = cap == 0 ? logit : cap * std::tanh(logit / cap);

@@ -21,6 +21,7 @@ Model::Model(const Facts& facts, unsigned seed) : facts_(facts), seed_(seed) {
   }
   if (!facts.encoder && !facts.tied)
     add("output.weight", {facts.width, facts.vocabulary}, 0, 0.4 * facts.logit_divisor);
+  if (facts.logit_biases) add("output.bias", {facts.vocabulary}, 0, 1);
   if (facts.divisors != 0) add("rope_freqs.weight", {facts.divisors}, 3, 0.5);
   for (std::uint32_t i = 0; i < facts.layers; ++i)
     add_layer(i);
@@ -490,8 +491,12 @@ Vector Model::logits(std::span<const std::uint32_t> tokens) {
   const Facts& f = facts_;
   const std::vector<Vector> stream = through_layers(tokens);
   Vector made = product(f.tied ? "token_embd" : "output", norm(f.last_norm, stream.back()));
-  for (double& logit : made)
-    logit /= f.logit_divisor;
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    made[i] /= f.logit_divisor;
+    // product() adds those of a matrix of its own.
+    if (f.logit_biases && f.tied)
+      made[i] += static_cast<double>(tensors_.at("output.bias").values[i]);
+  }
   return made;
 }
 

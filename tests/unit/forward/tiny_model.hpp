@@ -126,6 +126,7 @@ struct Facts {
   const char* last_norm = "output_norm";
   double embedding_scale = 1, residual_scale = 1, logit_divisor = 1;
   bool tied = false;
+  bool logit_biases = false;
 
   bool norms_embeddings = false;     // before the first layer
   bool first_attends_plain = false;  // the first layer's attention has no norm before it

@@ -21,6 +21,7 @@ void describe_qwen2(GraphBuilder& model) {
     layer.product_added(layer.rows("ffn_down", model.feed_forward(), width), hidden, kStream);
   }
   model.output(attention.epsilon);
+  model.bias_logits();
 }
 
 BULKHEAD_ARCHITECTURE(qwen2, "qwen2", describe_qwen2);
