@@ -131,8 +131,8 @@ Shape tiny_mamba() {
                     "ME*ME", 2, 4, 64, 32);
 }
 Shape tiny_falcon_h1() {
-  Shape shape{"tiny-falcon-h1", "falcon-h1", 2, 256, 512, 4, 2, 64, 512, 1024, 100000000000.0F,
-              1e-5F, false, false, false};
+  Shape shape{"tiny-falcon-h1", "falcon-h1", 2,     256,   512,  4, 2, 64, 512, 1024,
+              100000000000.0F,  1e-5F,       false, false, false};
   shape.kinds = "HH";
   shape.delta_keys = 1;
   shape.delta_values = 4;

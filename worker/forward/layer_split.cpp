@@ -169,7 +169,8 @@ model::ModelGraph stage_graph(const model::ModelGraph& graph, StageLayers layers
   }
   stage.makes_logits = layers.end == graph.layers.size();
   if (stage.makes_logits) {
-    for (const model::VectorIndex vector : {graph.output_gain, graph.output_bias, graph.logit_bias}) {
+    for (const model::VectorIndex vector :
+         {graph.output_gain, graph.output_bias, graph.logit_bias}) {
       if (vector != kAbsent) used[vector] = true;
     }
   }

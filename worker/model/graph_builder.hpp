@@ -265,7 +265,8 @@ class GraphBuilder {
                                              double usual_base = 10'000.0);
   // Returns the rotation of so many entries. If there are divisors in rope_freqs.weight, the first of that many are
   // used.
-  RopeIndex rope(std::uint32_t dimensions, double base, std::uint32_t divisors, RopePairing pairing);
+  RopeIndex rope(std::uint32_t dimensions, double base, std::uint32_t divisors,
+                 RopePairing pairing);
   double scaling_factor();
   // Returns a further factor of cosines and sines.
   double attention_factor();

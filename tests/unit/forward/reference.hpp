@@ -37,7 +37,7 @@ double half(std::uint16_t bits);
 // A gate's activation times its up.
 double gated(gpu::kernels::Gate function, double gate, double up);
 inline constexpr gpu::kernels::Gate kGates[] = {
-    gpu::kernels::Gate::kSilu, gpu::kernels::Gate::kGelu, gpu::kernels::Gate::kSigmoid,
+    gpu::kernels::Gate::kSilu,        gpu::kernels::Gate::kGelu,    gpu::kernels::Gate::kSigmoid,
     gpu::kernels::Gate::kSquaredRelu, gpu::kernels::Gate::kSiluTo7, gpu::kernels::Gate::kSiluTo16};
 
 }  // namespace bulkhead::forward::reference
