@@ -1,8 +1,13 @@
 // Architectures that share most of their graph with others, against an evaluation in double of small random models.
+#include <gmock/gmock.h>
+
 #include "architecture_cases.hpp"
+#include "worker/model/architecture.hpp"
 
 namespace bulkhead::forward {
 namespace {
+
+using ::testing::HasSubstr;
 
 // The text part of vision models, whose heads' sections turn by equal positions.
 void add_sections(GgufBuilder& file, const std::string& prefix) {
@@ -308,11 +313,11 @@ TEST_F(Architectures, Mistral4) {
 }
 
 // Nothing turns. The first layer is dense.
-TEST_F(Architectures, KimiLinear) {
+Facts kimi_linear(std::uint32_t delta_size) {
   Facts facts{.architecture = "kimi-linear", .layers = 4, .kv_heads = 1};
   facts.mixers = "ddad";
   facts.latents = {.latent = 64, .plain = 32, .value = 32};
-  facts.delta_size = 16;
+  facts.delta_size = delta_size;
   facts.taps = 4;
   facts.turns = false;
   facts.experts = {.count = 8,
@@ -324,13 +329,36 @@ TEST_F(Architectures, KimiLinear) {
                    .renormalise = true,
                    .scale = 2.446,
                    .dense_layers = 1};
-  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
-    file.u32(prefix + "kda.head_dim", 16).u32(prefix + "ssm.conv_kernel", 4);
+  facts.add_keys = [delta_size](GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "kda.head_dim", delta_size).u32(prefix + "ssm.conv_kernel", 4);
     file.u32(prefix + "expert_feed_forward_length", 32).u32(prefix + "expert_shared_count", 1);
     file.u32(prefix + "leading_dense_block_count", 1).u32(prefix + "expert_gating_func", 2);
     file.f32(prefix + "expert_weights_scale", 2.446F);
   };
-  expect_computes(facts, 20);
+  return facts;
+}
+
+TEST_F(Architectures, KimiLinear) {
+  expect_computes(kimi_linear(16), 20);
+}
+
+TEST(KimiLinear, RefusesWhatItCantCompute) {
+  const auto refusal_of = [](const Facts& facts) {
+    const std::string bytes = tiny::Model(facts, 1).file();
+    const auto file = model::testing::open_bytes(bytes);
+    return model::read_model(**file).error().message();
+  };
+  EXPECT_THAT(refusal_of(kimi_linear(6)), HasSubstr("kimi-linear.kda.head_dim"));
+  Facts facts = kimi_linear(16);
+  facts.mixers = "dddd";
+  EXPECT_THAT(refusal_of(facts), HasSubstr("no layer that attends"));
+  facts = kimi_linear(16);
+  const auto add_keys = facts.add_keys;
+  facts.add_keys = [&add_keys](GgufBuilder& file, const std::string& prefix) {
+    add_keys(file, prefix);
+    file.f32(prefix + "kda.gate_lower_bound", -5);
+  };
+  EXPECT_THAT(refusal_of(facts), HasSubstr("kda.gate_lower_bound"));
 }
 
 // Gates multiply attention's result, and only layers with a window turn.

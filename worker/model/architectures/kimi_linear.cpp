@@ -29,6 +29,8 @@ DeltaAttention read_delta(GraphBuilder& model, std::uint32_t heads) {
   if (size % 4 != 0)
     model.refuse("has heads of " + std::to_string(size) +
                  " entries (kimi-linear.kda.head_dim); only multiples of 4 are supported");
+  if (model.has_key("kda.gate_lower_bound"))
+    model.refuse("bounds its decays (kimi-linear.kda.gate_lower_bound), which is not supported");
   if (made.heads.taps < 2)
     model.refuse("has a convolution over a single position, which is not supported");
   made.mixed = model.floats("delta attention's q, k, v, gates", made.heads.mixed_width());
