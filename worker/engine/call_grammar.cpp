@@ -26,6 +26,7 @@ class Builder {
   Builder(const Family& family, const CallWish& wish,
           const std::function<std::string(std::string_view)>& spell)
       : calls_(family.calls),
+        begun_(family.calls.begun_by_prompt),
         wish_(wish),
         spell_(spell),
         grammar_(wish.content == nullptr ? std::make_shared<Grammar>()
@@ -45,7 +46,9 @@ class Builder {
     // The blanks after a block may be the end of the answer.
     if (more) {
       add_way(after, end);
-      add_way(after, blanks(grammar_->add(choice({end, first}))));
+      begun_ = false;
+      const NodeId again = calls_.begun_by_prompt ? block(after) : first;
+      add_way(after, blanks(grammar_->add(choice({end, again}))));
     }
     // A prompt that has begun the call leaves no place before its name.
     const NodeId calls = calls_.begun_by_prompt ? first : blanks(first);
@@ -99,9 +102,7 @@ class Builder {
 
   // Says whether a call may follow a call. Without marks, nothing separates two calls; a harmony answer ends with its
   // call.
-  bool repeats() const {
-    return !calls_.bare_json && !calls_.begun_by_prompt && calls_.syntax != CallSyntax::kChannels;
-  }
+  bool repeats() const { return !calls_.bare_json && calls_.syntax != CallSyntax::kChannels; }
 
   NodeId block(NodeId next) {
     switch (calls_.syntax) {
@@ -319,7 +320,7 @@ class Builder {
     std::vector<NodeId> ways;
     for (const std::string& open : calls_.opens)
       ways.push_back(mark(open, first));
-    if (calls_.begun_by_prompt) ways.push_back(first);
+    if (begun_) ways.push_back(first);
     return grammar_->add(choice(std::move(ways)));
   }
 
@@ -347,6 +348,7 @@ class Builder {
   }
 
   const Calls& calls_;
+  bool begun_;  // the prompt may have written the opening mark of the call that is made
   const CallWish& wish_;
   const std::function<std::string(std::string_view)>& spell_;
   std::shared_ptr<Grammar> grammar_;

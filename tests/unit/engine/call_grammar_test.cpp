@@ -381,6 +381,11 @@ TEST(CallGrammar, ACallThatThePromptBeganBeginsWithItsName) {
   EXPECT_TRUE(passes("functionary-3.2", "get_weather\n{\"city\": \"Oslo\"}"));
   EXPECT_FALSE(passes("functionary-3.2", "\nget_weather\n{\"city\": \"Oslo\"}"));
   EXPECT_FALSE(passes("functionary-3.2", " get_weather\n{\"city\": \"Oslo\"}"));
+  const std::string call = "get_weather\n{\"city\": \"Oslo\"}", next = ">>>get_time\n{}";
+  EXPECT_TRUE(passes("functionary-3.2", call + next));
+  EXPECT_TRUE(passes("functionary-3.2", ">>>" + call + next + next));
+  EXPECT_FALSE(passes("functionary-3.2", call + call)) << "nothing separates the calls";
+  EXPECT_FALSE(passes("functionary-3.2", call + next, {.tools = kCallTools, .one_call = true}));
 }
 
 TEST(CallGrammar, ANamedToolIsTheOnlyOne) {
