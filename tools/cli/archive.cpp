@@ -80,8 +80,10 @@ Status write_private_file(const std::string& path, const std::string& content) {
   };
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (fd.get() < 0) return failed("open ");
-  if (::fchmod(fd.get(), 0600) != 0)
-    return failed("chmod ");  // a file that existed before may be open to all users
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) return failed("stat ");
+  // A file that existed before may be open to all users. A pipe or a device (/dev/null) must stay so.
+  if (S_ISREG(status.st_mode) && ::fchmod(fd.get(), 0600) != 0) return failed("chmod ");
   std::size_t written = 0;
   while (written < content.size()) {
     const ssize_t count = ::write(fd.get(), content.data() + written, content.size() - written);

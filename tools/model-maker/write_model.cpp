@@ -1,6 +1,7 @@
 #include "tools/model-maker/write_model.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -173,6 +174,14 @@ Status write_chunks(const Shape& shape, const Plan& plan, const std::vector<Chun
 
 Result<std::uint64_t> write_model(const Shape& shape, const Plan& plan, const Metadata& metadata,
                                   const WriteOptions& options) {
+  // The rename at the end would put the file in the place of a device (/dev/null).
+  struct stat status {};
+  if (::stat(options.path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    return Error(ErrorCode::kInvalidArgument,
+                 options.path + ": is " +
+                     (S_ISDIR(status.st_mode) ? "a folder" : "no regular file") +
+                     "; name a file to write");
+  }
   const Head head = make_head(plan, metadata);
   const std::string partial = options.path + ".partial";
   BULKHEAD_TRY(UniqueFd fd, create_file(partial, head));

@@ -1,4 +1,5 @@
 // Runs the bulkhead program as a user does, for the subcommands that need no daemon.
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -389,6 +390,19 @@ TEST_F(Cli, LoadingADrainedModelSaysWhatToDo) {
   EXPECT_EQ(load.err,
             "bulkhead: the workers of the model m are drained; `bulkhead workers restart NAME` "
             "starts one again\n");
+}
+
+// As root, `--bundle /dev/null` took the device from all other users.
+TEST_F(Cli, ABundleTakesNoPipeFromOthers) {
+  const std::string pipe = path("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  ASSERT_EQ(::chmod(pipe.c_str(), 0666), 0);
+  const Outcome bundle = run("cat " + pipe + " > " + path("copy.tar") + " & " + kTool +
+                             " doctor --bundle " + pipe + " --url http://127.0.0.1:1; wait");
+  EXPECT_THAT(read(path("copy.tar")), HasSubstr("README.txt")) << bundle.err;
+  struct stat status {};
+  ASSERT_EQ(::stat(pipe.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0666U);
 }
 
 TEST_F(Cli, TablesHaveStraightColumns) {

@@ -1,3 +1,4 @@
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -306,6 +307,18 @@ TEST(Mixes, RowsThatDontFitFallBack) {
       EXPECT_EQ(tensor.type, TensorType::kQ8_0);
     }
   }
+}
+
+// As root, `-o /dev/null` put the model in the device's place.
+TEST(Mistakes, AnOutputThatIsNoFileStaysWhatItIs) {
+  const Folder folder;
+  const std::string pipe = folder.file("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const auto made = make(*preset("tiny-llama"), "Q8_0", pipe);
+  ASSERT_FALSE(made.ok());
+  EXPECT_THAT(made.error().message(), HasSubstr("is no regular file; name a file to write"));
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_FALSE(std::filesystem::exists(pipe + ".partial"));
 }
 
 TEST(Mistakes, AreNamed) {
