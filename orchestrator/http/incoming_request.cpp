@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "orchestrator/http/access.hpp"
+
 namespace bulkhead::orchestrator {
 
 namespace {
@@ -52,7 +54,8 @@ std::optional<HttpRequest> request_of(const RequestHead& head) {
   request.origin = head.field("Origin");
   request.authorization = head.field("Authorization");
   // Anthropic's clients send their key in this field.
-  if (const auto key = head.field("X-Api-Key"); request.authorization.empty() && !key.empty())
+  // A proxy's own Authorization (Basic) may pass through beside it.
+  if (const auto key = head.field("X-Api-Key"); bearer_of(request).empty() && !key.empty())
     request.authorization = "Bearer " + std::string(key);
   request.last_event_id = head.field("Last-Event-ID");
   request.if_none_match = head.field("If-None-Match");

@@ -245,6 +245,13 @@ TEST(Messages, TheKeyMayBeWhereAnthropicHasIt) {
   EXPECT_EQ(serving.post("/v1/messages", body, {"x-api-key: wrong"}).status, 401);
   EXPECT_EQ(serving.post("/v1/messages", body, {"x-api-key: secret"}).status, 200);
   EXPECT_EQ(serving.post("/v1/messages", body, {"Authorization: Bearer secret"}).status, 200);
+  // Beside what a proxy asks for, or an empty variable, it counts; beside another key it does not.
+  for (const char* other : {"Authorization: Basic eDp5", "Authorization: Bearer"})
+    EXPECT_EQ(serving.post("/v1/messages", body, {other, "x-api-key: secret"}).status, 200)
+        << other;
+  EXPECT_EQ(serving.post("/v1/messages", body, {"Authorization: Bearer wrong", "x-api-key: secret"})
+                .status,
+            401);
 }
 
 }  // namespace
