@@ -193,6 +193,8 @@ RandomModel made_of(std::uint64_t seed, const std::string& architecture, bool wi
     made.refusal = graph.error().message();
   } else if (bytes_of(*graph) < kMostBytes) {
     made.bytes = with_tensors(file, *graph, draw, made.description, !wild);
+  } else {
+    made.refusal = "it is too large for a test";
   }
   return made;
 }

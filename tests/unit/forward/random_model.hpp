@@ -13,7 +13,7 @@ struct RandomModel {
   std::string architecture;
   std::string description;  // its hyperparameters, for messages
   std::string bytes;        // of a GGUF file; empty: there is none
-  std::string refusal;      // why the architecture refuses these hyperparameters
+  std::string refusal;      // why there is none
   std::uint32_t vocabulary = 0;
   std::uint32_t context = 0;
 };
