@@ -330,9 +330,9 @@ int run(int argc, char** argv) {
   Arguments arguments;
   bool no_cache = false;
   ProgramOptions options{
-      "One model on one device, as a process of its own. bulkheadd starts it and talks to it over "
-      "an inherited\n"
-      "channel; there is nothing to be had by starting it by hand. To serve a model: bulkheadd "
+      "Serves one model on one device in a process of its own. bulkheadd starts this program and "
+      "talks to it\n"
+      "over an inherited channel, so it is of no use by hand. To serve a model: bulkheadd "
       "--model FILE.\n"
       "To look at a model file: bulkhead inspect FILE.",
       "bulkhead-worker"};
