@@ -318,7 +318,9 @@ TEST(Service, HealthWorkersAndMetrics) {
   EXPECT_NE(text.find("# TYPE bulkhead_worker_restarts_total counter"), std::string::npos);
   EXPECT_EQ(serving.metric("bulkhead_worker_restarts_total{worker=\"builtin-0\",cause=\"signal\"}"),
             0);
-  EXPECT_EQ(text.find("bulkhead_worker_deaths_total"), std::string::npos);
+  EXPECT_EQ(text.find("bulkhead_worker_deaths_total{worker="), std::string::npos);
+  EXPECT_EQ(serving.metric("bulkhead_worker_deaths_total{cause=\"signal\",worker=\"builtin-0\"}"),
+            0);
 }
 
 TEST(Service, LoadIsTheNumberOfUnfinishedRequests) {

@@ -151,7 +151,7 @@ class Parser {
       min = 0, max = 1;
     } else {
       if (!looking_at(U"{")) return part;
-      if (lacks_least()) return wrong("a {,n}, which may mean a text; write {0,n} or \\{,n}");
+      if (lacks_least()) return wrong("a {,n} (write {0,n}, or \\{,n} for the text)");
       if (!counts(min, max)) return part;
     }
     if (min > kMostRepeat || (max != kUnbounded && (max > kMostRepeat || max < min))) {
@@ -279,9 +279,7 @@ class Parser {
   Result<RegexNode> char_class() {
     const bool negative = take(U"^");
     if (looking_at(U"]")) {
-      return wrong(
-          "a class that begins with \"]\", which Python takes for a character; write \\], "
-          "or [\\s\\S] for any character,");
+      return wrong("a class that begins with \"]\" (write \\], or [\\s\\S] for any character)");
     }
     CodeRanges ranges;
     while (more() && !looking_at(U"]")) {

@@ -111,8 +111,8 @@ struct Facts {
   std::uint32_t taps = 3;  // positions that a short convolution sees
   // Entries of a head of Kimi Delta Attention, which has as many heads.
   std::uint32_t delta_size = 0;
-  // Each layer's mixer: 'a' attention, 'm' Mamba-2, 'b' both, 'c' a short convolution, 'd' Kimi Delta Attention, 'l' only
-  // attention's last product, 'n' none, 'f' none, but a feed-forward. Empty: all attend.
+  // Each layer's mixer: 'a' attention, 'm' Mamba-2, 'b' both, 'c' a short convolution, 'd' Kimi Delta Attention, 'l'
+  // only attention's last product, 'n' none, 'f' none, but a feed-forward. Empty: all attend.
   std::string mixers = {};
   // If not empty: key-value heads, and the width of the feed-forward, of each layer. 0: it has no feed-forward.
   std::vector<std::uint32_t> layer_kv_heads = {}, layer_hidden = {};

@@ -24,7 +24,7 @@ void describe_falcon_h1(GraphBuilder& model) {
   DeltaHeads mamba = model.mamba_heads();
   mamba.norms = model.some_layer_has("ssm_norm.weight");
   const ActivationIndex mixed =
-      model.floats("Mamba's x, B, C, gates", LayerBuilder::delta_mixed_width(mamba));
+      model.floats("Mamba's x, B, C, gates", mamba.mixed_width());
   const ActivationIndex read = model.input("Mamba's result", mamba.value_width());
   const DenseFeedForward dense = model.dense_feed_forward(model.feed_forward());
 
