@@ -17,7 +17,6 @@ using nlohmann::json;
 namespace {
 
 constexpr std::size_t kMaxTools = 1024;
-constexpr std::size_t kMaxNameBytes = 256;
 
 // ---- checks ----
 
@@ -39,8 +38,8 @@ void check_content(Fields& fields, const json& content, bool assistant, const st
     const std::string here = fmt::format("{}[{}]", where, i);
     if (!is_object_with(part, "type", json::value_t::string))
       return fields.refuse(here, "must be an object with a 'type'.", "invalid_type");
-    const bool refusal = assistant && part["type"] == "refusal";
-    if (part["type"] != "text" && !refusal) {
+    const bool refusal = assistant && is_text(part["type"], "refusal");
+    if (!is_text(part["type"], "text") && !refusal) {
       return fields.refuse(here, "is not of type 'text', the only one this server supports.",
                            "unsupported_parameter");
     }
@@ -92,9 +91,9 @@ void check_message(Fields& fields, const json& item, const std::string& where) {
     return fields.refuse(where + ".role", "must be a string.", "invalid_type");
   bool known = false;
   for (const char* name : {"system", "developer", "user", "assistant", "tool"})
-    known |= *role == name;
+    known |= is_text(*role, name);
   if (!known) {
-    const bool function = *role == "function";
+    const bool function = is_text(*role, "function");
     return fields.refuse(where + ".role",
                          function ? "can't be function; write it as tool, with a 'tool_call_id'."
                                   : "must be system, developer, user, assistant or tool.",
@@ -104,7 +103,7 @@ void check_message(Fields& fields, const json& item, const std::string& where) {
     const auto found = item.find(name);
     return found == item.end() || found->is_null() ? nullptr : &*found;
   };
-  const bool assistant = *role == "assistant";
+  const bool assistant = is_text(*role, "assistant");
   if (const json* call = member("function_call"); call != nullptr && !is_empty(*call)) {
     return fields.refuse(where + ".function_call", "is not supported; write it as 'tool_calls'.",
                          "unsupported_parameter");
@@ -159,7 +158,8 @@ void check_tools(Fields& fields) {
   for (std::size_t i = 0; i < tools->size() && fields.ok(); ++i) {
     const json& tool = (*tools)[i];
     const std::string where = fmt::format("tools[{}]", i);
-    if (!is_object_with(tool, "type", json::value_t::string) || tool["type"] != "function") {
+    if (!is_object_with(tool, "type", json::value_t::string) ||
+        !is_text(tool["type"], "function")) {
       return fields.refuse(where + ".type",
                            "must be 'function', the only one this server supports.",
                            "unsupported_parameter");
@@ -268,9 +268,10 @@ void check_template_options(Fields& fields) {
 
 void read_tool_choice(Fields& fields, ipc::Submit& parameters) {
   const json* choice = fields.get("tool_choice");
-  if (choice == nullptr || *choice == "none" || *choice == "auto" || !fields.ok()) return;
+  if (choice == nullptr || is_text(*choice, "none") || is_text(*choice, "auto") || !fields.ok())
+    return;
   const json* tools = fields.get("tools");
-  if (*choice == "required" || *choice == "any") {  // Mistral's word for it
+  if (is_text(*choice, "required") || is_text(*choice, "any")) {  // Mistral's word for it
     parameters.tool_choice = ipc::ToolChoice::kRequired;
     if (tools == nullptr || tools->empty())
       fields.refuse("tool_choice", "needs 'tools' to choose from.", "invalid_combination");
@@ -299,7 +300,7 @@ namespace {
 // Kimi and Qwen (`partial`) mark it.
 bool begins_answer(Fields& fields) {
   const json& last = fields.get("messages")->back();
-  return last["role"] == "assistant" &&
+  return is_text(last["role"], "assistant") &&
          (last.value("prefix", json()) == true || last.value("partial", json()) == true);
 }
 
@@ -313,7 +314,7 @@ std::string read_chat(Fields& fields, std::string_view body) {
   if (!fields.ok()) return {};
   // Tools that the answer must not use are not shown to the model.
   const json* choice = fields.get("tool_choice");
-  const bool without_tools = choice != nullptr && *choice == "none";
+  const bool without_tools = choice != nullptr && is_text(*choice, "none");
   JsonMember members[] = {{"messages"},
                           {"tools"},
                           {"documents"},

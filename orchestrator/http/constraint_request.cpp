@@ -71,7 +71,8 @@ class ConstraintReader {
     if (out_.kind != ConstraintKind::kNone) {
       return fields_.refuse(
           parameter,
-          fmt::format("can't be used beside '{}': an answer can follow only one of them.", out_.parameter),
+          fmt::format("can't be used beside '{}': an answer can follow only one of them.",
+                      out_.parameter),
           "invalid_combination");
     }
     if (text.size() > kMaxConstraintBytes) {
@@ -108,10 +109,10 @@ class ConstraintReader {
     const json* type = find(*format, "type");
     if (type == nullptr) return missing(name + ".type");
     const json* schema = find(*format, "schema");  // llama.cpp's place for it
-    if (*type == "text") return;
-    if (*type == "json_object" && schema == nullptr)
+    if (is_text(*type, "text")) return;
+    if (is_text(*type, "json_object") && schema == nullptr)
       return want(ConstraintKind::kJsonObject, {}, name);
-    if (*type != "json_object" && *type != "json_schema") {
+    if (!is_text(*type, "json_object") && !is_text(*type, "json_schema")) {
       return fields_.refuse(name + ".type", "must be 'text', 'json_object' or 'json_schema'.",
                             "unsupported_parameter");
     }

@@ -291,7 +291,8 @@ json describe_health(const Router& router) {
     if (!why.empty()) {
       body["status"] = "failed";
       body["reason"] = std::move(why);
-    } else if (body["status"] != "failed" && router.drained(router.serving(model))) {
+    } else if (body["status"].get_ref<const std::string&>() != "failed" &&
+               router.drained(router.serving(model))) {
       body["status"] = "drained";
       body["reason"] = fmt::format(
           "All workers of the model {} are drained; `bulkhead workers restart NAME` starts one "

@@ -21,7 +21,7 @@ void read_input(Fields& fields, const char* name, EmbeddingRequest& request) {
   if (input == nullptr) return fields.refuse(name, "is missing.", "missing_parameter");
   const auto add = [&](const json& item) {
     if (item.is_string()) {
-      if (item == "") fields.refuse(name, "has an empty string.", "out_of_range");
+      if (is_text(item, "")) fields.refuse(name, "has an empty string.", "out_of_range");
       request.inputs.emplace_back(item.get<std::string>());
       return;
     }

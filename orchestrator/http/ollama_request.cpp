@@ -58,7 +58,7 @@ class OllamaTranslation : Translating {
     const Ordered* given = find(body_, content);
     common();
     OllamaRequest request{.call = call_};
-    if (given == nullptr || *given == "" || *given == Ordered::array()) {
+    if (given == nullptr || is_text(*given, "") || *given == Ordered::array()) {
       request.load_only = true;
       request.unload = keeps_for_no_time();
       if (const Ordered* model = find(out_, "model"); model != nullptr && !model->is_string())
@@ -88,7 +88,8 @@ class OllamaTranslation : Translating {
     const Ordered* value = find(body_, "keep_alive");
     if (value == nullptr) return false;
     if (value->is_number()) return *value == 0;
-    return value->is_string() && (*value == "0" || *value == "0s" || *value == "0m");
+    return value->is_string() &&
+           (is_text(*value, "0") || is_text(*value, "0s") || is_text(*value, "0m"));
   }
 
   void common() {
@@ -108,7 +109,7 @@ class OllamaTranslation : Translating {
     }
     for (const char* name : {"template", "context", "images"}) {
       const Ordered* value = find(body_, name);
-      if (value == nullptr || *value == false || *value == 0 || *value == "" ||
+      if (value == nullptr || *value == false || *value == 0 || is_text(*value, "") ||
           (value->is_structured() && value->empty()))
         continue;
       refuse(name, "is not supported by this server; leave it out.", "unsupported_parameter");
@@ -145,7 +146,8 @@ class OllamaTranslation : Translating {
     if (think == nullptr) return;
     if (think->is_boolean()) {
       out_["enable_thinking"] = *think;
-    } else if (*think == "low" || *think == "medium" || *think == "high" || *think == "max") {
+    } else if (is_text(*think, "low") || is_text(*think, "medium") || is_text(*think, "high") ||
+               is_text(*think, "max")) {
       out_["enable_thinking"] = true;
       out_["reasoning_effort"] = *think;
     } else {
@@ -155,8 +157,8 @@ class OllamaTranslation : Translating {
 
   void format() {
     const Ordered* format = find(body_, "format");
-    if (format == nullptr || *format == "") return;
-    if (*format == "json") {
+    if (format == nullptr || is_text(*format, "")) return;
+    if (is_text(*format, "json")) {
       out_["response_format"] = {{"type", "json_object"}};
     } else if (format->is_object()) {
       out_["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"schema", *format}}}};
@@ -220,7 +222,7 @@ class OllamaTranslation : Translating {
         tool(message, made);
       }
       const bool open = i + 1 == list.size() && role == "assistant" && !made.contains("tool_calls");
-      if (open && made["content"] == "" && !made.contains("reasoning_content")) break;
+      if (open && is_text(made["content"], "") && !made.contains("reasoning_content")) break;
       if (open) out_["continue_final_message"] = true;
       out_["messages"].push_back(std::move(made));
     }

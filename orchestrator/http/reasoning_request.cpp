@@ -38,8 +38,8 @@ std::optional<bool> thinking_member(Fields& fields) {
   const json* type = member(thinking, "type");
   if (type == nullptr || !type->is_string()) {
     fields.refuse("thinking.type", "must be a string, such as 'enabled'.", "invalid_type");
-  } else if (*type == "enabled" || *type == "disabled") {
-    return *type == "enabled";
+  } else if (is_text(*type, "enabled") || is_text(*type, "disabled")) {
+    return is_text(*type, "enabled");
   }
   return std::nullopt;
 }

@@ -166,6 +166,13 @@ std::string Translating::text_of(const Ordered& object, const char* name) {
   return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
 }
 
+void Translating::check_name(const std::string& name, const std::string& where) {
+  if (name.empty()) refuse(where + ".name", "must be a string that is not empty.");
+  if (name.size() > kMaxNameBytes) {
+    refuse(where + ".name", fmt::format("must have 1 to {} bytes.", kMaxNameBytes), "out_of_range");
+  }
+}
+
 const json* Fields::get(const char* name) const {
   auto found = object_.find(name);
   return found == object_.end() || found->is_null() ? nullptr : &*found;

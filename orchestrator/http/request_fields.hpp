@@ -16,10 +16,19 @@
 
 namespace bulkhead::orchestrator {
 
+inline constexpr std::size_t kMaxNameBytes = 256;  // of a function
+
 ApiError invalid(std::string message, std::string parameter = "", std::string code = "");
 
 // Refuses a body that is not a JSON object, nests too deeply or has too many values.
 Parsed<nlohmann::json> parse_object(std::string_view body);
+
+// Returns whether the value is this text. The library's own comparison with a literal makes a value of the literal in a
+// function that may not throw: if there is no memory for it, the process ends.
+template <typename Json>
+bool is_text(const Json& value, std::string_view text) {
+  return value.is_string() && value.template get_ref<const std::string&>() == text;
+}
 
 // Returns whether the value is null, "", [] or {}.
 bool is_empty(const nlohmann::json& value);
@@ -55,6 +64,8 @@ class Translating {
   static const Ordered* find(const Ordered& object, const char* name);
   // Returns an empty text if the member is absent or not a string.
   static std::string text_of(const Ordered& object, const char* name);
+  // Refuses a function's name that is empty or too long. `where` is the object that has the name.
+  void check_name(const std::string& name, const std::string& where);
 
   std::optional<ApiError> error_;
 };

@@ -17,7 +17,8 @@ using nlohmann::json;
 
 namespace {
 
-constexpr float kNever = -1e30F;  // no logit is large enough to give a token with this bias a chance
+constexpr float kNever =
+    -1e30F;  // no logit is large enough to give a token with this bias a chance
 
 // Reads stop texts, and stop tokens, which end the answer as the end-of-text token does.
 void read_stop(Fields& fields, ipc::Submit& parameters) {
@@ -213,8 +214,8 @@ void refuse_unsupported(Fields& fields, bool chat) {
   };
   // Tools that the answer must not use change nothing.
   const json* choice = fields.get("tool_choice");
-  if (const json* tools = fields.get("tools");
-      !chat && tools != nullptr && !is_empty(*tools) && (choice == nullptr || *choice != "none"))
+  if (const json* tools = fields.get("tools"); !chat && tools != nullptr && !is_empty(*tools) &&
+                                               (choice == nullptr || !is_text(*choice, "none")))
     unsupported("tools");
   if (const json* functions = fields.get("functions");
       functions != nullptr && !is_empty(*functions))
@@ -222,19 +223,33 @@ void refuse_unsupported(Fields& fields, bool chat) {
                   "unsupported_parameter");
   if (const json* suffix = fields.get("suffix"); chat && suffix != nullptr && !is_empty(*suffix))
     unsupported("suffix");
-  for (const char* name :
-       {"bad_words", "banned_strings", "banned_tokens", "audio", "allowed_token_ids",
-        "chat_template", "custom_logit_processor", "custom_token_bans", "image_data",
-        "logits_processors", "lora", "negative_prompt", "prompt_logprobs", "sampler_order",
-        "sampler_priority", "samplers", "stop_regex", "structural_tag", "truncate_prompt_tokens",
-        "web_search_options"}) {
+  for (const char* name : {"bad_words",
+                           "banned_strings",
+                           "banned_tokens",
+                           "audio",
+                           "allowed_token_ids",
+                           "chat_template",
+                           "custom_logit_processor",
+                           "custom_token_bans",
+                           "image_data",
+                           "logits_processors",
+                           "lora",
+                           "negative_prompt",
+                           "prompt_logprobs",
+                           "sampler_order",
+                           "sampler_priority",
+                           "samplers",
+                           "stop_regex",
+                           "structural_tag",
+                           "truncate_prompt_tokens",
+                           "web_search_options"}) {
     const json* value = fields.get(name);
     if (value != nullptr && !is_empty(*value)) unsupported(name);
   }
   for (const char* name : {"tool_choice", "function_call"}) {
     const json* value = fields.get(name);
     const bool chosen = chat && std::string_view(name) == "tool_choice";  // read_tool_choice()
-    if (value != nullptr && !chosen && *value != "none" && *value != "auto")
+    if (value != nullptr && !chosen && !is_text(*value, "none") && !is_text(*value, "auto"))
       fields.refuse(name, "must be 'auto' or 'none' here.", "unsupported_parameter");
   }
   refuse_samplers(fields);
@@ -245,7 +260,7 @@ void refuse_unsupported(Fields& fields, bool chat) {
   if (const json* modalities = fields.get("modalities")) {
     if (*modalities != json::array({"text"})) unsupported("modalities");
   }
-  if (const json* words = fields.get("verbosity"); words != nullptr && *words != "medium") {
+  if (const json* words = fields.get("verbosity"); words != nullptr && !is_text(*words, "medium")) {
     fields.refuse(
         "verbosity",
         "can only be 'medium' on this server: say in the prompt how long answers are to be.",
