@@ -197,6 +197,16 @@ bool is_whole_object(std::string_view arguments) {
          nlohmann::json::accept(arguments);
 }
 
+namespace {
+
+void replace_quoted(std::string& text, const std::string& name, std::string_view own) {
+  const std::string quoted = "'" + name + "'";
+  if (const std::size_t at = text.find(quoted); at != std::string::npos)
+    text.replace(at + 1, name.size(), own);
+}
+
+}  // namespace
+
 ApiError with_own_names(ApiError error, std::span<const FieldName> names) {
   const std::string path = error.parameter;
   for (const FieldName& name : names) {
@@ -206,10 +216,13 @@ ApiError with_own_names(ApiError error, std::span<const FieldName> names) {
     if (at == std::string::npos || (!inside && at != 0)) continue;
     if (end != path.size() && path[end] != '.' && path[end] != '[') continue;
     error.parameter.replace(at, name.chat.size(), name.own);
-    const std::string quoted = "'" + path + "'";
-    if (const std::size_t told = error.message.find(quoted); told != std::string::npos)
-      error.message.replace(told + 1, path.size(), error.parameter);
-    return error;
+    replace_quoted(error.message, path, error.parameter);
+    break;
+  }
+  // Such a message quotes the other field, too. Other messages may quote what the client wrote.
+  if (error.code == "invalid_combination") {
+    for (const FieldName& name : names)
+      replace_quoted(error.message, std::string(name.chat), name.own);
   }
   return error;
 }

@@ -122,8 +122,8 @@ struct FieldName {
   std::string_view chat;
   std::string_view own;
 };
-// Returns `error` with the client's own names in `parameter` and in the message that quotes it. It replaces the first
-// of `names` that occurs in the path and ends where a part of the path ends. Pure.
+// Returns `error` with the client's own names in `parameter` and in the message that quotes it, or that quotes two
+// fields. It replaces the first of `names` that occurs in the path and ends where a part of the path ends. Pure.
 ApiError with_own_names(ApiError error, std::span<const FieldName> names);
 
 }  // namespace bulkhead::orchestrator

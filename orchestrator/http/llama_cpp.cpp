@@ -361,6 +361,9 @@ Parsed<GenerationRequest> parse_llama_infill(std::string_view body) {
   if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
   Fields fields(std::get<json>(parsed));
   ipc::InfillPrompt prompt;
+  if (fields.get("suffix") != nullptr) {
+    fields.refuse("suffix", "is called 'input_suffix' by this endpoint.", "unsupported_parameter");
+  }
   for (const char* name : {"input_prefix", "input_suffix"}) {
     if (fields.get(name) == nullptr) fields.refuse(name, "is missing.", "missing_parameter");
   }
@@ -379,6 +382,13 @@ Parsed<GenerationRequest> parse_llama_infill(std::string_view body) {
   if (auto* wanted = std::get_if<GenerationRequest>(&request))
     wanted->prompts = {std::move(prompt)};
   return request;
+}
+
+HttpResponse infill_refusal(const ApiError& error) {
+  // A worker knows the fields by the names that completions have. This parser's own messages quote the field.
+  static constexpr FieldName kNames[] = {{"suffix", "input_suffix"}, {"prompt", "input_prefix"}};
+  const bool quotes = error.message.starts_with("'" + error.parameter + "'");
+  return to_response(quotes ? error : with_own_names(error, kNames));
 }
 
 std::unique_ptr<Dialect> llama_completion_dialect(std::string_view body) {

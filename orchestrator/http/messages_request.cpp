@@ -8,6 +8,7 @@
 
 #include "config/base/exact_json.hpp"
 #include "config/base/text.hpp"
+#include "orchestrator/http/dialect.hpp"
 #include "orchestrator/http/messages.hpp"
 #include "orchestrator/http/request_fields.hpp"
 
@@ -75,7 +76,15 @@ class Translation : Translating {
     options();
     if (error_) return *error_;
     Parsed<GenerationRequest> parsed = parse_chat(dump_exact(out_));
-    if (auto* request = std::get_if<GenerationRequest>(&parsed)) request->warnings = warnings();
+    auto* const request = std::get_if<GenerationRequest>(&parsed);
+    if (request == nullptr) {
+      const FieldName format[] = {{"response_format.json_schema", format_name_},
+                                  {"response_format", format_name_}};
+      return with_own_names(std::get<ApiError>(parsed), format);
+    }
+    request->warnings = warnings();
+    ipc::Constraint& constraint = request->parameters.constraint;
+    if (constraint.parameter == "response_format") constraint.parameter = format_name_;
     return parsed;
   }
 
@@ -244,8 +253,7 @@ class Translation : Translating {
           return refuse(fmt::format("{}.{}", here, type), "must be a string.");
         (type == "text" ? said : thought) += words->get<std::string>();
       } else if (type == "tool_use") {
-        if (text_of(block, "name").empty())
-          return refuse(here + ".name", "must be a string that is not empty.");
+        check_name(text_of(block, "name"), here);
         const Ordered* input = find(block, "input");
         calls.push_back({{"id", text_of(block, "id")},
                          {"type", "function"},
@@ -347,7 +355,7 @@ class Translation : Translating {
   // Clients of the beta call the member `output_format`; later ones call it `output_config.format`.
   void output() {
     const Ordered* format = find(body_, "output_format");
-    std::string where = "output_format";
+    std::string& where = format_name_ = "output_format";
     if (const Ordered* config = find(body_, "output_config"); config != nullptr) {
       if (!config->is_object()) return refuse("output_config", "must be an object.");
       effort(*config);
@@ -375,6 +383,7 @@ class Translation : Translating {
 
   const Ordered& body_;
   Ordered out_ = Ordered::object();
+  std::string format_name_ = "output_config.format";  // the client's name for the answer's format
 };
 
 }  // namespace

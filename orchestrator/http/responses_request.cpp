@@ -30,7 +30,7 @@ constexpr std::string_view kResponsesOwn[] = {
 
 constexpr std::size_t kMostWarnings = 8;    // each names a type of tools
 constexpr std::size_t kMostTypeBytes = 32;  // of a type in a warning
-// Of all items that a request names by their ids. The event loop parses them if the request itself is short.
+// Of all items that a request names by their ids.
 constexpr std::size_t kMostNamedBytes = std::size_t{1} << 20;
 
 // The types of tools, other than functions, that the client runs itself.
@@ -51,11 +51,21 @@ class ResponsesTranslation : Translating {
     options();
     if (error_) return *error_;
     Parsed<GenerationRequest> parsed = parse_chat(dump_exact(out_));
-    if (auto* request = std::get_if<GenerationRequest>(&parsed)) request->warnings = warnings();
+    auto* const request = std::get_if<GenerationRequest>(&parsed);
+    if (request == nullptr) return with_own_names(std::get<ApiError>(parsed), names_of_tools());
+    request->warnings = warnings();
     return parsed;
   }
 
  private:
+  // The parser of chats knows only the tools that are not left out.
+  std::vector<FieldName> names_of_tools() const {
+    std::vector<FieldName> names;
+    for (const auto& [chat, own] : tool_paths_)
+      names.push_back({chat, own});
+    return names;
+  }
+
   std::vector<std::string> warnings() const {
     std::vector<std::string> all;
     for (const std::string& type : left_out_) {
@@ -100,8 +110,8 @@ class ResponsesTranslation : Translating {
           refuse(fmt::format("{}[{}].{}", where, i, name), "must be a string.");
         joined += text_of(part, name);
       } else {
-        refuse(fmt::format("{}[{}]", where, i), "is not a part with text; this server takes only text.",
-               "unsupported_parameter");
+        refuse(fmt::format("{}[{}]", where, i),
+               "is not a part with text; this server takes only text.", "unsupported_parameter");
       }
     }
     return joined;
@@ -195,7 +205,7 @@ class ResponsesTranslation : Translating {
 
   void call(const Ordered& item, std::string name, std::string arguments,
             const std::string& where) {
-    if (name.empty()) return refuse(where + ".name", "must be a string that is not empty.");
+    check_name(name, where);
     assistant()["tool_calls"].push_back(
         {{"id", text_of(item, "call_id")},
          {"type", "function"},
@@ -253,6 +263,7 @@ class ResponsesTranslation : Translating {
       for (const char* member : {"description", "parameters", "strict"}) {
         if (const Ordered* value = find(tool, member)) function[member] = *value;
       }
+      tool_paths_.emplace_back(fmt::format("tools[{}]", tools.size()), where);
       tools.push_back({{"type", "function"}, {"function", std::move(function)}});
     }
   }
@@ -321,7 +332,7 @@ class ResponsesTranslation : Translating {
     if (include == nullptr) return;
     if (!include->is_array()) return refuse("include", "must be an array of strings.");
     for (const Ordered& each : *include) {
-      if (each == "message.output_text.logprobs") {
+      if (is_text(each, "message.output_text.logprobs")) {
         refuse("include", "can't have 'message.output_text.logprobs' on this server.",
                "unsupported_parameter");
       }
@@ -346,6 +357,7 @@ class ResponsesTranslation : Translating {
   std::set<std::string> named_;            // items that the request has named by their ids
   std::size_t named_bytes_ = 0;            // of these items
   std::set<std::string> left_out_;         // types of tools
+  std::vector<std::pair<std::string, std::string>> tool_paths_;  // in the chat, and the client's
 };
 
 }  // namespace

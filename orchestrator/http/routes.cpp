@@ -329,7 +329,7 @@ constexpr Route kRoutes[] = {
     {kPost, "/v1/embeddings", "/v1/embeddings", kClients, kOpenAi, parse_openai_embeddings, embed},
     {kPost, "/completion", "/completion", kClients, kOpenAi,
      read_conversation<parse_llama_completion, llama_completion_dialect>, converse},
-    {kPost, "/infill", "/infill", kClients, kOpenAi,
+    {kPost, "/infill", "/infill", kClients, infill_refusal,
      read_conversation<parse_llama_infill, llama_completion_dialect>, converse},
     {kPost, "/v1/rerank", "/v1/rerank", kClients, kOpenAi, parse_rerank, rerank},
     {kPost, "/v1/reranking", "/v1/rerank", kClients, kOpenAi, parse_rerank, rerank},

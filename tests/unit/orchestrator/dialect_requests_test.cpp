@@ -197,6 +197,99 @@ TEST(Dialects, PassIntegersOnWithTheirDigits) {
       HasSubstr("'max_tokens' must be between"));
 }
 
+// ---- the client's own names ----
+
+ApiError refused(const Parsed<GenerationRequest>& parsed) {
+  const auto* error = std::get_if<ApiError>(&parsed);
+  EXPECT_NE(error, nullptr);
+  return error == nullptr ? ApiError() : *error;
+}
+
+std::string told(const HttpResponse& refusal) {
+  const json error = json::parse(refusal.body)["error"];
+  return error.is_string() ? error.get<std::string>() : error["message"].get<std::string>();
+}
+
+const std::string kLongName(300, 'n');
+
+TEST(OwnNames, OfAMessagesRequest) {
+  const auto refusal_of = [](const std::string& members) {
+    return told(messages_refusal(refused(parse_messages(
+        R"({"max_tokens":9,"messages":[{"role":"user","content":"x"}],)" + members + "}"))));
+  };
+  const std::string schema = R"({"type":"json_schema","schema":7})";
+  EXPECT_THAT(refusal_of(R"("output_format":)" + schema), HasSubstr("'output_format.schema' must"));
+  EXPECT_THAT(refusal_of(R"("output_config":{"format":)" + schema + "}"),
+              HasSubstr("'output_config.format.schema' must"));
+  EXPECT_THAT(
+      refusal_of(
+          R"("grammar":"root ::= \"a\"","output_format":{"type":"json_schema","schema":{"type":"object"}})"),
+      HasSubstr("'grammar' can't be used beside 'output_format'"));
+  // The system prompt and the results of tools are messages of their own to the parser of chats.
+  const auto long_name = parse_messages(
+      R"({"system":"s","max_tokens":9,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":[)"
+      R"({"type":"text","text":"y"},{"type":"tool_use","id":"t","input":{},"name":")" +
+      kLongName + R"("}]},{"role":"user","content":"z"}]})");
+  EXPECT_EQ(refused(long_name).parameter, "messages[1].content[1].name");
+}
+
+TEST(OwnNames, OfTheFormatThatAWorkerRefuses) {
+  const std::string schema = R"({"type":"json_schema","schema":{"type":"object"}})";
+  for (const auto& [members, name] :
+       {std::pair(R"("output_format":)" + schema, "output_format"),
+        std::pair(R"("output_config":{"format":)" + schema + "}", "output_config.format")}) {
+    const auto parsed = parse_messages(
+        R"({"max_tokens":9,"messages":[{"role":"user","content":"x"}],)" + members + "}");
+    ASSERT_EQ(refusal(parsed), "");
+    EXPECT_EQ(std::get<GenerationRequest>(parsed).parameters.constraint.parameter, name);
+  }
+}
+
+TEST(OwnNames, OfAResponsesRequest) {
+  const auto refusal_of = [](const Parsed<GenerationRequest>& parsed) {
+    return told(responses_refusal(refused(parsed)));
+  };
+  // Tools that are left out, and namespaces, have no place in the chat.
+  EXPECT_THAT(
+      refusal_of(response(
+          R"("tools":[{"type":"web_search"},{"type":"function","name":"f","parameters":7}])")),
+      HasSubstr("'tools[1].parameters' must"));
+  EXPECT_THAT(
+      refusal_of(response(
+          R"("tools":[{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"},)"
+          R"({"type":"function","name":"g","strict":7}]}])")),
+      HasSubstr("'tools[0].tools[1].strict' must"));
+  EXPECT_THAT(
+      refusal_of(parse_responses(
+          R"({"instructions":"i","input":[{"role":"user","content":"x"},{"type":"function_call",)"
+          R"("call_id":"c","arguments":"{}","name":")" +
+          kLongName + R"("}]})")),
+      HasSubstr("'input[1].name' must have 1 to 256 bytes"));
+  EXPECT_THAT(
+      refusal_of(response(
+          R"("ignore_eos":true,"text":{"format":{"type":"json_schema","schema":{"type":"object"}}})")),
+      HasSubstr("'ignore_eos' can't be true beside 'text.format'"));
+}
+
+TEST(OwnNames, OfAnInfillRequest) {
+  const auto told_by_worker = [](const std::string& parameter) {
+    ApiError error;
+    error.message = "the model's vocabulary has no tokens for filling in";
+    error.parameter = parameter;
+    return json::parse(infill_refusal(error).body)["error"]["param"].get<std::string>();
+  };
+  EXPECT_EQ(told_by_worker("suffix"), "input_suffix");
+  EXPECT_EQ(told_by_worker("prompt"), "input_prefix");
+  const auto parsed_wrong = [](const std::string& members) {
+    const auto parsed =
+        parse_llama_infill(R"({"input_prefix":"a","input_suffix":"b",)" + members + "}");
+    return json::parse(infill_refusal(refused(parsed)).body)["error"];
+  };
+  EXPECT_EQ(parsed_wrong(R"("prompt":7)")["param"], "prompt");
+  EXPECT_THAT(parsed_wrong(R"("suffix":"c")")["message"].get<std::string>(),
+              HasSubstr("'suffix' is called 'input_suffix'"));
+}
+
 // Clients that send this default want another answer each time.
 TEST(Dialects, ASeedOfMinusOneIsDrawnWhereTheProtocolSaysSo) {
   const auto has_seed = [](const Parsed<GenerationRequest>& parsed) {
