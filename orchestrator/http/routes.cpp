@@ -1,7 +1,6 @@
 #include "orchestrator/http/routes.hpp"
 
 #include <chrono>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -23,6 +22,7 @@
 #include "orchestrator/http/operating.hpp"
 #include "orchestrator/http/page.hpp"
 #include "orchestrator/http/questions.hpp"
+#include "orchestrator/http/read_body.hpp"
 #include "orchestrator/http/request_fields.hpp"
 #include "orchestrator/http/request_line.hpp"
 #include "orchestrator/http/rerank.hpp"
@@ -391,54 +391,6 @@ RouteMatch find_exactly(std::string_view path, std::string_view method) {
   }
   match.allow += "OPTIONS";
   return match;
-}
-
-template <typename Wanted>
-void hand_on(Call call, const Takes<Wanted>& takes, Parsed<Wanted> parsed) {
-  if (const auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
-  takes.handle(std::move(call), std::get<Wanted>(std::move(parsed)));
-}
-
-// Parses the call's body and hands the result to the route's handler: at once, or, if the body is large, when a thread
-// has parsed it and the client is still there. So a parser must be a function of the body alone.
-template <typename Wanted>
-void read_body(Call call, const Takes<Wanted>& takes) {
-  if (call.request.body.size() <= Takes<Wanted>::kMostAtOnce) {
-    Parsed<Wanted> parsed = takes.parse(call.request.body);
-    return hand_on(std::move(call), takes, std::move(parsed));
-  }
-  struct Reading {
-    Call call;
-    std::optional<Parsed<Wanted>> parsed = std::nullopt;
-    std::exception_ptr exception = nullptr;  // what ended the parser, if nothing was parsed
-    bool lost = false;
-  };
-  auto reading = std::make_shared<Reading>(Reading{std::move(call)});
-  reading->call.exchange->on_lost = [lost = std::weak_ptr(reading)](Exchange::Lost) {
-    if (const auto there = lost.lock()) there->lost = true;
-  };
-  reading->call.context.bodies->read(
-      [&parse_into = *reading, parse = takes.parse] {
-        try {
-          parse_into.parsed.emplace(parse(parse_into.call.request.body));
-        } catch (const std::exception&) {
-          parse_into.exception = std::current_exception();
-        }
-      },
-      [reading, takes] {
-        if (reading->lost) return reading->call.ended(499);
-        const std::shared_ptr<Exchange> exchange = reading->call.exchange;
-        exchange->on_lost = nullptr;
-        try {
-          if (reading->parsed.has_value())
-            return hand_on(std::move(reading->call), takes, *std::move(reading->parsed));
-        } catch (const std::exception&) {  // nobody else would tell the client, or end the answer
-          reading->exception = std::current_exception();
-          reading->call.exchange = exchange;
-          if (const auto lost = std::exchange(exchange->on_lost, {})) lost(Exchange::Lost::kHungUp);
-        }
-        reading->call.refuse(why_not_read(reading->exception));
-      });
 }
 
 }  // namespace

@@ -1,8 +1,22 @@
 #include "orchestrator/http/stored_items.hpp"
 
+#include <cstdint>
 #include <utility>
 
 namespace bulkhead::orchestrator {
+
+namespace {
+
+thread_local std::size_t bytes_allowed = SIZE_MAX;
+
+}  // namespace
+
+ShortItems::ShortItems(std::size_t most_bytes) {
+  bytes_allowed = most_bytes;
+}
+ShortItems::~ShortItems() {
+  bytes_allowed = SIZE_MAX;
+}
 
 void StoredItems::keep(const std::string& id, std::string item) {
   const std::lock_guard lock(mutex_);
@@ -23,6 +37,8 @@ std::optional<std::string> StoredItems::find(const std::string& id) const {
   const std::lock_guard lock(mutex_);
   const auto found = items_.find(id);
   if (found == items_.end()) return std::nullopt;
+  if (found->second.size() > bytes_allowed) throw ItemsTooLong();
+  if (bytes_allowed != SIZE_MAX) bytes_allowed -= found->second.size();
   return found->second;
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -22,7 +23,8 @@ class StoredItems {
 
   // Keeps an item, a JSON object. Drops an item that is larger than all the room.
   void keep(const std::string& id, std::string item);
-  // Empty: no item has that id, or the item has been dropped.
+  // Empty: no item has that id, or the item has been dropped. Throws ItemsTooLong if a ShortItems of this thread does
+  // not allow the item.
   std::optional<std::string> find(const std::string& id) const;
 
  private:
@@ -31,6 +33,19 @@ class StoredItems {
   std::unordered_map<std::string, std::string> items_;
   std::deque<std::string> ids_;  // the oldest first
   std::size_t bytes_ = 0;
+};
+
+// As long as one exists, this thread finds items of at most `most_bytes` together. The event loop reads short requests
+// itself, and a short request can name long items.
+class ShortItems {
+ public:
+  explicit ShortItems(std::size_t most_bytes);
+  ~ShortItems();
+  ShortItems(const ShortItems&) = delete;
+  ShortItems& operator=(const ShortItems&) = delete;
+};
+struct ItemsTooLong : std::exception {
+  const char* what() const noexcept override { return "items that are too long for the loop"; }
 };
 
 // The items of this daemon.

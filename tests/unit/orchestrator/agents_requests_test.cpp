@@ -246,6 +246,26 @@ TEST(Responses, NamedItemsHaveABoundTogether) {
   EXPECT_EQ(error_of(parse_responses(json{{"input", named}}.dump())), nullptr);
 }
 
+// The event loop parses short requests, and no more than as much of what they name.
+TEST(Responses, LongItemsAreLeftToAThread) {
+  const json part = {{"type", "output_text"}, {"text", std::string(6'000, 'x')}};
+  json named = json::array();
+  for (const char* id : {"msg_long_1", "msg_long_2", "msg_long_3"}) {
+    stored_items().keep(
+        id, json{{"type", "message"}, {"role", "assistant"}, {"content", {part}}}.dump());
+    named.push_back({{"type", "item_reference"}, {"id", id}});
+  }
+  const std::string all = json{{"input", named}}.dump();
+  EXPECT_EQ(error_of(parse_responses(all)), nullptr);
+  {
+    const ShortItems allowed(BodyReader::kLargeToTranslate);
+    EXPECT_THROW(parse_responses(all), ItemsTooLong);
+  }
+  named.erase(2);
+  const ShortItems allowed(BodyReader::kLargeToTranslate);
+  EXPECT_EQ(error_of(parse_responses(json{{"input", named}}.dump())), nullptr);
+}
+
 TEST(StoredItems, TheOldestMakeRoomForOthers) {
   StoredItems items(100);
   items.keep("a", std::string(40, 'x'));
