@@ -8,7 +8,8 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <system_error>
+#include <exception>
+#include <new>
 #include <utility>
 
 #include "config/base/quiet_thread.hpp"
@@ -16,10 +17,11 @@
 namespace bulkhead::ipc {
 namespace {
 
-constexpr std::chrono::seconds kIdle{1};  // then an idle thread ends
-constexpr int kMostPackets = 4096;        // in a queue; the kernel's limit is some hundreds
+constexpr std::chrono::seconds kIdle{1};    // then an idle thread ends
+constexpr int kMostPackets = 4096;          // in a queue; the kernel's limit is some hundreds
 constexpr blkcnt_t kSmallFileBlocks = 128;  // of 512 bytes
-constexpr std::size_t kMostOpened = 256;  // descriptors that one thread may take out of sockets within sockets
+constexpr std::size_t kMostOpened =
+    256;  // descriptors that one thread may take out of sockets within sockets
 
 #ifndef ANON_INODE_FS_MAGIC
 constexpr auto ANON_INODE_FS_MAGIC = 0x09041934;
@@ -87,11 +89,20 @@ ReceivedWith received_with(msghdr& message) {
       continue;
     }
     const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
+    const auto take = [c](std::size_t i) {
       int fd;
       std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof fd);
-      all.fds.emplace_back(fd);
+      return UniqueFd(fd);
+    };
+    try {
+      all.fds.reserve(all.fds.size() + count);
+    } catch (const std::bad_alloc&) {
+      for (std::size_t i = 0; i < count; ++i)
+        take(i).reset();  // else they would stay open for ever
+      throw;
     }
+    for (std::size_t i = 0; i < count; ++i)
+      all.fds.push_back(take(i));
   }
   return all;
 }
@@ -120,7 +131,13 @@ void PeerCloser::close_for_good(UniqueFd first) {
 
 void PeerCloser::add(UniqueFd fd) {
   std::unique_lock lock(mutex_);
-  waiting_.push_back(std::move(fd));
+  try {
+    waiting_.push_back(std::move(fd));
+  } catch (const std::
+               bad_alloc&) {  // a destructor may have called this, so it closes the descriptor here
+    lock.unlock();
+    return fd.reset();
+  }
   if (waiting_.size() <= idle_) return wake_.notify_one();
   if (threads_ == kMostThreads || start() || threads_ != 0) return;
   const UniqueFd here = std::move(waiting_.back());  // if no thread can be started, close it here
@@ -131,7 +148,7 @@ void PeerCloser::add(UniqueFd fd) {
 bool PeerCloser::start() {
   try {
     quiet_thread([self = shared_from_this()] { self->run(); }).detach();
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {  // the system has no thread, or there is no memory for one
     return false;
   }
   ++threads_;
@@ -149,7 +166,11 @@ void PeerCloser::run() {
     waiting_.pop_front();
     ++busy_;
     lock.unlock();
-    how_(std::move(fd));
+    try {
+      how_(std::move(fd));
+    } catch (
+        const std::bad_alloc&) {  // the descriptor, and those out of its queue, are closed by now
+    }
     lock.lock();
     --busy_;
   }
@@ -171,8 +192,11 @@ void PeerCloser::close_lot(std::vector<UniqueFd> fds) {
   const std::lock_guard lock(mutex_);
   const bool more = idle_ == 0 && threads_ < kMostThreads && start();
   if (!more && threads_ == 0) return;  // if no thread can be started, close them here
-  for (UniqueFd& fd : fds)
-    waiting_.push_back(std::move(fd));
+  try {
+    for (UniqueFd& fd : fds)
+      waiting_.push_back(std::move(fd));
+  } catch (const std::bad_alloc&) {  // close the rest here
+  }
   wake_.notify_one();
 }
 

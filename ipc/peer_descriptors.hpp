@@ -38,14 +38,14 @@ namespace bulkhead::ipc {
 inline constexpr std::size_t kMaxScmFds = 253;
 
 // What a recvmsg() received besides bytes. Give a worker's descriptors to a PeerCloser, because destroying them here
-// may block.
+// may block. Without memory for them, received_with() closes them and throws std::bad_alloc.
 struct ReceivedWith {
   std::vector<UniqueFd> fds;
   bool something_else = false;  // such as credentials
 };
 ReceivedWith received_with(msghdr& message);
 
-// No function here waits. Any thread.
+// No function here waits, unless there is neither a thread nor memory to close a descriptor elsewhere. Any thread.
 class PeerCloser : public std::enable_shared_from_this<PeerCloser> {
  public:
   static constexpr std::size_t kMostThreads = 4;

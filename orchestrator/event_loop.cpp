@@ -61,7 +61,12 @@ struct EventLoop::Impl {
         [this, &from, handler = std::move(handler)](boost::system::error_code error, int number) {
           if (error) return;
           call("a signal", [&] { handler(number); });
-          next_signal(from, handler);
+          try {
+            next_signal(from, handler);
+          } catch (const std::exception& failure) {  // handling it may have given the reserve back
+            caught("the wait for signals", failure);
+            next_signal(from, handler);
+          }
         });
   }
 };
@@ -134,7 +139,7 @@ Timer::~Timer() {
 
 void Timer::start(std::chrono::microseconds delay, std::function<void()> expired) {
   std::uint64_t generation = ++impl_->generation;
-  impl_->running = true;
+  impl_->running = false;  // if the wait can't begin
   impl_->timer.expires_after(delay);
   impl_->timer.async_wait(
       [impl = impl_, generation, expired = std::move(expired)](boost::system::error_code) {
@@ -142,6 +147,7 @@ void Timer::start(std::chrono::microseconds delay, std::function<void()> expired
         impl->running = false;
         impl->loop.impl_->call("a timer", expired);
       });
+  impl_->running = true;
 }
 
 void Timer::cancel() {

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <mutex>
 #include <utility>
 
 #include "config/access_key.hpp"
@@ -43,14 +42,8 @@ bool is_given(const config::Loaded& loaded, const char* key) {
 struct Reloader::Reading {
   config::Sources sources;
   std::string worker_program;
-  std::optional<Result<config::Loaded>> loaded;
+  std::optional<Result<config::Loaded>> loaded;  // none: there was no memory
   ModelFiles files;
-};
-
-// What the threads and the daemon share. A thread that hangs may outlive the daemon's loop.
-struct Reloader::Mailbox {
-  std::mutex mutex;
-  EventLoop* loop = nullptr;  // null: nobody waits any more
 };
 
 Result<config::Loaded> load_settings(const config::Sources& sources,
@@ -112,13 +105,10 @@ std::string reload_refusal(const config::Settings& before, const config::Loaded&
 }
 
 Reloader::Reloader(Parts parts)
-    : parts_(parts), mailbox_(std::make_shared<Mailbox>()), patience_(parts.loop) {
-  mailbox_->loop = &parts_.loop;
-}
+    : parts_(parts), mailbox_(std::make_shared<Mailbox>(parts.loop)), patience_(parts.loop) {}
 
 Reloader::~Reloader() {
-  std::lock_guard lock(mailbox_->mutex);
-  mailbox_->loop = nullptr;
+  mailbox_->close();
 }
 
 void Reloader::reload() {
@@ -145,13 +135,13 @@ void Reloader::read(const std::shared_ptr<Reading>& reading) {
         parts_.sources.file, kPatience.count());
   });
   auto run = [this, number, reading, mailbox = mailbox_] {
-    reading->loaded = load_settings(reading->sources, reading->worker_program);
-    if (reading->loaded->ok()) reading->files = look_at_models((*reading->loaded)->settings);
-    std::lock_guard lock(mailbox->mutex);
-    if (mailbox->loop == nullptr) return;
-    mailbox->loop->post([this, number, reading, mailbox] {
-      if (mailbox->loop != nullptr) take(number, *reading);
-    });
+    try {
+      reading->loaded = load_settings(reading->sources, reading->worker_program);
+      if (reading->loaded->ok()) reading->files = look_at_models((*reading->loaded)->settings);
+    } catch (const std::exception&) {  // there is no memory
+      reading->loaded.reset();
+    }
+    mailbox->put([this, number, reading] { take(number, *reading); });
   };
   try {
     quiet_thread(std::move(run)).detach();
@@ -166,6 +156,7 @@ void Reloader::take(std::uint64_t number, Reading& reading) {
   --hanging_;
   if (number != number_) return;  // a later SIGHUP has started another reading
   patience_.cancel();
+  if (!reading.loaded.has_value()) return refused("there was no memory to read the settings with");
   const Result<config::Loaded>& loaded = *reading.loaded;
   if (!loaded.ok()) return refused(loaded.error().message());
   if (parts_.router.draining()) return refused("the daemon is ending");

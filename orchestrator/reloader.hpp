@@ -16,6 +16,7 @@
 #include "orchestrator/http/api.hpp"
 #include "orchestrator/http/resumable.hpp"
 #include "orchestrator/http/server.hpp"
+#include "orchestrator/mailbox.hpp"
 #include "orchestrator/router/router.hpp"
 
 namespace bulkhead::orchestrator {
@@ -46,7 +47,6 @@ class Reloader {
 
  private:
   struct Reading;
-  struct Mailbox;
   void read(const std::shared_ptr<Reading>& reading);
   void take(std::uint64_t number, Reading& reading);
   void put_into_effect(config::Settings next, const Reading& reading);

@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "config/base/quiet_thread.hpp"
@@ -45,24 +47,24 @@ struct LineWriter::Shared {
   Shared(int the_fd, std::function<std::string(std::uint64_t)> the_notice, std::size_t the_bound)
       : fd(the_fd), notice(std::move(the_notice)), bound(the_bound) {}
 
+  // Allocates nothing, so it goes on when there is no memory.
   void run() {
     std::unique_lock lock(mutex);
     while (true) {
       wake.wait(lock, [this] { return !queue.empty(); });
-      std::string slice;
-      if (queue.size() <= kSliceBytes) {
-        slice = std::exchange(queue, {});
-      } else {
-        const std::size_t end = queue.rfind('\n', kSliceBytes);
-        slice = queue.substr(0, end == std::string::npos ? queue.size() : end + 1);
-        queue.erase(0, slice.size());
+      std::size_t size = std::min(queue.size(), kSliceBytes);
+      if (queue.size() > kSliceBytes) {  // whole lines, if there is one
+        const std::size_t end = queue.rfind('\n', kSliceBytes - 1);
+        if (end != std::string::npos) size = end + 1;
       }
+      std::copy_n(queue.begin(), size, slice.begin());
+      queue.erase(0, size);
       writing = true;
       lock.unlock();
-      const std::size_t written = write_all(fd, slice);
+      const std::size_t written = write_all(fd, std::string_view(slice.data(), size));
       lock.lock();
       writing = false;
-      const std::uint64_t lost = lines_in(std::string_view(slice).substr(written));
+      const std::uint64_t lost = lines_in(std::string_view(slice.data(), size).substr(written));
       figures.dropped += lost;
       untold += lost;
       if (queue.empty()) idle.notify_all();
@@ -74,9 +76,10 @@ struct LineWriter::Shared {
   const std::size_t bound;
   std::mutex mutex;
   std::condition_variable wake, idle;
-  std::string queue;         // whole lines
-  bool writing = false;      // a slice has left the queue and is being written
-  std::uint64_t untold = 0;  // dropped lines that no line has reported yet
+  std::string queue;  // whole lines, except that a long line may have been written in part
+  std::array<char, kSliceBytes> slice;  // what is being written; only the thread uses it
+  bool writing = false;                 // a slice has left the queue and is being written
+  std::uint64_t untold = 0;             // dropped lines that no line has reported yet
   Figures figures;
 };
 
@@ -97,9 +100,17 @@ void LineWriter::put(std::string_view lines) {
       shared_->untold += count;
       return;
     }
-    if (shared_->untold > 0 && shared_->notice)
-      shared_->queue += shared_->notice(std::exchange(shared_->untold, 0));
-    shared_->queue += lines;
+    try {
+      if (shared_->untold > 0 && shared_->notice) {
+        shared_->queue += shared_->notice(shared_->untold);
+        shared_->untold = 0;
+      }
+      shared_->queue += lines;
+    } catch (const std::bad_alloc&) {
+      shared_->figures.dropped += count;
+      shared_->untold += count;
+      return;
+    }
   }
   shared_->wake.notify_one();
 }

@@ -2,7 +2,8 @@
 // stopped terminal or a slow disk costs lines, which are counted, and never time.
 //
 // The queue is bounded. While it is full, new lines are dropped. When there is room again, a line says how many were
-// dropped. Lines are also lost while the reader is gone (EPIPE) or the file cannot grow (ENOSPC, EFBIG).
+// dropped. Lines are also lost while the reader is gone (EPIPE), the file cannot grow (ENOSPC, EFBIG), or there is no
+// memory for them.
 //
 // The thread may hang in write(2) for ever, so nobody joins it: it owns everything that it needs.
 #pragma once

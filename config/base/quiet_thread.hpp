@@ -3,6 +3,10 @@
 //
 // quiet_thread() starts one that its owner joins. A DetachedThread may wait for the kernel or for another host for
 // longer than its owner lives.
+//
+// An exception that leaves `run` ends the process. A thread of the daemon therefore handles every exception in its own
+// loop: it loses the one thing that it had in hand, says so to whoever waits for that, and goes on. In a worker,
+// std::bad_alloc is meant to end the process, whichever thread it comes from (worker/main.cpp).
 #pragma once
 
 #include <pthread.h>

@@ -9,46 +9,53 @@
 
 #include "config/base/log.hpp"
 #include "orchestrator/http/errors.hpp"
+#include "orchestrator/memory_reserve.hpp"
 
 namespace bulkhead::orchestrator {
 
 struct BodyReader::Shared {
   std::mutex mutex;
   std::condition_variable idle;
-  EventLoop* loop = nullptr;  // null: the reader is gone
   bool busy = false;
+  bool over = false;  // the reader is gone
 };
 
-BodyReader::BodyReader(EventLoop& loop) : shared_(std::make_shared<Shared>()), again_(loop) {
-  shared_->loop = &loop;
-}
+BodyReader::BodyReader(EventLoop& loop)
+    : shared_(std::make_shared<Shared>()),
+      mailbox_(std::make_shared<Mailbox>(loop)),
+      again_(loop) {}
 
 BodyReader::~BodyReader() {
+  mailbox_->close();
   std::unique_lock lock(shared_->mutex);
-  shared_->loop = nullptr;
+  shared_->over = true;
   shared_->idle.wait(lock, [this] { return !shared_->busy; });
 }
 
 void BodyReader::read(std::function<void()> read, std::function<void()> done) {
   const std::uint64_t number = ++last_;
-  waiting_.emplace(number, std::move(done));
-  thread_->add([this, number, read = std::move(read), shared = shared_] {
+  auto task = [this, number, read = std::move(read), shared = shared_, mailbox = mailbox_] {
     {
       const std::lock_guard lock(shared->mutex);
-      if (shared->loop == nullptr) return;
+      if (shared->over) return;
       shared->busy = true;
     }
     read();
-    const std::lock_guard lock(shared->mutex);
-    shared->busy = false;
-    shared->idle.notify_all();
-    if (shared->loop == nullptr) return;
-    shared->loop->post([this, number, shared] {
-      if (shared->loop == nullptr) return;
+    mailbox->put([this, number] {
       const std::function<void()> then = std::move(waiting_.extract(number).mapped());
       then();
     });
-  });
+    const std::lock_guard lock(shared->mutex);
+    shared->busy = false;
+    shared->idle.notify_all();
+  };
+  waiting_.emplace(number, std::move(done));
+  try {
+    thread_->add(std::move(task));
+  } catch (const std::exception&) {  // there is no memory; whoever called this says so
+    waiting_.erase(number);
+    throw;
+  }
   look_again();
 }
 
@@ -65,6 +72,7 @@ ApiError why_not_read(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
   } catch (const std::bad_alloc&) {
+    MemoryReserve::refill();
     return api_error(kOutOfMemory, "The server has no memory to read this request now.");
   } catch (const std::exception& error) {
     spdlog::error("a request's body is not read because of an exception: {}", error.what());

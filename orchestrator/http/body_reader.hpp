@@ -12,6 +12,7 @@
 
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/http/openai.hpp"
+#include "orchestrator/mailbox.hpp"
 #include "orchestrator/supervisor/task_thread.hpp"
 
 namespace bulkhead::orchestrator {
@@ -38,6 +39,7 @@ class BodyReader {
  private:
   struct Shared;
   std::shared_ptr<Shared> shared_;
+  std::shared_ptr<Mailbox> mailbox_;
   std::shared_ptr<TaskThread> thread_ = std::make_shared<TaskThread>();
   void look_again();
 

@@ -52,7 +52,10 @@ struct Server::Impl final : ConnectionOwner, std::enable_shared_from_this<Server
         close_timer(loop) {}
 
   void accept();
+  void wait_for_one();
+  bool accept_one();
   void accepted(tcp::socket socket);
+  void begin(const std::shared_ptr<Connection>& connection);
   bool close_longest_idle();
   void accept_later();
   void connection_gone(const std::shared_ptr<Connection>& connection) override;
@@ -76,21 +79,42 @@ struct Server::Impl final : ConnectionOwner, std::enable_shared_from_this<Server
 
 void Server::Impl::accept() {
   if (accepting || !acceptor.is_open()) return;
-  accepting = true;
-  acceptor.async_accept([self = shared_from_this()](error_code error, tcp::socket socket) {
+  try {
+    wait_for_one();
+    accepting = true;
+  } catch (const std::exception& error) {  // nothing else would begin to accept again
+    loop.caught("the wait for connections", error);
+    accept_later();
+  }
+}
+
+// Waits without accepting, because Asio allocates while it accepts. Without memory, the handler of an asynchronous
+// accept would never be called.
+void Server::Impl::wait_for_one() {
+  acceptor.async_wait(tcp::acceptor::wait_read, [self = shared_from_this()](error_code error) {
     self->accepting = false;
     if (error == asio::error::operation_aborted || !self->acceptor.is_open()) return;
-    self->loop.call("a new connection", [&] {
-      if (error) {
-        // The process has probably run out of descriptors. Some connections will be closed in a moment.
-        spdlog::warn("accepting a connection: {}", error.message());
-        return self->accept_later();
-      }
-      self->accepted(std::move(socket));
-    });
+    bool later = false;
+    self->loop.call("a new connection", [&] { later = !self->accept_one(); });
     // Accepts the next connection whether this one failed or not.
-    if (!error) self->accept();
+    if (!later) self->accept();
   });
+}
+
+// Returns false if it begins to accept again by itself, after a pause.
+bool Server::Impl::accept_one() {
+  tcp::socket socket(loop.context());
+  error_code error;
+  acceptor.accept(socket, error);
+  if (error == asio::error::would_block || error == asio::error::connection_aborted) return true;
+  if (error) {
+    // The process has probably run out of descriptors. Some connections will be closed in a moment.
+    spdlog::warn("accepting a connection: {}", error.message());
+    accept_later();
+    return false;
+  }
+  accepted(std::move(socket));
+  return true;
 }
 
 void Server::Impl::accept_later() {
@@ -102,6 +126,15 @@ void Server::Impl::accept_later() {
 
 void Server::Impl::accepted(tcp::socket socket) {
   auto connection = make_connection(shared_from_this(), std::move(socket));
+  try {
+    begin(connection);
+  } catch (const std::exception&) {  // nobody reads from it, and no timer would end it
+    connection->close_now();
+    throw;
+  }
+}
+
+void Server::Impl::begin(const std::shared_ptr<Connection>& connection) {
   const std::size_t others = connections.size();
   const bool full = others >= most_connections - kForOperators && !close_longest_idle();
   connections.insert(connection);
@@ -210,18 +243,22 @@ Status Server::listen_at(std::vector<UniqueFd> passed) {
     if (family != AF_INET && family != AF_INET6) continue;
     error_code error;
     impl_->acceptor.assign(family == AF_INET ? tcp::v4() : tcp::v6(), fd.get(), error);
-    if (error) return Error(ErrorCode::kUnavailable, "the service manager's socket: " + error.message());
+    if (error)
+      return Error(ErrorCode::kUnavailable, "the service manager's socket: " + error.message());
     (void)fd.release();
     const tcp::endpoint at = impl_->acceptor.local_endpoint(error);
     if (!error && at.address().is_loopback() == is_loopback(impl_->host)) return {};
-    return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("the service manager's socket listens at {}, but server.host is {}: write the same "
-                             "address in both (ListenStream= of the socket unit, server.host)",
-                             at.address().to_string(), impl_->host));
+    return Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "the service manager's socket listens at {}, but server.host is {}: write the same "
+            "address in both (ListenStream= of the socket unit, server.host)",
+            at.address().to_string(), impl_->host));
   }
-  return Error(ErrorCode::kInvalidArgument,
-               "the service manager passed no TCP socket that listens (LISTEN_FDS); the socket unit needs "
-               "ListenStream= with an address and a port, and Accept=no");
+  return Error(
+      ErrorCode::kInvalidArgument,
+      "the service manager passed no TCP socket that listens (LISTEN_FDS); the socket unit needs "
+      "ListenStream= with an address and a port, and Accept=no");
 }
 
 std::uint16_t Server::port() const {
@@ -236,6 +273,8 @@ void Server::serve(Api& api) {
         "at most {} connections, and not {}, because the limit on open files (`ulimit -n`) is low",
         impl_->most_connections, kMaxConnections);
   }
+  error_code ignored;
+  impl_->acceptor.non_blocking(true, ignored);
   impl_->accept();
 }
 

@@ -1,16 +1,11 @@
 #include "orchestrator/journal/disk_journal.hpp"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <ctime>
-#include <filesystem>
 #include <map>
 #include <mutex>
 #include <new>
@@ -22,6 +17,9 @@
 #include "config/base/quiet_thread.hpp"
 #include "config/base/random.hpp"
 #include "config/base/unique_fd.hpp"
+#include "orchestrator/journal/journal_file.hpp"
+#include "orchestrator/mailbox.hpp"
+#include "orchestrator/memory_reserve.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -29,8 +27,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr mode_t kOwnerOnly = 0600;
-constexpr int kLockTries = 8;
 constexpr milliseconds kFirstRetry{1000}, kLongestRetry{30000};
 constexpr milliseconds kLookEvery{5000};  // how often it checks whether the file still has its name
 constexpr milliseconds kEndPatience{5000};
@@ -38,128 +34,14 @@ constexpr milliseconds kEndPatience{5000};
 // records.
 constexpr std::size_t kMostPending = std::size_t{64} << 20;
 
-Error system_error(const std::string& path, const char* step) {
-  return errno_error(ErrorCode::kUnavailable,
-                     fmt::format("isolation.journal_path: {}: {}", path, step), errno);
-}
-
-Status write_all(int fd, std::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return system_error(path, "write");
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return {};
-}
-
-Result<std::string> read_all(int fd, const std::string& path, std::size_t most = SIZE_MAX) {
-  struct stat info {};
-  if (::fstat(fd, &info) != 0) return system_error(path, "stat");
-  std::string bytes(std::min(static_cast<std::size_t>(info.st_size), most), '\0');
-  std::size_t got = 0;
-  while (got < bytes.size()) {
-    const ssize_t read =
-        ::pread(fd, bytes.data() + got, bytes.size() - got, static_cast<off_t>(got));
-    if (read < 0 && errno == EINTR) continue;
-    if (read < 0) return system_error(path, "read");
-    if (read == 0) break;
-    got += static_cast<std::size_t>(read);
-  }
-  bytes.resize(got);
-  return bytes;
-}
-
-// Refuses a file that is no journal, before the journal changes the file or reads it into memory.
-Status check_beginning(int fd, const std::string& path) {
-  BULKHEAD_TRY(const std::string magic, read_all(fd, path, kJournalMagic.size()));
-  const auto read = read_journal(magic, [](const JournalRecord&) {});
-  return read.ok() ? Status() : read.error().within("isolation.journal_path: " + path);
-}
-
-// Opens and locks the journal's file. A daemon that is rewriting the journal may rename another file to the name
-// between the open and the lock; then this function tries again.
-Result<UniqueFd> open_locked(const std::string& path) {
-  for (int i = 0; i < kLockTries; ++i) {
-    UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kOwnerOnly));
-    if (!fd.valid() && errno == ELOOP) {
-      return Error(
-          ErrorCode::kUnsupported,
-          fmt::format("isolation.journal_path: {} is a symbolic link; name the file itself", path));
-    }
-    if (!fd.valid()) return system_error(path, "open");
-    struct stat ours {
-    }, named{};
-    if (::fstat(fd.get(), &ours) != 0) return system_error(path, "stat");
-    if (!S_ISREG(ours.st_mode)) {
-      return Error(ErrorCode::kUnsupported,
-                   fmt::format("isolation.journal_path: {} is no regular file", path));
-    }
-    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK) return system_error(path, "lock");
-      return Error(ErrorCode::kUnavailable,
-                   fmt::format("isolation.journal_path: {} is in use by another daemon; each needs "
-                               "a file of its own",
-                               path));
-    }
-    if (::stat(path.c_str(), &named) != 0 || named.st_ino != ours.st_ino) continue;
-    BULKHEAD_RETURN_IF_ERROR(check_beginning(fd.get(), path));
-    if (::fchmod(fd.get(), kOwnerOnly) != 0) return system_error(path, "chmod");
-    return fd;
-  }
-  return Error(ErrorCode::kUnavailable,
-               fmt::format("isolation.journal_path: {} keeps changing its name", path));
-}
-
-// What the journal's name stands for now.
-enum class Named { kOurs, kNothing, kAnother };
-Named named(int ours, const std::string& path) {
-  struct stat mine {
-  }, there{};
-  if (::fstat(ours, &mine) != 0) return Named::kNothing;
-  if (::lstat(path.c_str(), &there) != 0) return errno == ENOENT ? Named::kNothing : Named::kOurs;
-  return mine.st_ino == there.st_ino && mine.st_dev == there.st_dev ? Named::kOurs
-                                                                    : Named::kAnother;
-}
-
-Result<UniqueFd> write_beside(const std::string& beside, std::string_view content) {
-  UniqueFd fd(::open(beside.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kOwnerOnly));
-  if (!fd.valid()) return system_error(beside, "open");
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return system_error(beside, "lock");
-  BULKHEAD_RETURN_IF_ERROR(write_all(fd.get(), content, beside));
-  if (::fdatasync(fd.get()) != 0) return system_error(beside, "fdatasync");
-  return fd;
-}
-
-// Writes a whole new file, renames it to the journal's name and puts it into `file`. The new file is locked before it
-// gets the name. Until then the old file is unchanged.
-Status rewrite(const std::string& path, std::string_view content, UniqueFd& file) {
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  const std::string folder = parent.empty() ? std::string(".") : parent.string();
-  const std::string beside = path + ".new";
-  ::unlink(beside.c_str());  // a file of a daemon that died here
-  Result<UniqueFd> written = write_beside(beside, content);
-  // It is opened before the rename: afterwards, a lack of descriptors would leave a file with the journal's name that
-  // this process takes for another's.
-  const UniqueFd directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  Status status = written.ok() ? Status() : Status(written.error());
-  if (status.ok() && !directory.valid()) status = system_error(folder, "open");
-  if (status.ok() && ::rename(beside.c_str(), path.c_str()) != 0)
-    status = system_error(beside, "rename");
-  if (!status.ok()) {
-    ::unlink(beside.c_str());  // the new file may be what fills the disk
-    return status;
-  }
-  file = *std::move(written);
-  if (::fsync(directory.get()) != 0) return system_error(folder, "fsync");
-  return {};
-}
-
 }  // namespace
 
 struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
   Impl(EventLoop& the_loop, Options the_options)
-      : loop(the_loop), options(std::move(the_options)), retry(std::make_unique<Timer>(the_loop)) {}
+      : loop(the_loop),
+        options(std::move(the_options)),
+        retry(std::make_unique<Timer>(the_loop)),
+        mailbox(std::make_shared<Mailbox>(the_loop)) {}
 
   struct Job {
     std::string bytes;
@@ -167,9 +49,10 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
   };
 
   struct Done {
-    Status status;
+    Status status = {};
     bool anew = false;
     bool lost_name = false;  // nothing was written, because the file has lost its name
+    bool no_memory = false;  // for writing; `status` has no words for it, which would need some
     std::size_t bytes = 0;
     std::chrono::microseconds took{};
   };
@@ -214,20 +97,20 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
   // Writes all live records, which include the pending ones, but none that were dropped.
   void write_anew() {
     Job job{"", true};
-    std::optional<Done> failure;
+    bool no_memory = false;
     try {
       job.bytes = wanted();
     } catch (const std::bad_alloc&) {
-      failure = Done{Error(ErrorCode::kResourceExhausted, "no memory to write it anew"), true};
+      no_memory = true;
     }
     std::ranges::move(std::exchange(pending_durable, {}), std::back_inserter(writing_durable));
     overflowed = false;
     pending = {};
-    if (!failure.has_value()) return hand_over(std::move(job));
-    writing = true;
-    loop.post([weak = weak_from_this(), failure = *std::move(failure)] {
-      if (auto self = weak.lock()) self->done(failure);
+    if (!no_memory) return hand_over(std::move(job));
+    loop.post([weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->done({.anew = true, .no_memory = true});
     });
+    writing = true;
   }
 
   // Hands the thread the records that a job under way does not hold. A job that has not begun takes them with it.
@@ -261,7 +144,10 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
     loop.doing("the journal's write is done");
     if (result.lost_name) return name_lost(result.bytes > 0);
     writing = false;
-    if (result.status.ok()) {
+    if (result.no_memory) {
+      MemoryReserve::refill();
+      failed("there is no memory to write it with");
+    } else if (result.status.ok()) {
       written(result);
     } else {
       failed(result.status.error().message());
@@ -331,49 +217,52 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
         continue;
       }
       if (!next.has_value()) break;
-      Job job = *std::exchange(next, std::nullopt);
+      const Job job = *std::exchange(next, std::nullopt);
       lock.unlock();
-      const auto began = std::chrono::steady_clock::now();
-      Done result{{}, job.anew, false, job.bytes.size(), {}};
-      result.lost_name = !job.anew && named(file.get(), options.path) != Named::kOurs;
-      if (!result.lost_name) result.status = write(job);
-      result.took = std::chrono::duration_cast<std::chrono::microseconds>(
-          std::chrono::steady_clock::now() - began);
-      told_of_name = told_of_name && !job.anew;
+      tell(attempt(job));
       lock.lock();
-      tell(std::move(result));
     }
     ended = true;
     wake.notify_all();
   }
 
-  // Runs under the mutex: after the end nobody is there to be told.
-  void tell(Done result) {
-    if (ending) return;
-    loop.post([weak = weak_from_this(), result = std::move(result)] {
+  Done attempt(const Job& job) {
+    const auto began = std::chrono::steady_clock::now();
+    Done result{.anew = job.anew, .bytes = job.bytes.size()};
+    result.lost_name = !job.anew && named_now(file.get(), options.path) != Named::kOurs;
+    try {
+      if (!result.lost_name) result.status = write(job);
+    } catch (const std::bad_alloc&) {
+      result.no_memory = true;
+    }
+    result.took = std::chrono::duration_cast<std::chrono::microseconds>(
+        std::chrono::steady_clock::now() - began);
+    told_of_name = told_of_name && !job.anew;
+    return result;
+  }
+
+  void tell(const Done& result) {
+    mailbox->put([weak = weak_from_this(), result] {
       if (auto self = weak.lock()) self->done(result);
     });
   }
 
   void look_at_name() {
-    if (told_of_name || named(file.get(), options.path) == Named::kOurs) return;
+    if (told_of_name || named_now(file.get(), options.path) == Named::kOurs) return;
     told_of_name = true;
-    std::lock_guard lock(mutex);
-    tell({{}, false, true, 0, {}});
+    tell({.lost_name = true});
   }
 
   Status write(const Job& job) {
     if (job.anew) {
-      if (named(file.get(), options.path) == Named::kAnother) {
+      if (named_now(file.get(), options.path) == Named::kAnother) {
         const std::string aside = options.path + ".other";
         if (::rename(options.path.c_str(), aside.c_str()) != 0)
-          return system_error(options.path, "rename");
+          return journal_file_error(options.path, "rename");
       }
-      return rewrite(options.path, job.bytes, file);
+      return rewrite_journal(options.path, job.bytes, file);
     }
-    BULKHEAD_RETURN_IF_ERROR(write_all(file.get(), job.bytes, options.path));
-    if (::fdatasync(file.get()) != 0) return system_error(options.path, "fdatasync");
-    return {};
+    return append_to_journal(file.get(), job.bytes, options.path);
   }
 
   EventLoop& loop;
@@ -385,9 +274,10 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
   std::vector<std::function<void()>> pending_durable, writing_durable;
   bool commit_due = false;
   bool writing = false;
-  bool overflowed = false;       // `pending` lacks records that are live
-  std::string problem;           // error of the last write; empty: none
-  std::unique_ptr<Timer> retry;  // destroyed before the loop is, whatever the thread does
+  bool overflowed = false;                 // `pending` lacks records that are live
+  std::string problem;                     // error of the last write; empty: none
+  std::unique_ptr<Timer> retry;            // destroyed before the loop is, whatever the thread does
+  const std::shared_ptr<Mailbox> mailbox;  // closed at the end: then nobody is there to be told
   milliseconds retry_delay = kFirstRetry;
   std::uint32_t salt = 0;
   Figures figures;
@@ -407,8 +297,8 @@ Result<DiskJournal::Opened> DiskJournal::open(EventLoop& loop, Options options) 
   const std::string& path = impl->options.path;
   Opened opened;
   {
-    BULKHEAD_TRY(UniqueFd old, open_locked(path));
-    BULKHEAD_TRY(std::string bytes, read_all(old.get(), path));
+    BULKHEAD_TRY(UniqueFd old, open_locked_journal(path));
+    BULKHEAD_TRY(std::string bytes, read_journal_file(old.get(), path));
     DiskRequests requests(impl->salt);
     auto end = read_journal(bytes, [&](const JournalRecord& record) { requests.add(record); });
     if (!end.ok()) return end.error().within("isolation.journal_path: " + path);
@@ -436,7 +326,7 @@ Result<DiskJournal::Opened> DiskJournal::open(EventLoop& loop, Options options) 
     const std::string wanted = impl->wanted();
     // If it can't be written, the old file stays unchanged, and its streams can be served.
     impl->file = std::move(old);
-    const Status anew = rewrite(path, wanted, impl->file);
+    const Status anew = rewrite_journal(path, wanted, impl->file);
     if (!anew.ok()) impl->failed(anew.error().message());
     impl->figures.file_bytes = wanted.size();
     impl->compact_at = std::max(impl->options.compact_at_bytes, 2 * wanted.size());
@@ -450,6 +340,7 @@ DiskJournal::DiskJournal(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 DiskJournal::~DiskJournal() {
   impl_->retry.reset();
+  impl_->mailbox->close();
   std::unique_lock lock(impl_->mutex);
   try {
     if (impl_->problem.empty()) impl_->write_last();

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -62,10 +63,11 @@ void add_pressure(const std::string& root, std::vector<DaemonFigure>& out) {
     const std::size_t total = line.find("total=");
     const std::string kind = line.substr(0, line.find(' '));
     if (total == std::string::npos || (kind != "some" && kind != "full")) continue;
-    out.push_back({"bulkhead_host_memory_pressure_seconds_total",
-                   "Time in which processes of the machine waited for memory: some of them, or all",
-                   std::strtod(line.c_str() + total + std::string_view("total=").size(), nullptr) / 1e6,
-                   true, "kind", kind});
+    out.push_back(
+        {"bulkhead_host_memory_pressure_seconds_total",
+         "Time in which processes of the machine waited for memory: some of them, or all",
+         std::strtod(line.c_str() + total + std::string_view("total=").size(), nullptr) / 1e6, true,
+         "kind", kind});
   }
 }
 
@@ -144,8 +146,8 @@ void add_devices(const std::string& root, std::vector<DaemonFigure>& out) {
                      "Memory of a device in use, by all processes", *used, false, "device", name});
     }
     if (const auto total = number_in(card / "device" / "mem_info_vram_total")) {
-      out.push_back({"bulkhead_device_memory_bytes", "Memory of a device", *total, false, "device",
-                     name});
+      out.push_back(
+          {"bulkhead_device_memory_bytes", "Memory of a device", *total, false, "device", name});
     }
   }
 }
@@ -231,9 +233,14 @@ struct HostWatch::State {
       if (ends) return;
       wanted = false;
       lock.unlock();
-      std::vector<DaemonFigure> figures = look();
+      std::optional<std::vector<DaemonFigure>> figures;
+      try {
+        figures = look();
+      } catch (const std::exception&) {  // there is no memory; the last figures stay
+      }
       lock.lock();
-      seen = std::move(figures);
+      if (!figures.has_value()) continue;
+      seen = *std::move(figures);
       seen_at = steady_clock::now();
     }
   }

@@ -68,10 +68,7 @@ struct NvidiaWatch::State {
     milliseconds pause = options.pause;
     while (!ending()) {
       const steady_clock::time_point began = steady_clock::now();
-      Result<Child> child = start(options.program, options.nvml_library);
-      const std::string why = child.ok() ? serve(*child) : child.error().message();
-      tell(why);
-      if (child.ok() && !reap(child->pid)) return;
+      if (!serve_once()) return;
       if (steady_clock::now() - began > options.longest_pause) pause = options.pause;
       sleep_for(pause);
       pause = std::min(2 * pause, options.longest_pause);
@@ -97,6 +94,19 @@ struct NvidiaWatch::State {
   bool ending() {
     const std::lock_guard lock(mutex);
     return ends;
+  }
+
+  // Runs the process until it is of no more use. Returns false if it could not be reaped before the daemon ended.
+  bool serve_once() {
+    Child child;
+    try {
+      Result<Child> started = start(options.program, options.nvml_library);
+      if (started.ok()) child = *std::move(started);
+      tell(child.pid >= 0 ? serve(child) : started.error().message());
+    } catch (const std::exception&) {
+      tell_no_memory();
+    }
+    return child.pid < 0 || reap(child.pid);
   }
 
   // Waits until one of the descriptors is readable, at most so long. Returns whether `fd` is.
@@ -183,6 +193,14 @@ struct NvidiaWatch::State {
       wait_for(-1, soon ? milliseconds(2) : milliseconds(500));
     }
     return true;
+  }
+
+  // Allocates nothing.
+  void tell_no_memory() {
+    const std::lock_guard lock(mutex);
+    reports.forget();
+    up = false;
+    ++failures;
   }
 
   void tell(const std::string& why) {

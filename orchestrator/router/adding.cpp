@@ -1,8 +1,9 @@
 // Adds a file that came to server.models_folder after the daemon had read the folder: it becomes a model when a
 // client asks to load it. Tries a failed model again whose file has changed since, such as one that was being copied.
 // A thread looks at the file, since that may take for ever when the folder is on a network mount that hangs.
+#include <exception>
 #include <filesystem>
-#include <mutex>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -22,21 +23,8 @@ constexpr std::chrono::seconds kUnchanged{1};
 
 }  // namespace
 
-// State that the threads share with the router. A thread that hangs may outlive the router.
-struct Router::Looks {
-  std::mutex mutex;
-  EventLoop* loop = nullptr;  // null: nobody waits any more
-};
-
-std::shared_ptr<Router::Looks> Router::make_looks(EventLoop& loop) {
-  auto looks = std::make_shared<Looks>();
-  looks->loop = &loop;
-  return looks;
-}
-
 Router::~Router() {
-  std::lock_guard lock(looks_->mutex);
-  looks_->loop = nullptr;
+  looks_->close();
 }
 
 void Router::add_from_folder(const std::string& name,
@@ -49,25 +37,34 @@ void Router::add_from_folder(const std::string& name,
                       fmt::format("{} earlier looks into {} have not ended.", kMostLooks, folder)));
   }
   const std::uint64_t number = ++last_look_;
-  auto look = [this, number, name, folder, file = *file, looks = looks_] {
-    std::error_code error;
-    const bool there = std::filesystem::is_regular_file(file, error);
-    const std::string mark = there ? file_mark_of(file) : "";
-    std::lock_guard lock(looks->mutex);
-    if (looks->loop == nullptr) return;
-    looks->loop->post([this, number, name, folder, file, mark, looks] {
-      if (looks->loop == nullptr) return;
+  struct Look {
+    std::string name, folder, file;
+    std::optional<std::string> mark = std::nullopt;  // empty: there is no such file
+  };
+  auto run = [this, number, looks = looks_, look = std::make_shared<Look>(name, folder, *file)] {
+    try {
+      std::error_code error;
+      look->mark =
+          std::filesystem::is_regular_file(look->file, error) ? file_mark_of(look->file) : "";
+    } catch (const std::exception&) {  // there is no memory
+    }
+    looks->put([this, number, look] {
       const auto told = std::move(looking_.extract(number).mapped());
-      told(mark.empty() || stopping_
+      if (!look->mark.has_value()) {
+        return told(Error(ErrorCode::kUnavailable,
+                          fmt::format("There was no memory to look at {} with.", look->file)));
+      }
+      told(look->mark->empty() || stopping_
                ? Error(ErrorCode::kNotFound,
-                       fmt::format("The model '{}' does not exist; {} is no file.", name, file))
-               : Result<std::size_t>(add_file(folder, file, mark)));
+                       fmt::format("The model '{}' does not exist; {} is no file.", look->name,
+                                   look->file))
+               : Result<std::size_t>(add_file(look->folder, look->file, *look->mark)));
     });
   };
   looking_[number] = std::move(done);
   try {
-    quiet_thread(std::move(look)).detach();
-  } catch (const std::system_error& error) {
+    quiet_thread(std::move(run)).detach();
+  } catch (const std::exception& error) {
     const auto told = std::move(looking_.extract(number).mapped());
     told(Error(ErrorCode::kUnavailable,
                fmt::format("There is no thread to look at {} with: {}.", *file, error.what())));
@@ -95,21 +92,25 @@ std::size_t Router::add_file(const std::string& folder, const std::string& file,
 void Router::look_again(const ModelInfo& failed) {
   const std::string& path = failed.settings.path;
   if (looking_again_.size() >= kMostLooks || !looking_again_.insert(path).second) return;
-  auto look = [this, settings = failed.settings, looks = looks_] {
-    const std::string before = mark_of(settings);
-    std::this_thread::sleep_for(kUnchanged);
-    const std::string mark = mark_of(settings);
-    std::lock_guard lock(looks->mutex);
-    if (looks->loop == nullptr) return;
-    looks->loop->post([this, path = settings.path, mark, whole = mark == before, looks] {
-      if (looks->loop == nullptr) return;
-      looking_again_.erase(path);
-      if (whole && mark != "-" && !stopping_) try_changed(path, mark);
-    });
+  struct Look {
+    config::ModelSettings settings;
+    std::string mark = "-";  // of a file that is there and whole
   };
   try {
-    quiet_thread(std::move(look)).detach();
-  } catch (const std::system_error&) {
+    auto run = [this, looks = looks_, look = std::make_shared<Look>(failed.settings)] {
+      try {
+        std::string before = mark_of(look->settings);
+        std::this_thread::sleep_for(kUnchanged);
+        if (mark_of(look->settings) == before) look->mark = std::move(before);
+      } catch (const std::exception&) {  // there is no memory; the next request tries again
+      }
+      looks->put([this, look] {
+        looking_again_.erase(look->settings.path);
+        if (look->mark != "-" && !stopping_) try_changed(look->settings.path, look->mark);
+      });
+    };
+    quiet_thread(std::move(run)).detach();
+  } catch (const std::exception&) {
     looking_again_.erase(path);  // the next request tries again
   }
 }

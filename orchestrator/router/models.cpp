@@ -39,7 +39,7 @@ Router::Router(EventLoop& loop, const RouterOptions& options)
       worker_program_(options.worker_program),
       groups_(options.groups),
       settings_(options.settings),
-      looks_(make_looks(loop)),
+      looks_(std::make_shared<Mailbox>(loop)),
       turn_timer_(loop) {
   for (const config::ModelSettings& settings : models_of(settings_)) {
     const std::size_t model = add_model(settings, {mark_of(settings), draft_mark_of(settings), ""});

@@ -29,6 +29,7 @@
 #include "config/settings.hpp"
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/journal/journal.hpp"
+#include "orchestrator/mailbox.hpp"
 #include "orchestrator/router/crash_log.hpp"
 #include "orchestrator/router/prefix_routes.hpp"
 #include "orchestrator/router/turn_queue.hpp"
@@ -313,8 +314,6 @@ class Router : private WorkerEvents {
   WorkerOptions worker_options(std::size_t model, std::string name, std::string device) const;
 
   // adding.cpp
-  struct Looks;
-  static std::shared_ptr<Looks> make_looks(EventLoop& loop);
   std::size_t add_file(const std::string& folder, const std::string& file, const std::string& mark);
   void look_again(const ModelInfo& failed);
   void try_changed(const std::string& path, const std::string& mark);
@@ -407,20 +406,22 @@ class Router : private WorkerEvents {
   config::Settings settings_;
   std::vector<ModelInfo> models_;
   std::vector<std::unique_ptr<Worker>> workers_;
-  std::vector<Waiting> waiting_;                        // by model
-  std::unordered_map<const Worker*, RequestId> alone_;  // workers that have only one suspect and nothing else
+  std::vector<Waiting> waiting_;  // by model
+  std::unordered_map<const Worker*, RequestId>
+      alone_;  // workers that have only one suspect and nothing else
   std::map<RequestId, Active> active_;
   std::map<RequestObserver*, Coming> coming_;
   std::unordered_map<RequestId, RequestObserver*> failing_;  // to be told in the next turn
-  std::set<Worker*> leaving_;                                // their model continues with fewer workers
-  std::set<Worker*> ending_;  // removed when their processes are gone
+  std::set<Worker*> leaving_;  // their model continues with fewer workers
+  std::set<Worker*> ending_;   // removed when their processes are gone
   bool reloading_later_ = false;
   bool loading_later_ = false;
-  std::shared_ptr<Looks> looks_;  // where threads leave what they found
-  std::map<std::uint64_t, std::function<void(Result<std::size_t>)>> looking_;  // called when a look has ended
+  std::shared_ptr<Mailbox> looks_;  // where threads leave what they found
+  std::map<std::uint64_t, std::function<void(Result<std::size_t>)>>
+      looking_;  // called when a look has ended
   std::uint64_t last_look_ = 0;
   std::set<std::string> looking_again_;  // paths of failed models whose files a thread looks at
-  Timer turn_timer_;  // fires when the next turn ends that somebody waits for
+  Timer turn_timer_;                     // fires when the next turn ends that somebody waits for
   std::optional<ModelInfo::Clock::time_point> next_turn_;
   std::uint64_t loads_ = 0, unloads_ = 0;
   CrashLog crashes_;

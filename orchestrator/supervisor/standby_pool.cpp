@@ -1,6 +1,7 @@
 #include "orchestrator/supervisor/standby_pool.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "config/base/log.hpp"
@@ -45,7 +46,18 @@ void Spare::start_in(milliseconds delay) {
   timer_.start(delay, [this] { start(); });
 }
 
+// Whatever the start throws (there is no memory), it is tried again: nothing else would.
 void Spare::start() {
+  constexpr milliseconds kAgain{1000};
+  try {
+    try_to_start();
+  } catch (const std::exception& error) {
+    loop_.caught("the start of a spare", error);
+    start_in(kAgain);
+  }
+}
+
+void Spare::try_to_start() {
   held_up_ = !hooks_.may_start();
   if (held_up_) {
     spdlog::error("worker {}: not started: too many processes of its worker have not ended", name_);

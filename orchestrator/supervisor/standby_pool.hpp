@@ -62,6 +62,7 @@ class Spare : private ProcessEvents {
   void process_stuck(WorkerProcess& process, const Death& death) override;
   void process_ended(WorkerProcess& process, const Death& death) override;
   void start();
+  void try_to_start();
   void died(const Death& death);
   void set_state(State state);
 

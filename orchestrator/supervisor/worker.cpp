@@ -1,6 +1,7 @@
 #include "orchestrator/supervisor/worker.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "config/base/log.hpp"
@@ -71,6 +72,17 @@ void Worker::start() {
   start_process();
 }
 
+// Whatever the start throws (there is no memory), it is tried again: nothing else would.
+void Worker::start_process() {
+  constexpr milliseconds kAgain{1000};
+  try {
+    try_to_start();
+  } catch (const std::exception& error) {
+    loop_.caught("the start of a worker", error);
+    restart_timer_.start(kAgain, [this] { start_process(); });
+  }
+}
+
 // The processes that are started from now on must be able to write to the folder.
 void Worker::choose_owner_of_cache() {
   const bool own = options_.user == config::WorkerUserMode::kAuto;
@@ -95,7 +107,7 @@ void Worker::set_state(WorkerState state, Tell tell) {
 
 // ---- successive processes ----
 
-void Worker::start_process() {
+void Worker::try_to_start() {
   restart_timer_.cancel();
   retry_timer_.cancel();
   if (process_ != nullptr) return;
@@ -258,10 +270,10 @@ void Worker::process_changed(WorkerProcess& process) {
 void Worker::watch_cache() {
   cache_timer_.start(kBetweenCacheSizes, [this] {
     if (process_ == nullptr) return;  // the next process's start begins this timer anew
+    watch_cache();                    // first, because what follows may find no memory
     const std::uint64_t most = options_.most_cache_bytes;
     if (const std::string excess = most == 0 ? "" : cache_.excess(most); !excess.empty())
       process_->kill("too much in its cache folder: " + excess, DeathCause::kProtocolViolation);
-    watch_cache();
   });
 }
 
@@ -367,7 +379,8 @@ void Worker::restart() {
     return;
   }
   policy_.reset();
-  pool_.discard("their worker is restarted");  // the spares may have loaded what is not wanted any more
+  pool_.discard(
+      "their worker is restarted");  // the spares may have loaded what is not wanted any more
   if (state_ == WorkerState::kRestarting || state_ == WorkerState::kFailed || process_ == nullptr) {
     owe_restart();
     schedule_restart(true);
@@ -384,7 +397,8 @@ void Worker::restart() {
 }
 
 void Worker::configure(WorkerOptions options) {
-  if (next_options_.has_value()) {  // the worker is being replaced, so these arguments are for its successor
+  if (next_options_
+          .has_value()) {  // the worker is being replaced, so these arguments are for its successor
     next_options_ = std::move(options);
     return;
   }

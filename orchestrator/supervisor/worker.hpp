@@ -197,6 +197,7 @@ class Worker : private ProcessEvents {
   void vault_dropped();
   void discard_readers_of_cache(const Death& death);
   void start_process();
+  void try_to_start();
   bool take_over();
   void spares_changed();
   void schedule_restart(bool immediately);

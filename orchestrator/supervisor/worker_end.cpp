@@ -1,6 +1,7 @@
 // What a worker does when one of its processes ends, or can serve no more: it gives the requests
 // back, decides what memory a successor may have, and starts a successor or gives up.
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "config/base/log.hpp"
@@ -167,9 +168,17 @@ void Worker::process_ended(WorkerProcess& process, const Death& death) {
     return;
   }
   loop_.post([gone = std::shared_ptr(std::move(process_))] {});  // the process called this
-  if (state_ != WorkerState::kStopped) cache_.begin(cache_check_);
-  died(process, death);
-  recovery.gone();
+  try {
+    if (state_ != WorkerState::kStopped) cache_.begin(cache_check_);
+    died(process, death);
+    recovery.gone();
+  } catch (
+      const std::exception& error) {  // there is no memory; nothing else would start a successor
+    loop_.caught("what follows the end of a worker's process", error);
+    const bool over = state_ == WorkerState::kStopped || state_ == WorkerState::kFailed ||
+                      state_ == WorkerState::kDrained || state_ == WorkerState::kUnloaded;
+    if (!over && process_ == nullptr && !restart_timer_.running()) schedule_restart(false);
+  }
 }
 
 void Worker::note_end(const Death& death, std::size_t unfinished, bool to_blame) {

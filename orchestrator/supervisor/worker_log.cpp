@@ -13,10 +13,13 @@
 #include <condition_variable>
 #include <ctime>
 #include <deque>
+#include <exception>
 #include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -156,38 +159,46 @@ std::string worker_log_line(const std::string& worker, std::string_view line, bo
 }
 
 struct WorkerLogs::Shared {
+  // Never ends. What finds no memory is lost, and counted.
   void run() {
-    std::vector<pollfd> items;
-    Clock::time_point window = Clock::now(), last = window;
     while (true) {
-      bool waits = false;  // some pipe waits for the next window
-      items.assign(1, {wake.get(), POLLIN, 0});
-      for (Pipe& pipe : pipes) {
-        const bool rests = pipe.in_window >= kMostReadPerWindow;
-        waits |= rests;
-        items.push_back({rests ? -1 : pipe.fd.get(), POLLIN, 0});
+      try {
+        turn();
+      } catch (const std::exception&) {  // no memory for the list of pipes
+        (void)::poll(nullptr, 0, static_cast<int>(kWindow.count()));
       }
-      const bool asked = asked_seen != answered;
-      const auto longest = asked ? milliseconds(0) : waits ? kWindow : milliseconds(-1);
-      (void)::poll(items.data(), items.size(), static_cast<int>(longest.count()));
-      if (asked && std::all_of(items.begin() + 1, items.end(),
-                               [](const pollfd& item) { return item.revents == 0; }))
-        answer();
-      const Clock::time_point now = Clock::now();
-      for (Pipe& pipe : pipes) {
-        pipe.lines.pass(now - last);
-        pipe.bytes.pass(now - last);
-        if (now - window >= kWindow) pipe.in_window = 0;
-      }
-      last = now;
-      if (now - window >= kWindow) window = now;
-      std::size_t i = 1;
-      for (auto pipe = pipes.begin(); pipe != pipes.end() && i < items.size(); ++i) {
-        const bool ended = items[i].revents != 0 && !read(*pipe);
-        pipe = ended ? pipes.erase(pipe) : std::next(pipe);
-      }
-      take_new_ones();
     }
+  }
+
+  // Waits until there is something to do, and does it.
+  void turn() {
+    bool waits = false;  // some pipe waits for the next window
+    items.assign(1, {wake.get(), POLLIN, 0});
+    for (Pipe& pipe : pipes) {
+      const bool rests = pipe.in_window >= kMostReadPerWindow;
+      waits |= rests;
+      items.push_back({rests ? -1 : pipe.fd.get(), POLLIN, 0});
+    }
+    const bool asked = asked_seen != answered;
+    const auto longest = asked ? milliseconds(0) : waits ? kWindow : milliseconds(-1);
+    (void)::poll(items.data(), items.size(), static_cast<int>(longest.count()));
+    if (asked && std::all_of(items.begin() + 1, items.end(),
+                             [](const pollfd& item) { return item.revents == 0; }))
+      answer();
+    const Clock::time_point now = Clock::now();
+    for (Pipe& pipe : pipes) {
+      pipe.lines.pass(now - last);
+      pipe.bytes.pass(now - last);
+      if (now - window >= kWindow) pipe.in_window = 0;
+    }
+    last = now;
+    if (now - window >= kWindow) window = now;
+    std::size_t i = 1;
+    for (auto pipe = pipes.begin(); pipe != pipes.end() && i < items.size(); ++i) {
+      const bool ended = items[i].revents != 0 && !read(*pipe);
+      pipe = ended ? pipes.erase(pipe) : std::next(pipe);
+    }
+    take_new_ones();
   }
 
   void take_new_ones() {
@@ -211,13 +222,26 @@ struct WorkerLogs::Shared {
     char bytes[kLogReadBytes];
     const ssize_t got = ::read(pipe.fd.get(), bytes, sizeof bytes);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
-    if (got <= 0) {
-      if (!pipe.partial.empty()) pass_on(pipe, pipe.partial);
-      tell_dropped(pipe);
-      return false;
+    const std::string_view piece(bytes, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    try {
+      take(pipe, piece);
+    } catch (const std::exception&) {  // no memory for the rest of the piece
+      const auto lost = static_cast<std::uint64_t>(std::ranges::count(piece, '\n'));
+      dropped += std::max<std::uint64_t>(lost, 1);
+      pipe.untold += std::max<std::uint64_t>(lost, 1);
+      pipe.partial.clear();
+      pipe.skips_rest = !piece.ends_with('\n');
     }
-    pipe.in_window += static_cast<std::size_t>(got);
-    std::string_view rest(bytes, static_cast<std::size_t>(got));
+    return got > 0;
+  }
+
+  // Takes what was read from the pipe; nothing means the pipe's end.
+  void take(Pipe& pipe, std::string_view rest) {
+    if (rest.empty()) {
+      if (!pipe.partial.empty()) pass_on(pipe, pipe.partial);
+      return tell_dropped(pipe);
+    }
+    pipe.in_window += rest.size();
     while (!rest.empty()) {
       const std::size_t end = rest.find('\n');
       const std::string_view piece = rest.substr(0, end);
@@ -236,7 +260,6 @@ struct WorkerLogs::Shared {
       pipe.partial.clear();
       pipe.skips_rest = false;
     }
-    return true;
   }
 
   void pass_on(Pipe& pipe, std::string_view text) {
@@ -266,7 +289,10 @@ struct WorkerLogs::Shared {
   // Questions of catch_up(): the last one that was asked, and the last one that was answered. Under the mutex.
   std::uint64_t asked_last = 0, answered = 0;
   std::condition_variable was_answered;
-  std::list<Pipe> pipes;  // only the thread uses these
+  // Only the thread uses everything down to `asked_seen`.
+  std::list<Pipe> pipes;
+  std::vector<pollfd> items;  // the eventfd, and one item for each pipe
+  Clock::time_point window = Clock::now(), last = window;
   std::uint64_t asked_seen = 0;
   KeptLines kept;
   std::atomic<std::uint64_t> lines{0}, dropped{0};
@@ -277,8 +303,12 @@ WorkerLogs& WorkerLogs::instance() {
   return *logs;
 }
 
-WorkerLogs::WorkerLogs() : shared_(new Shared) {
-  quiet_thread([shared = shared_] { shared->run(); }).detach();
+WorkerLogs::WorkerLogs() {
+  auto shared = std::make_unique<Shared>();
+  if (!shared->wake.valid())
+    throw std::system_error(errno, std::generic_category(), "an eventfd for the workers' logs");
+  quiet_thread([shared = shared.get()] { shared->run(); }).detach();
+  shared_ = shared.release();
 }
 
 Result<UniqueFd> WorkerLogs::open(std::string name) {

@@ -1,6 +1,7 @@
 #include "orchestrator/supervisor/worker_process.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <utility>
 
@@ -15,7 +16,8 @@ using std::chrono::steady_clock;
 
 namespace {
 
-constexpr int kRecordsPerTurn = 256;  // after this many records, other workers and clients get their turn
+constexpr int kRecordsPerTurn =
+    256;  // after this many records, other workers and clients get their turn
 // A process that has closed its channel must end within this time, or it is killed.
 constexpr milliseconds kExitAfterEndOfFile{250};
 constexpr milliseconds kExitAfterShutdown{5000};
@@ -64,6 +66,16 @@ WorkerProcess::WorkerProcess(EventLoop& loop, const WorkerOptions& options, Vaul
       alive_(std::make_shared<bool>(true)) {}
 
 Status WorkerProcess::start(StartFiles files) {
+  try {
+    return begin(std::move(files));
+  } catch (const std::exception& error) {  // there is no memory, or no thread for workers' logs
+    loop_.caught("the start of a worker's process", error);
+    return Error(ErrorCode::kResourceExhausted,
+                 fmt::format("the daemon had no means to start it: {}", error.what()));
+  }
+}
+
+Status WorkerProcess::begin(StartFiles files) {
   OomKills::of_workers();  // counts from the first start on
   file_mark_ = std::move(files.file_mark);
   template_mark_ = std::move(files.template_mark);
@@ -143,6 +155,31 @@ void WorkerProcess::watch_channel() {
 }
 
 void WorkerProcess::receive() {
+  try {
+    receive_all();
+  } catch (const std::exception& error) {
+    missed(error);
+  }
+}
+
+// The receiver of a message catches what is about one request, and fails that request. Any other exception (there was
+// no memory for a message or its descriptors) leaves the daemon without a message of the process. The process is not
+// to blame, so it keeps its caches; its successor gets the requests as the journal has them.
+void WorkerProcess::missed(const std::exception& error) {
+  loop_.caught("the reading of a worker's message", error);
+  kill("the daemon could not take a message of it");
+}
+
+Status WorkerProcess::take_record(std::span<const std::byte> record) {
+  try {
+    return receive_record(record);
+  } catch (const std::exception& error) {
+    missed(error);
+    return {};
+  }
+}
+
+void WorkerProcess::receive_all() {
   flush();
   for (int i = 0; i < kRecordsPerTurn && kill_cause_.empty(); ++i) {
     auto record = channel_->try_receive();
@@ -161,19 +198,6 @@ void WorkerProcess::receive() {
     if (!handled.ok()) return violated(handled.error().message());
   }
   watch_channel();
-}
-
-// The receiver catches what is about one request, and fails that request. Any other exception (there was no memory to
-// decode a message) leaves the daemon without a message of the process. The process is not to blame, so it keeps its
-// caches; its successor gets the requests as the journal has them.
-Status WorkerProcess::take_record(std::span<const std::byte> record) {
-  try {
-    return receive_record(record);
-  } catch (const std::exception& error) {
-    loop_.caught("the reading of a worker's message", error);
-    kill("the daemon could not take a message of it");
-    return {};
-  }
 }
 
 Status WorkerProcess::receive_record(std::span<const std::byte> record) {
@@ -361,7 +385,8 @@ void WorkerProcess::flush() {
   while (!outbox_.empty() && channel_ != nullptr && kill_cause_.empty() && !stopped_.has_value()) {
     Result<bool> sent = ipc::try_send(*channel_, outbox_.front().message);
     if (!sent.ok()) {
-      if (sent.error().code() == ErrorCode::kUnavailable) return;  // another place notices its death
+      if (sent.error().code() == ErrorCode::kUnavailable)
+        return;  // another place notices its death
       // This runs in a later turn of the loop, because the caller may be in the middle of its own work.
       loop_.post([this, weak = std::weak_ptr(alive_), rule = sent.error().message()] {
         if (!weak.expired() && channel_ != nullptr) violated(rule);

@@ -37,8 +37,8 @@ struct WorkerOptions {
   std::string name;       // unique, and valid in a URL
   std::size_t model = 0;  // index in the router's list of models
   std::string model_file;
-  std::string chat_template;         // as in the settings
-  std::string device;                // as in the settings; for a split model all of its devices: "0,1"
+  std::string chat_template;  // as in the settings
+  std::string device;         // as in the settings; for a split model all of its devices: "0,1"
   std::vector<std::string> devices;  // each of them
   std::string program;
   std::vector<std::string> arguments;   // all but those for the channel and the cache folder
@@ -49,13 +49,14 @@ struct WorkerOptions {
   config::IpcSettings ipc;
   std::chrono::milliseconds heartbeat_timeout{10000};
   std::chrono::milliseconds exit_timeout{15000};
-  bool pid_namespace = false;      // each process runs in one of its own, if that can be made
+  bool pid_namespace = false;  // each process runs in one of its own, if that can be made
   // The setting isolation.worker_user. Empty if the worker's processes are not confined.
   std::optional<config::WorkerUserMode> user;
-  bool vault = false;              // isolation.vault
-  bool fallback = true;            // gpu_optimizations.graceful_fallback
-  std::uint32_t standby = 0;       // spare processes
-  std::uint32_t crash_budget = 8;  // deaths in a row without a request to blame, until the worker counts as failed
+  bool vault = false;         // isolation.vault
+  bool fallback = true;       // gpu_optimizations.graceful_fallback
+  std::uint32_t standby = 0;  // spare processes
+  std::uint32_t crash_budget =
+      8;  // deaths in a row without a request to blame, until the worker counts as failed
   std::chrono::seconds retry_failed{60};  // then a failed worker is tried again; 0: never
 };
 
@@ -201,8 +202,12 @@ class WorkerProcess {
     ipc::ToWorker message;
   };
 
+  Status begin(StartFiles files);
+  void tell_of_end(const Death& death);
   void watch_channel();
   void receive();
+  void receive_all();
+  void missed(const std::exception& error);
   Status take_record(std::span<const std::byte> record);
   Status receive_record(std::span<const std::byte> record);
   Status handle(ipc::FromWorker&& message);
@@ -265,8 +270,9 @@ class WorkerProcess {
   bool stuck_ = false;
   Heartbeat heartbeat_;
   std::chrono::steady_clock::time_point threads_counted_{};
-  std::optional<Activity> doubted_;  // its activity when it had been silent for half of its patience
-  std::shared_ptr<bool> alive_;      // deferred calls after the end do nothing
+  std::optional<Activity>
+      doubted_;                  // its activity when it had been silent for half of its patience
+  std::shared_ptr<bool> alive_;  // deferred calls after the end do nothing
 
   std::deque<Outgoing> outbox_;
   std::unordered_set<RequestId> outstanding_;

@@ -2,6 +2,8 @@
 // for the exit.
 #include <signal.h>
 
+#include <exception>
+
 #include "config/base/log.hpp"
 #include "ipc/exit_codes.hpp"
 #include "orchestrator/supervisor/worker_process.hpp"
@@ -221,17 +223,29 @@ void WorkerProcess::condemn(const std::string& rule) {
   kill_kind_ = DeathCause::kProtocolViolation;
 }
 
+// Without memory, what the process sent last is lost, and the words about its end are few; but the worker learns of the
+// end in any case, because nothing else would start a successor.
 void WorkerProcess::ended() {
-  events_->process_dying(*this);
-  receive_last_words();
+  try {
+    events_->process_dying(*this);
+    receive_last_words();
+  } catch (const std::exception& error) {
+    loop_.caught("the reading of a worker's last messages", error);
+  }
   const pid_t process_pid = process_.pid();  // there is no number once the process is reaped
   std::optional<Exit> exit = process_.ended();
   if (!exit.has_value()) {  // a spurious wake-up
     exit_watch_->wait([this] { ended(); });
     return;
   }
-  const bool known = told_.has_value() && (stuck_ || exit->killed_by(SIGKILL));
-  const Death death = known ? *told_ : how_it_ended(*exit);
+  Death death;
+  try {
+    const bool known = told_.has_value() && (stuck_ || exit->killed_by(SIGKILL));
+    death = known ? *told_ : how_it_ended(*exit);
+  } catch (const std::exception& error) {
+    loop_.caught("the words about a worker's end", error);
+    death.cause = kill_cause_.empty() ? DeathCause::kExit : kill_kind_;
+  }
   close_channel();
   exit_timer_.cancel();
   exit_watch_.reset();
@@ -243,7 +257,17 @@ void WorkerProcess::ended() {
   alive_.reset();
   // This happens before a successor can start.
   if (death.cause == DeathCause::kProtocolViolation && !stuck_) cache_.drop(kBrokeARule);
-  events_->process_ended(*this, death);
+  tell_of_end(death);
+}
+
+void WorkerProcess::tell_of_end(const Death& death) {
+  constexpr milliseconds kAgain{100};
+  try {
+    events_->process_ended(*this, death);
+  } catch (const std::exception& error) {
+    loop_.caught("what follows the end of a worker's process", error);
+    exit_timer_.start(kAgain, [this, death] { tell_of_end(death); });
+  }
 }
 
 }  // namespace bulkhead::orchestrator

@@ -1,6 +1,7 @@
 // Watches whether a process lives: when the daemon pings it, when its silence counts as a hang, and what it did
 // meanwhile.
 #include <cstdlib>
+#include <exception>
 
 #include "config/base/log.hpp"
 #include "orchestrator/supervisor/worker_process.hpp"
@@ -26,8 +27,14 @@ void WorkerProcess::begin_heartbeat() {
 }
 
 void WorkerProcess::look_again() {
-  heartbeat_timer_.start(Heartbeat::next_look(phase(), options_.heartbeat_timeout),
-                         [this] { check_heartbeat(); });
+  heartbeat_timer_.start(Heartbeat::next_look(phase(), options_.heartbeat_timeout), [this] {
+    try {
+      check_heartbeat();
+    } catch (const std::exception& error) {  // without the next look no hang would be noticed
+      loop_.caught("a look at a worker's heartbeat", error);
+      look_again();
+    }
+  });
 }
 
 void WorkerProcess::check_heartbeat() {

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <iterator>
 #include <mutex>
 #include <string_view>
@@ -121,16 +122,14 @@ struct SpanExport::State {
       changed.wait(lock, [this] { return ends || !waiting.empty(); });
       if (waiting.empty()) return;
       const std::size_t taken = std::min(waiting.size(), options.most_at_once);
-      const auto end = waiting.begin() + static_cast<std::ptrdiff_t>(taken);
-      const std::vector<GenerationSpan> batch(std::move_iterator(waiting.begin()),
-                                              std::move_iterator(end));
-      waiting.erase(waiting.begin(), end);
-      lock.unlock();
-      const Status sent = post(otlp_body(batch, options.version));
-      lock.lock();
-      (sent.ok() ? exported : refused) += taken;
-      if (!ends) tell(sent);
-      if (sent.ok()) {
+      bool accepted = false;
+      try {
+        accepted = send(take(taken), lock);
+      } catch (const std::exception&) {  // there is no memory for these spans
+        if (!lock.owns_lock()) lock.lock();
+      }
+      (accepted ? exported : refused) += taken;
+      if (accepted) {
         pause = options.pause;
         continue;
       }
@@ -151,6 +150,29 @@ struct SpanExport::State {
   std::string told;  // the last failure that was logged; empty: the last request succeeded
 
  private:
+  // Takes the first spans out of the queue, even if there is no memory to return them.
+  std::vector<GenerationSpan> take(std::size_t count) {
+    const auto end = waiting.begin() + static_cast<std::ptrdiff_t>(count);
+    std::vector<GenerationSpan> batch;
+    try {
+      batch.assign(std::move_iterator(waiting.begin()), std::move_iterator(end));
+    } catch (const std::exception&) {
+      waiting.erase(waiting.begin(), end);
+      throw;
+    }
+    waiting.erase(waiting.begin(), end);
+    return batch;
+  }
+
+  // Sends the spans while the lock is open. Returns whether the collector took them.
+  bool send(const std::vector<GenerationSpan>& batch, std::unique_lock<std::mutex>& lock) {
+    lock.unlock();
+    const Status sent = post(otlp_body(batch, options.version));
+    lock.lock();
+    if (!ends) tell(sent);
+    return sent.ok();
+  }
+
   Status post(const std::string& body) const {
     const config::HttpAddress& to = options.collector;
     Posting posting(Clock::now() + options.patience);

@@ -241,6 +241,32 @@ TEST(Memory, ALargeRequestThatFindsNoneIsNotLeftWithoutAnAnswer) {
   EXPECT_EQ(small(serving).status, 200);
 }
 
+// The client may have one stream at a time. A stream whose start threw must not be in progress for ever.
+TEST(Memory, AResumableStreamThatCouldNotStartGivesItsPlaceBack) {
+  const Serving serving =
+      serve({"server.max_body_mb=256", "server.max_memory_mb=4096",
+             "isolation.heartbeat_timeout_ms=60000", "server.api_key=operators-secret",
+             "server.keys=alice alice-secret streams=1"});
+  const std::vector<std::string> alice = {"Authorization: Bearer alice-secret"};
+  json request = {{"prompt", "x"}, {"max_tokens", 1}, {"stream", true}, {"resumable", true}};
+  const std::string little = request.dump();
+  request["prompt"] = std::string(std::size_t{16} << 20, 'x');
+  const std::string large = request.dump();
+  ASSERT_EQ(serving.post("/v1/completions", little, alice).status, 200);
+  int failed = 0;
+  for (rlim_t extra_mib = 40; extra_mib < 160; extra_mib += 8) {
+    limit_memory(serving,
+                 (static_cast<rlim_t>(status_kib(serving, "VmSize")) << 10) + (extra_mib << 20));
+    const HttpReply reply = serving.post("/v1/completions", large, alice);
+    limit_memory(serving, RLIM_INFINITY);
+    failed += reply.status == 200 ? 0 : 1;
+    EXPECT_TRUE(Serving::eventually([&] {
+      return serving.post("/v1/completions", little, alice).status == 200;
+    })) << extra_mib;
+  }
+  EXPECT_GE(failed, 3);
+}
+
 bool journal_is_written(const Serving& serving) {
   return !json::parse(serving.get("/health").body).contains("problems");
 }

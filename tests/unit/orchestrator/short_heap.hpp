@@ -1,0 +1,11 @@
+// A heap that can refuse memory to all threads but the program's first.
+#pragma once
+
+#include <atomic>
+
+namespace bulkhead::test {
+
+extern std::atomic<bool> short_of_memory;
+extern std::atomic<int> refusals;
+
+}  // namespace bulkhead::test
