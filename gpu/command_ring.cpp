@@ -65,7 +65,13 @@ class RingBase : public CommandRing {
 
   Result<bool> finished(Ticket ticket, std::uint32_t wait_ms) override {
     if (ticket > submitted_) return never_submitted(ticket);
+    const auto start = std::chrono::steady_clock::now();
     const Status status = reach(ticket, wait_ms);
+    const auto took = std::chrono::steady_clock::now() - start;
+    // The wait() that follows counts the wait.
+    count(&CommandRingStats::wait_microseconds,
+          static_cast<std::uint64_t>(
+              std::chrono::duration_cast<std::chrono::microseconds>(took).count()));
     if (status.ok()) {
       stamps_.collect(ticket);
       return true;

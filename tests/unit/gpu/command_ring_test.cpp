@@ -283,6 +283,12 @@ TEST_P(Ring, EachBatchOfACallHasATicketAndWaitsForItsOwn) {
   if (GetParam()) {
     EXPECT_EQ(*ring->finished(batches[1].ticket, 0), false);
     EXPECT_EQ(ring->stats().submissions, 2U);
+    // A wait in several parts is one wait, which took as long as all of them.
+    constexpr std::uint32_t kPartMs = 50;
+    const CommandRingStats before = ring->stats();
+    EXPECT_EQ(*ring->finished(batches[1].ticket, kPartMs), false);
+    EXPECT_EQ(ring->stats().waits, before.waits);
+    EXPECT_GE(ring->stats().wait_microseconds - before.wait_microseconds, 1000 * kPartMs / 2);
     ASSERT_TRUE(gate.signal(1).ok());
   }
   ASSERT_TRUE(ring->wait(batches[1].ticket).ok());
@@ -301,8 +307,9 @@ TEST_P(Ring, ACommandBufferThatIsNotFreeInTimeIsAnError) {
   const auto id = *ring->record(fill);
   const CommandRing::After held{gate.handle(), 1};
   const auto ticket = *ring->submit(id, {&held, 1});
-  const Status refused = GetParam() ? Status(ring->record(fill).error())  // one more than it has room for
-                                    : Status(ring->submit(id).error());   // this records it again
+  const Status refused = GetParam()
+                             ? Status(ring->record(fill).error())  // one more than it has room for
+                             : Status(ring->submit(id).error());   // this records it again
   EXPECT_EQ(refused.error().code(), ErrorCode::kDeadlineExceeded);
   EXPECT_NE(refused.error().message().find("submission 1 of 1"), std::string::npos)
       << refused.error().message();
