@@ -249,14 +249,19 @@ Status Device::check(const KernelSpec& spec) const {
   }
   if (spec.spirv.empty())
     return Error(ErrorCode::kInvalidArgument, fmt::format("kernel {}: no code", spec.name));
-  if (spec.required_subgroup_size != 0 &&
-      (spec.required_subgroup_size < info_.min_subgroup_size ||
-       spec.required_subgroup_size > info_.max_subgroup_size ||
-       (impl_->required_subgroup_size_stages & VK_SHADER_STAGE_COMPUTE_BIT) == 0)) {
-    return Error(ErrorCode::kUnsupported,
-                 fmt::format("kernel {}: needs subgroups of {}; {} has {} to {}", spec.name,
-                             spec.required_subgroup_size, info_.name, info_.min_subgroup_size,
-                             info_.max_subgroup_size));
+  const std::uint32_t size = spec.required_subgroup_size;
+  const bool can_ask = (impl_->required_subgroup_size_stages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
+  if (size != 0 && (size < info_.min_subgroup_size || size > info_.max_subgroup_size || !can_ask)) {
+    const std::string has = can_ask ? fmt::format("has subgroups of {} to {}",
+                                                  info_.min_subgroup_size, info_.max_subgroup_size)
+                                    : "does not let a kernel ask for the size of its subgroups";
+    return Error(
+        ErrorCode::kUnsupported,
+        fmt::format(
+            "kernel {}: it runs in subgroups of {} invocations, and {} (driver {}) {}. Update "
+            "the driver, or serve the model on another device (models[].device; `bulkhead "
+            "doctor` lists them)",
+            spec.name, size, info_.name, info_.driver, has));
   }
   return {};
 }

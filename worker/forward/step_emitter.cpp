@@ -3,12 +3,37 @@
 #include <cstring>
 #include <string>
 
+#include <spdlog/fmt/fmt.h>
+
 namespace bulkhead::forward {
 
 namespace k = gpu::kernels;
 
+namespace {
+
+// Recording a dispatch checks the same, but only once the weights are loaded.
+Status check_extent(const StepContext& context, const gpu::KernelSpec& spec, const Extent& extent) {
+  const std::uint32_t groups[] = {extent.x, extent.y, extent.z};
+  for (int i = 0; i < 3; ++i) {
+    const std::uint32_t most = context.device->max_groups(i);
+    if (groups[i] <= most) continue;
+    return Error(
+        ErrorCode::kUnsupported,
+        fmt::format("kernel {}: it takes {} workgroups, and {} computes {} at most: a tensor "
+                    "of the model has too many rows for this device (the vocabulary has "
+                    "{}). Serve the model on another device (models[].device; `bulkhead "
+                    "doctor` lists them)",
+                    spec.name, groups[i], context.device->info().name, most,
+                    context.graph.vocabulary));
+  }
+  return {};
+}
+
+}  // namespace
+
 Status StepEmitter::append(const gpu::KernelSpec& spec, StepOp op, const Extent& extent) {
   if (context_.wanted != nullptr) {
+    BULKHEAD_RETURN_IF_ERROR(check_extent(context_, spec, extent));
     context_.wanted->push_back(spec);
     return {};
   }
