@@ -201,6 +201,22 @@ engine::EngineOptions engine_options(const config::Settings& settings, const Loa
   return options;
 }
 
+// Logs what the worker has less of than was asked for.
+void tell_what_is_less(const config::Settings& settings, const engine::Executor& executor,
+                       std::uint32_t context) {
+  const engine::ExecutorLimits& limits = executor.limits();
+  if (context < limits.asked_context) {
+    spdlog::warn(
+        "the context is {} tokens and not {}: the KV cache holds no more (engine.kv_cache_mb, or "
+        "what the device has free)",
+        context, limits.asked_context);
+  }
+  if (settings.engine.prefill_chunk > limits.max_columns) {
+    spdlog::warn("steps have {} columns at most on {}, and not engine.prefill_chunk {}",
+                 limits.max_columns, executor.device_name(), settings.engine.prefill_chunk);
+  }
+}
+
 int serve(const Arguments& arguments, const config::Settings& settings,
           const std::vector<Protection>& confined_by) {
   ipc::InheritedDescriptors inherited;
@@ -242,13 +258,7 @@ int serve(const Arguments& arguments, const config::Settings& settings,
   ipc::Ready ready = ready_message(loaded, engine, load_time);
   for (const Protection& each : confined_by)
     ready.protections.push_back({each.name, each.active, each.detail});
-  if (const std::uint32_t asked = loaded.executor->limits().asked_context;
-      ready.context_limit < asked) {
-    spdlog::warn(
-        "the context is {} tokens and not {}: the KV cache holds no more (engine.kv_cache_mb, or "
-        "what the device has free)",
-        ready.context_limit, asked);
-  }
+  tell_what_is_less(settings, *loaded.executor, ready.context_limit);
   const auto serve_with_vault = [&](bool may_adopt_kv, MainVault::Writer writer) {
     return vault.begin(*loaded.executor, *loaded.file, engine, may_adopt_kv, writer);
   };

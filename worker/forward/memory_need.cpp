@@ -22,7 +22,8 @@ struct BatchRow {
 constexpr BatchRow kBatches[] = {
     {24 * kGibibyte, 256}, {64 * kGibibyte, 128}, {std::numeric_limits<std::uint64_t>::max(), 64}};
 constexpr std::uint64_t kTokensOfEach = 1024;
-constexpr std::uint64_t kMostStates = 4 * kGibibyte;  // the most memory for states of running sequences
+constexpr std::uint64_t kMostStates =
+    4 * kGibibyte;  // the most memory for states of running sequences
 
 std::uint64_t state_bytes_of(const model::ModelGraph& graph) {
   std::uint64_t bytes = 0;
@@ -117,7 +118,8 @@ std::uint32_t widest_step(const model::ModelGraph& graph, const config::EngineSe
                engine.prefill_chunk == 0 ? engine.max_batch + kUsualChunk / 2 : 0);
   // A step of an encoder has a whole text.
   const std::uint32_t text = is_encoder(graph) ? std::min(graph.context, model::kLongestText) : 0;
-  return std::max({mixed, cpu ? 0 : engine.prefill_chunk_alone, text});
+  if (cpu) return std::min(std::max(mixed, text), kMostColumnsOnCpu);
+  return std::max({mixed, engine.prefill_chunk_alone, text});
 }
 
 std::uint32_t most_outputs(const config::EngineSettings& engine) {

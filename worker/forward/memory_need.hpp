@@ -43,6 +43,9 @@ UsualBatch usual_batch(const config::EngineSettings& engine, const model::GgufFi
 // (engine::Scheduler); wider steps of prompts gain nothing on a CPU device. widest_mixed_step() returns the most
 // columns of a step that also has generating sequences; steps are recorded for this width, too.
 std::uint32_t widest_mixed_step(const config::EngineSettings& engine);
+// llvmpipe ends an invocation's loops after 65,535 rounds in total, and says nothing. The kernels that go through a
+// step's columns (the choice of experts, the scan of delta nets) take up to four rounds for each.
+inline constexpr std::uint32_t kMostColumnsOnCpu = 8192;
 std::uint32_t widest_step(const model::ModelGraph& graph, const config::EngineSettings& engine,
                           bool cpu);
 // Returns the most outputs of a step: one for each sequence, plus those of drafts.
@@ -50,7 +53,7 @@ std::uint32_t most_outputs(const config::EngineSettings& engine);
 
 // The memory for keys and values. Stores that slide (kv_windows.hpp) keep only a window's positions.
 struct KvNeed {
-  std::uint64_t per_token = 0;  // bytes of a position for as long as its sequence lasts
+  std::uint64_t per_token = 0;         // bytes of a position for as long as its sequence lasts
   std::uint64_t per_window_token = 0;  // further bytes while a window sees the position
   std::uint32_t window = 0;            // positions
 

@@ -4,6 +4,8 @@
 #include <random>
 
 #include "failing_device.hpp"
+#include "worker/forward/memory_need.hpp"
+#include "worker/forward/step_emitter.hpp"
 
 namespace bulkhead::forward {
 namespace {
@@ -36,6 +38,40 @@ TEST(StepShapes, AreNoMoreThanTheRingKeeps) {
             step_shapes(widest_step({}, defaults, false), mixed, 16, 100))
       << "the defaults leave none out";
   EXPECT_EQ(step_shapes(1056, 1056, 16, 1).size(), 7U) << "narrow ones are not left out";
+}
+
+// Wider ones would compute wrong numbers there.
+TEST(StepShapes, StepsOnACpuHaveABound) {
+  config::EngineSettings wide;
+  wide.prefill_chunk = 20'000;
+  EXPECT_EQ(widest_step({}, wide, false), 20'000U);
+  EXPECT_EQ(widest_step({}, wide, true), kMostColumnsOnCpu);
+  wide.prefill_chunk = 1'000;
+  EXPECT_EQ(widest_step({}, wide, true), 1'000U);
+}
+
+// A vocabulary of more than 65,535 x 16 tokens, on Mesa's device.
+TEST(StepShapes, RowsThatADeviceCantDispatchAreRefusedWhileKernelsAreListed) {
+  const std::unique_ptr<gpu::Device> device = open_device();
+  if (device == nullptr) GTEST_SKIP() << "there is no device";
+  std::vector<gpu::KernelSpec> wanted;
+  StepContext context;
+  context.device = device.get();
+  context.graph.vocabulary = 2'000'000;
+  context.wanted = &wanted;
+  StepProgram program;
+  DispatchedSteps steps(context, program);
+  gpu::KernelSpec spec;
+  spec.name = "logits";
+  const std::uint32_t most = device->max_groups(0);
+  EXPECT_TRUE(steps.dispatch(spec, {}, {most}).ok());
+  const Status refused = steps.dispatch(spec, {}, {most + 1});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::kUnsupported);
+  for (const char* words : {"kernel logits", "2000000", "models[].device"})
+    EXPECT_NE(refused.error().message().find(words), std::string::npos)
+        << refused.error().message();
+  EXPECT_EQ(wanted.size(), 1U);
 }
 
 TEST(StepShapes, AChunkBesideThoseThatGenerateHasItsOwn) {
