@@ -15,7 +15,9 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
+#include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -393,6 +395,24 @@ int run(int argc, char** argv) {
   return serve(arguments, settings, confined->protections);
 }
 
+// Ends the process if a thread has thrown what nobody catches. Without memory the process can't go on, whichever thread
+// lacks it: its requests go to a successor. Anything else is a bug, and dies as a crash.
+[[noreturn]] void end_at_exception() {
+  if (const std::exception_ptr thrown = std::current_exception()) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const std::bad_alloc&) {
+      constexpr std::string_view kWords = "bulkhead-worker: out of memory\n";
+      (void)!::write(STDERR_FILENO, kWords.data(), kWords.size());
+      std::_Exit(ipc::kExitInternal);
+    } catch (const std::exception& failure) {
+      std::fprintf(stderr, "bulkhead-worker: nobody handles: %s\n", failure.what());
+    } catch (...) {
+    }
+  }
+  std::abort();
+}
+
 }  // namespace
 }  // namespace bulkhead::worker
 
@@ -407,6 +427,7 @@ int main(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The daemon starts this program by a descriptor's number, which lists of processes would show as its name.
   ::prctl(PR_SET_NAME, "bulkhead-worker");
+  std::set_terminate(bulkhead::worker::end_at_exception);
   try {
     return bulkhead::worker::run(argc, argv);
   } catch (const std::exception& failure) {  // the process is probably out of memory

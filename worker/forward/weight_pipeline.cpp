@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -309,10 +310,16 @@ struct WeightPipeline::Impl {
 
   void launch() {
     targets.reserve(jobs.size());
-    allocator = std::jthread([this] { allocate_all(); });
-    sender = std::jthread([this] { send_until_over(); });
-    for (std::uint32_t i = 0; i < packer_count; ++i)
-      packers.emplace_back([this] { pack_until_over(); });
+    try {
+      allocator = std::jthread([this] { allocate_all(); });
+      sender = std::jthread([this] { send_until_over(); });
+      for (std::uint32_t i = 0; i < packer_count; ++i)
+        packers.emplace_back([this] { pack_until_over(); });
+    } catch (const std::exception& refused) {
+      // The threads that there are end now, else their destructors would wait for ever.
+      fail(Error(ErrorCode::kResourceExhausted,
+                 std::string("no thread to load weights with: ") + refused.what()));
+    }
   }
 
   void join() {
