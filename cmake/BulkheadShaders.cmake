@@ -23,7 +23,8 @@ if(NOT BULKHEAD_GLSLC)
   message(FATAL_ERROR "glslc was not found; it compiles the compute shaders (Debian package: glslc)")
 endif()
 
-set(BULKHEAD_SHADER_FOLDER "${CMAKE_BINARY_DIR}/generated/gpu/kernels")
+# In the cache, because other folders call the functions, too.
+set(BULKHEAD_SHADER_FOLDER "${CMAKE_BINARY_DIR}/generated/gpu/kernels" CACHE INTERNAL "C++ sources of shaders")
 
 # Compiles the file to SYMBOL.inc, the words of the module.
 function(bulkhead_compile_shader symbol file)
