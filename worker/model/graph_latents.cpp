@@ -34,12 +34,10 @@ void read_sizes(GraphBuilder& model, LatentAttention& made, std::uint32_t kv_hea
   made.value = model.count("attention.value_length_mla", kMaxHeadSize);
   made.turn = model.count("rope.dimension_count", kMaxHeadSize);
   made.plain = key > made.turn ? key - made.turn : 1;
-  const auto agrees = [&](const char* name, std::uint32_t wanted) {
-    return model.count(name, kMaxHeadSize, wanted) == wanted;
-  };
+  // Nothing reads attention.value_length. In files of Kimi Linear it is 72, the size of no head.
+  const std::uint32_t row = model.count("attention.key_length", kMaxHeadSize, made.row());
   if (model.status().ok() && (key <= made.turn || made.turn % 2 != 0 || made.row() > kMaxHeadSize ||
-                              kv_heads != 1 || !agrees("attention.key_length", made.row()) ||
-                              !agrees("attention.value_length", made.latent)))
+                              kv_heads != 1 || row != made.row()))
     model.corrupt("the sizes of heads, latents and the entries that turn don't agree");
 }
 

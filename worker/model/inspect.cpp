@@ -86,7 +86,8 @@ Result<bool> describe_architecture(std::string& out, const GgufFile& file,
     const std::uint32_t latent = graph->kv[rotate->kv].value_entries;
     line("attention:", std::to_string(rotate->heads.heads) + " heads over latents of " +
                            std::to_string(latent) + " and " +
-                           std::to_string(rotate->heads.size - latent) + " entries that turn");
+                           std::to_string(rotate->heads.size - latent) +
+                           (rotate->rope != kAbsent ? " entries that turn" : " other entries"));
   }
   if (const auto* const net = first_operation<DeltaNet>(*graph)) {
     const DeltaHeads& heads = net->heads;

@@ -3,6 +3,7 @@
 
 #include "architecture_cases.hpp"
 #include "worker/model/architecture.hpp"
+#include "worker/model/inspect.hpp"
 
 namespace bulkhead::forward {
 namespace {
@@ -312,7 +313,8 @@ TEST_F(Architectures, Mistral4) {
   }
 }
 
-// Nothing turns. The first layer is dense.
+// Nothing turns. The first layer is dense. As in published files, the length of values is that of no
+// head.
 Facts kimi_linear(std::uint32_t delta_size) {
   Facts facts{.architecture = "kimi-linear", .layers = 4, .kv_heads = 1};
   facts.mixers = "ddad";
@@ -334,12 +336,22 @@ Facts kimi_linear(std::uint32_t delta_size) {
     file.u32(prefix + "expert_feed_forward_length", 32).u32(prefix + "expert_shared_count", 1);
     file.u32(prefix + "leading_dense_block_count", 1).u32(prefix + "expert_gating_func", 2);
     file.f32(prefix + "expert_weights_scale", 2.446F);
+    file.drop(prefix + "attention.value_length");
+    file.u32(prefix + "attention.value_length", 72);
   };
   return facts;
 }
 
 TEST_F(Architectures, KimiLinear) {
   expect_computes(kimi_linear(16), 20);
+}
+
+TEST(KimiLinear, HasNoEntriesThatTurn) {
+  const std::string bytes = tiny::Model(kimi_linear(16), 1).file();
+  const auto file = model::testing::open_bytes(bytes);
+  const auto text = model::describe(**file, false);
+  ASSERT_TRUE(text.ok()) << text.error().message();
+  EXPECT_THAT(*text, HasSubstr("4 heads over latents of 64 and 32 other entries"));
 }
 
 TEST(KimiLinear, RefusesWhatItCantCompute) {
