@@ -508,6 +508,13 @@ TEST_F(Architectures, Deci) {
   expect_keeps_bits(facts);
   facts.product_biases = facts.qkv_biases = true;
   expect_computes(facts, 20);
+  // No norm and no product lies between two products in place of attention.
+  facts = {.architecture = "deci", .layers = 5, .halves = false, .tied = true};
+  facts.mixers = "alnla";
+  facts.layer_kv_heads = {2, 0, 0, 0, 2};
+  facts.layer_hidden = {96, 0, 0, 0, 96};
+  expect_computes(facts, 20);
+  expect_computes(facts, 20, true);
 }
 
 // Layers with a window have more heads, which turn as a whole. Gates of heads, and limits of the functions of experts.

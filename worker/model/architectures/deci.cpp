@@ -24,6 +24,7 @@ void describe_deci(GraphBuilder& model) {
   GroupedAttention attention = model.grouped_attention(widest_of(heads), RopePairing::kAdjacent);
   const std::vector<std::uint32_t> hidden = model.counts("feed_forward_length", kMaxWidth, 0);
 
+  bool odd = false;  // which of two inputs the next product in place of attention reads
   model.embed();
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
     LayerBuilder layer = model.layer(i);
@@ -34,7 +35,8 @@ void describe_deci(GraphBuilder& model) {
     } else if (heads[i].heads != 0) {
       // What adds to the stream may already write the result of the next norm, so it reads another activation.
       const ActivationIndex input =
-          model.shared_input(i % 2 == 0 ? "even layer's norm" : "odd layer's norm", width);
+          model.shared_input(odd ? "odd product's input" : "even product's input", width);
+      odd = !odd;
       layer.norm(kStream, "attn_norm", input, attention.epsilon);
       layer.product_added(layer.rows("attn_output", width, width), input, kStream,
                           layer.optional_bias("attn_output", width));
