@@ -167,6 +167,9 @@ TEST_F(Architectures, Cohere) {
   facts.norms_own_heads = true;
   expect_computes(facts, 20);
   expect_computes(facts, 20, true);
+  // Norms follow biases.
+  facts.qkv_biases = true;
+  expect_computes(facts, 20);
 }
 
 TEST_F(Architectures, GraniteHybrid) {

@@ -37,7 +37,9 @@ void describe_cohere2(GraphBuilder& model) {
     LayerBuilder layer = model.layer(i);
     const bool slides = window != 0 && windowed[i];
     layer.plain_layer_norm(kStream, "attn_norm", normed, epsilon);
-    layer.product(layer.qkv(heads, width), normed, qkv);
+    // Norms follow the biases, which the rotation adds if there are no norms.
+    const VectorIndex bias = layer.qkv_bias(heads);
+    layer.product(layer.qkv(heads, width), normed, qkv, norms_heads ? bias : kAbsent);
     if (norms_heads) {
       HeadNorms norms{qkv, 0, heads.heads, heads.size, kAbsent, epsilon};
       norm_heads(model, layer, norms, "attn_q_norm.weight");
@@ -47,7 +49,7 @@ void describe_cohere2(GraphBuilder& model) {
     }
     layer.attention({.qkv = qkv,
                      .heads = heads,
-                     .bias = layer.qkv_bias(heads),
+                     .bias = norms_heads ? kAbsent : bias,
                      .rope = slides || window == 0 ? rope : kAbsent},
                     attended, {.window = slides ? window : 0});
     layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream);
