@@ -239,6 +239,8 @@ class GraphBuilder {
   bool has_tensor(const std::string& name) const;
   // Returns whether some layer has a tensor with that name (without "blk.N.").
   bool some_layer_has(const std::string& name) const;
+  // Returns whether a bias takes part in some layer's choice of experts.
+  bool some_choice_is_biased() const;
   VectorIndex add(VectorRow row);
   // The same for a matrix from which a vector is made: it must be of floats.
   TensorIndex float_rows(const std::string& name, std::uint64_t width, std::uint64_t rows,

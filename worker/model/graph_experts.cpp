@@ -13,6 +13,10 @@ Gate function_of(const std::vector<Gate>& functions, std::uint32_t layer) {
   return functions.empty() ? Gate::kSilu : functions[layer];
 }
 
+// The names of the bias of the experts' choice. Converters keep the name without an ending that
+// some checkpoints have.
+constexpr const char* kChoiceBiases[] = {"exp_probs_b.bias", "exp_probs_b"};
+
 // The values of the key expert_gating_func.
 constexpr std::uint64_t kSoftmax = 1, kSigmoid = 2, kMostScorings = 16;
 
@@ -154,11 +158,18 @@ Experts LayerBuilder::ungated_experts(Router router, const std::string& norm, fl
   return made;
 }
 
+bool GraphBuilder::some_choice_is_biased() const {
+  return std::ranges::any_of(kChoiceBiases,
+                             [this](const char* name) { return some_layer_has(name); });
+}
+
 void LayerBuilder::add_choice_bias(Router& router) {
-  TensorIndex bias = model_.optional_tensor(name("exp_probs_b.bias"), router.experts);
-  // Converters keep the name without an ending that some checkpoints have.
-  if (bias == kAbsent) bias = model_.optional_tensor(name("exp_probs_b"), router.experts);
-  if (bias != kAbsent) router.choice_bias = model_.add(VectorRow{{{bias}}});
+  for (const char* const each : kChoiceBiases) {
+    const TensorIndex bias = model_.optional_tensor(name(each), router.experts);
+    if (bias == kAbsent) continue;
+    router.choice_bias = model_.add(VectorRow{{{bias}}});
+    return;
+  }
 }
 
 FeedForwards GraphBuilder::feed_forwards(bool sigmoid) {

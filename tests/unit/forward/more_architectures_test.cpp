@@ -316,6 +316,26 @@ TEST_F(Architectures, Mistral4) {
   }
 }
 
+// The file says nothing of how scores are made, but has a bias of the choice, by either name.
+TEST_F(Architectures, DeepSeekV3WithoutAScoring) {
+  for (const char* const name : {"exp_probs_b.bias", "exp_probs_b"}) {
+    Facts facts{.architecture = "deepseek2", .kv_heads = 1, .halves = false};
+    facts.latents = {.latent = 64, .plain = 32, .value = 32};
+    facts.experts = {.count = 8,
+                     .used = 3,
+                     .width = 32,
+                     .sigmoid = true,
+                     .biased = true,
+                     .bias_name = name,
+                     .renormalise = true};
+    facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+      file.u32(prefix + "expert_feed_forward_length", 32);
+      file.boolean(prefix + "expert_weights_norm", true);
+    };
+    expect_computes(facts, 10);
+  }
+}
+
 // Nothing turns. The first layer is dense. As in published files, the length of values is that of no
 // head.
 Facts kimi_linear(std::uint32_t delta_size) {

@@ -29,7 +29,7 @@ void describe_deepseek2(GraphBuilder& model) {
       model.score_growth(attention.rope) / std::sqrt(static_cast<double>(attention.key()));
   read_temperature(model, attention);
   // If a file has biases of scores but does not say how scores are made, the model is of V3's kind.
-  const FeedForwards feed_forwards = model.feed_forwards(model.some_layer_has("exp_probs_b.bias"));
+  const FeedForwards feed_forwards = model.feed_forwards(model.some_choice_is_biased());
 
   model.embed();
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
