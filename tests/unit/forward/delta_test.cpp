@@ -2,6 +2,7 @@
 // positions are cut into steps.
 #include "gpu/kernels/delta.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -259,6 +260,11 @@ const k::DeltaShape kShapes[] = {{64, 2, 6, 4, false, 64},
                                  {64, 3, 3, 4, true, 64, k::StateRule::kChannels},
                                  {128, 2, 2, 4, true, 128, k::StateRule::kChannels}};
 
+// Returns the first shape with that rule.
+const k::DeltaShape& shape_with(k::StateRule rule) {
+  return *std::ranges::find(kShapes, rule, &k::DeltaShape::rule);
+}
+
 TEST_F(DeltaKernels, AreTheDoubleEvaluations) {
   for (const auto& [name, mapping] : test_mappings(device())) {
     for (const k::DeltaShape& shape : kShapes) {
@@ -283,9 +289,10 @@ TEST_F(DeltaKernels, AreTheDoubleEvaluations) {
 TEST_F(DeltaKernels, CutsOfAPromptDoNotChangeABit) {
   std::vector<std::tuple<std::string, k::Mapping, k::DeltaShape>> cases;
   for (const auto& [name, mapping] : test_mappings(device())) {
-    cases.emplace_back(name, mapping, kShapes[0]);
-    cases.emplace_back(std::string(name) + " Mamba-2", mapping, kShapes[3]);
-    cases.emplace_back(std::string(name) + " channels", mapping, kShapes[5]);
+    cases.emplace_back(name, mapping, shape_with(k::StateRule::kDelta));
+    cases.emplace_back(std::string(name) + " Mamba-2", mapping, shape_with(k::StateRule::kSum));
+    cases.emplace_back(std::string(name) + " channels", mapping,
+                       shape_with(k::StateRule::kChannels));
   }
   for (const auto& [name, mapping, shape] : cases) {
     const std::uint64_t floats = slot_floats(shape);
@@ -337,7 +344,9 @@ TEST_F(DeltaKernels, CutsOfAPromptDoNotChangeABit) {
 TEST_F(DeltaKernels, LongRunsOfAWideStepHaveTheBitsOfNarrowSteps) {
   constexpr std::uint32_t kColumns = 19, kWide = 70;
   for (const auto& [name, mapping] : test_mappings(device())) {
-    for (const k::DeltaShape& shape : {kShapes[0], kShapes[3], kShapes[5]}) {
+    for (const k::StateRule rule :
+         {k::StateRule::kDelta, k::StateRule::kSum, k::StateRule::kChannels}) {
+      const k::DeltaShape& shape = shape_with(rule);
       const Inputs in = random_inputs(shape, kWide);
       const std::uint32_t few = k::delta_scans(mapping, shape, kWide).few;
       EXPECT_EQ(few > 0, !mapping.rows) << name;

@@ -367,6 +367,8 @@ Facts kimi_linear(std::uint32_t delta_size) {
 
 TEST_F(Architectures, KimiLinear) {
   expect_computes(kimi_linear(16), 20);
+  expect_computes(kimi_linear(16), 12, true);
+  expect_keeps_bits(kimi_linear(16));
 }
 
 TEST(KimiLinear, HasNoEntriesThatTurn) {
