@@ -35,6 +35,7 @@ const std::string kO200kWords =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 const NamedRule kO200kRow{.expressions = {kO200kWords}};
+const NamedRule kGraniteEmbeddingRow{.whole_words_first = true, .expressions = {kO200kWords}};
 // Returns expressions that cut a number into threes from its right end: the first one cuts out whole numbers. The
 // makers' expression looks ahead to a number's end at every third digit, which takes quadratic time. Here the second
 // expression cuts off the one or two digits that are left over, and the third one cuts what is all digits into threes.
@@ -210,6 +211,7 @@ const Named kNamed[] = {
     {"llama4", kO200kRow},
     {"kanana2", kO200kRow},
     {"minimax-m2", kO200kRow},
+    {"granite-embed-multi-97m", kGraniteEmbeddingRow},
     {"tekken", kTekkenRow},
     {"deepseek-v3", kDeepseek3Row},
     {"hunyuan-dense", kDeepseek3Row},

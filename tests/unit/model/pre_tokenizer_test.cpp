@@ -140,6 +140,9 @@ TEST(PreTokenizer, KnowsOtherNamesOfRules) {
   EXPECT_THAT(words("mellum2", "it's 123"), ElementsAre("it", "'s", " ", "1", "2", "3"));
   EXPECT_THAT(words("modern-bert", "it's 1234"), ElementsAre("it", "'s", " 1234"));
   EXPECT_THAT(words("jina-v5-nano", "IT'S 1234"), ElementsAre("IT", "'S", " ", "123", "4"));
+  EXPECT_THAT(words("granite-embed-multi-97m", "e\u0301aB isn't 1234 /\n"),
+              ElementsAre("e\u0301a", "B", " isn't", " ", "123", "4", " /\n"));
+  EXPECT_TRUE(find_pre_tokenizer("granite-embed-multi-97m")->whole_words_first);
 }
 
 // For a text of one kind of character an expression looks far ahead, but must not do so again and again.
