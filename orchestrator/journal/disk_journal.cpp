@@ -241,8 +241,9 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
     return result;
   }
 
-  void tell(const Done& result) {
-    mailbox->put([weak = weak_from_this(), result] {
+  // Copies nothing: put() alone may lack memory.
+  void tell(Done result) {
+    mailbox->put([weak = weak_from_this(), result = std::move(result)] {
       if (auto self = weak.lock()) self->done(result);
     });
   }

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <new>
@@ -42,11 +43,12 @@ bool eventually(const std::function<bool()>& holds) {
   return false;
 }
 
-// Threads other than the test's find no memory.
+// Threads other than the test's find no memory, after so many allocations.
 class Shortage {
  public:
-  Shortage() {
+  explicit Shortage(int granted = 0) {
     static_cast<void>(spdlog::default_logger());
+    test::granted = granted;
     test::refusals = 0;
     test::short_of_memory = true;
   }
@@ -129,6 +131,34 @@ TEST(NoMemory, TheJournalTriesAgainWhatItCouldNotWrite) {
   const std::string problem = append_in_a_shortage(loop, *opened->journal);
   EXPECT_NE(problem.find("no memory"), std::string::npos) << problem;
   EXPECT_EQ(read(content(folder.file())).requests.size(), 1U);
+}
+
+// A write fails for another reason, and the memory ends at each step of saying so.
+TEST(NoMemory, TheJournalTellsThatItCantBeWrittenWhereverMemoryEnds) {
+  bool felt = true;
+  for (int granted = 0; felt; ++granted) {
+    ASSERT_LT(granted, 200);
+    Folder folder;
+    EventLoop loop;
+    auto opened = DiskJournal::open(loop, {.path = folder.file(), .compact_at_bytes = 1});
+    ASSERT_TRUE(opened.ok());
+    std::filesystem::create_directory(folder.file() + ".new");  // in the way of the new file
+    Timer keep(loop), look(loop);
+    keep.start(std::chrono::minutes(5), [&] { loop.stop(); });
+    auto shortage = std::make_unique<Shortage>(granted);
+    const std::function<void()> end_it = [&] {
+      if (test::refusals > 0) return shortage.reset();
+      look.start(milliseconds(1), end_it);
+    };
+    loop.post([&] {
+      end_it();
+      opened->journal->append(opened->journal->new_key(), RecordType::kBegun,
+                              *encode_begun(begun(std::string(1'000, 'a'))), [&] { loop.stop(); });
+    });
+    loop.run();
+    felt = test::refusals > 0;
+    EXPECT_TRUE(opened->journal->failed()) << granted;
+  }
 }
 
 TEST(NoMemory, LinesOfWorkersAreLostAndCounted) {

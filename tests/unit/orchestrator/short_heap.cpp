@@ -9,6 +9,7 @@
 namespace bulkhead::test {
 
 std::atomic<bool> short_of_memory{false};
+std::atomic<int> granted{0};
 std::atomic<int> refusals{0};
 
 }  // namespace bulkhead::test
@@ -17,7 +18,8 @@ namespace {
 
 const pthread_t main_thread = ::pthread_self();
 void* allocate(std::size_t bytes, std::size_t alignment) {
-  if (bulkhead::test::short_of_memory && ::pthread_equal(::pthread_self(), main_thread) == 0) {
+  if (bulkhead::test::short_of_memory && ::pthread_equal(::pthread_self(), main_thread) == 0 &&
+      --bulkhead::test::granted < 0) {
     ++bulkhead::test::refusals;
     throw std::bad_alloc();
   }
