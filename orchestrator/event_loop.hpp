@@ -7,6 +7,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "orchestrator/loop_watch.hpp"
 
@@ -56,6 +57,15 @@ class EventLoop {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// Destroys the object in a later turn of the loop, because one of its functions called this. If there is no memory for
+// that, this throws, and the object stays where it is.
+template <typename T>
+void destroy_later(EventLoop& loop, std::unique_ptr<T>& object) {
+  auto holder = std::make_shared<std::unique_ptr<T>>();
+  loop.post([holder] {});
+  *holder = std::move(object);
+}
 
 // One deadline at a time. A cancelled or destroyed timer never calls back.
 class Timer {

@@ -278,9 +278,7 @@ void Router::take_back(Worker& worker, const Death& death, const std::vector<Orp
   for (auto orphan = orphans.rbegin(); orphan != orphans.rend(); ++orphan) {
     JournalEntry* entry = journal_.find(orphan->request);
     auto active = active_.find(orphan->request);
-    if (entry == nullptr || active == active_.end()) continue;
-    active->second.worker = nullptr;
-    entry->handed_back = true;
+    if (entry == nullptr || active == active_.end() || active->second.worker != &worker) continue;
     Blame& blame = active->second.blame;
     if (orphan->sent) {
       ++entry->resubmissions;
@@ -297,6 +295,8 @@ void Router::take_back(Worker& worker, const Death& death, const std::vector<Orp
     } else {
       waiting.fresh.put_back(orphan->request);
     }
+    active->second.worker = nullptr;
+    entry->handed_back = true;
   }
   for (const Orphan& orphan : orphans) {
     const auto active = active_.find(orphan.request);

@@ -46,15 +46,23 @@ void Spare::start_in(milliseconds delay) {
   timer_.start(delay, [this] { start(); });
 }
 
-// Whatever the start throws (there is no memory), it is tried again: nothing else would.
 void Spare::start() {
-  constexpr milliseconds kAgain{1000};
   try {
     try_to_start();
   } catch (const std::exception& error) {
-    loop_.caught("the start of a spare", error);
-    start_in(kAgain);
+    go_on_after("the start of a spare", error);
   }
+}
+
+// What was thrown (there is no memory) has ended a call that would have started a process, or had this spare removed.
+// Nothing else would do that.
+void Spare::go_on_after(const char* what, const std::exception& error) {
+  constexpr milliseconds kAgain{1000};
+  loop_.caught(what, error);
+  if (leaving_) return timer_.start(kAgain, [this] { hooks_.changed(); });
+  if (process_ != nullptr || state_ == State::kFailed) return;
+  state_ = State::kRestarting;
+  start_in(kAgain);
 }
 
 void Spare::try_to_start() {
@@ -135,7 +143,15 @@ void Spare::process_stuck(WorkerProcess&, const Death& death) {
 }
 
 void Spare::process_ended(WorkerProcess&, const Death& death) {
-  loop_.post([gone = std::shared_ptr(std::move(process_))] {});
+  destroy_later(loop_, process_);
+  try {
+    ended(death);
+  } catch (const std::exception& error) {
+    go_on_after("what follows the end of a spare's process", error);
+  }
+}
+
+void Spare::ended(const Death& death) {
   if (leaving_) {
     spdlog::info("worker {}: ended", name_);
     hooks_.changed();

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -63,6 +64,8 @@ class Spare : private ProcessEvents {
   void process_ended(WorkerProcess& process, const Death& death) override;
   void start();
   void try_to_start();
+  void go_on_after(const char* what, const std::exception& error);
+  void ended(const Death& death);
   void died(const Death& death);
   void set_state(State state);
 

@@ -79,6 +79,7 @@ void Worker::start_process() {
     try_to_start();
   } catch (const std::exception& error) {
     loop_.caught("the start of a worker", error);
+    if (state_ == WorkerState::kFailed || state_ == WorkerState::kStopped) return;
     restart_timer_.start(kAgain, [this] { start_process(); });
   }
 }

@@ -61,7 +61,8 @@ class WorkerEvents {
   using Orphan = WorkerProcess::Unfinished;
   virtual void worker_died(Worker& worker, const Death& death, std::vector<Orphan> orphans) = 0;
   // The process is dead or certain to die, and the kernel has not reclaimed it yet: the receiver already gets its
-  // requests back. worker_died() follows, without them.
+  // requests back. worker_died() follows, without them. After an exception of worker_died() or of what follows it, the
+  // receiver gets the process's requests in this way, and ignores those that it has back already.
   virtual void worker_lost(Worker& worker, const Death& death, std::vector<Orphan> orphans) = 0;
   virtual void standby_died(const Spare& spare) = 0;
   // The worker starts no more processes until restart().
@@ -186,6 +187,7 @@ class Worker : private ProcessEvents {
   void process_stuck(WorkerProcess& process, const Death& death) override;
   void process_ended(WorkerProcess& process, const Death& death) override;
 
+  void surely_died(WorkerProcess& process, const Death& death);
   void died(WorkerProcess& process, const Death& death);
   void note_end(const Death& death, std::size_t unfinished, bool to_blame);
   void predecessor_gone(const Death& death);

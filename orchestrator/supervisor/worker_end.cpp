@@ -31,11 +31,13 @@ void Worker::process_lost(WorkerProcess& process, const Death& death) {
   // The check runs while the process exits, which takes longer.
   if (process.has_stopped() && state_ != WorkerState::kStopped) cache_.begin(cache_check_);
   if (!serves(state_)) return;
-  std::vector<WorkerEvents::Orphan> orphans = process.take_unfinished();
+  const std::vector<WorkerEvents::Orphan> orphans = process.unfinished();
   if (orphans.empty()) return;
+  events_.worker_lost(*this, death, orphans);
+  // The process keeps them until here: if worker_lost() throws, they go back when the process has ended.
+  (void)process.take_unfinished();
   given_back_ += orphans.size();
   blame_given_back_ |= std::ranges::any_of(orphans, &WorkerEvents::Orphan::sent);
-  events_.worker_lost(*this, death, std::move(orphans));
 }
 
 // Lets a spare take over before the process has exited, because the kernel may need half a second
@@ -49,7 +51,7 @@ void Worker::process_stopped(WorkerProcess& process) {
   const Death& death = process.known_death();
   if (!death.by_others()) return;
   leaving_ = std::move(process_);
-  died(process, death);
+  surely_died(process, death);
 }
 
 // Counts the process as dead and starts its successor beside it. The successor gets none of the
@@ -69,7 +71,7 @@ void Worker::process_stuck(WorkerProcess& process, const Death& death) {
     return;
   }
   leave_in_kernel(std::move(process_));
-  died(process, death);
+  surely_died(process, death);
 }
 
 // Bounds the processes that do not end: each keeps its memory, and the next one may not end either.
@@ -86,7 +88,6 @@ void Worker::leave_in_kernel(std::unique_ptr<WorkerProcess> process) {
 }
 
 void Worker::predecessor_gone(const Death& death) {
-  loop_.post([gone = std::shared_ptr(std::move(leaving_))] {});  // the process called this
   recovery.gone();
   if (state_ == WorkerState::kStopped) return events_.worker_changed(*this);
   if (!death.by_others()) {  // the worker had assumed a kill from outside
@@ -97,7 +98,6 @@ void Worker::predecessor_gone(const Death& death) {
   } else if (process_ != nullptr) {
     process_->settle();
   }
-  if (std::exchange(starts_when_it_is_gone_, false) && process_ == nullptr) start_process();
 }
 
 void Worker::tell_vault_of_end(const Death& death) {
@@ -159,26 +159,45 @@ void Worker::vault_dropped() {
 }
 
 void Worker::process_ended(WorkerProcess& process, const Death& death) {
-  if (&process == leaving_.get()) return predecessor_gone(death);
+  if (&process == leaving_.get()) {
+    destroy_later(loop_, leaving_);
+    try {
+      predecessor_gone(death);
+    } catch (const std::exception& error) {
+      loop_.caught("what follows the end of a worker's former process", error);
+    }
+    const bool starts = std::exchange(starts_when_it_is_gone_, false);
+    if (starts && process_ == nullptr && state_ != WorkerState::kStopped) start_process();
+    return;
+  }
   const auto stuck = std::ranges::find(stuck_, &process, &std::unique_ptr<WorkerProcess>::get);
   if (stuck != stuck_.end()) {
-    loop_.post([gone = std::shared_ptr(std::move(*stuck))] {});  // the process called this
+    destroy_later(loop_, *stuck);
     stuck_.erase(stuck);
     if (may_start()) pool_.go_on();
     return;
   }
-  loop_.post([gone = std::shared_ptr(std::move(process_))] {});  // the process called this
+  destroy_later(loop_, process_);
+  surely_died(process, death);
+  recovery.gone();
+}
+
+// Whatever died() throws (there is no memory), the requests go back and a successor is started: nothing else would.
+void Worker::surely_died(WorkerProcess& process, const Death& death) {
   try {
-    if (state_ != WorkerState::kStopped) cache_.begin(cache_check_);
-    died(process, death);
-    recovery.gone();
-  } catch (
-      const std::exception& error) {  // there is no memory; nothing else would start a successor
+    const bool is_reaped = process.pid() < 0;
+    if (is_reaped && state_ != WorkerState::kStopped) cache_.begin(cache_check_);
+    return died(process, death);
+  } catch (const std::exception& error) {
     loop_.caught("what follows the end of a worker's process", error);
-    const bool over = state_ == WorkerState::kStopped || state_ == WorkerState::kFailed ||
-                      state_ == WorkerState::kDrained || state_ == WorkerState::kUnloaded;
-    if (!over && process_ == nullptr && !restart_timer_.running()) schedule_restart(false);
   }
+  // The receiver ignores those that it has already.
+  std::vector<WorkerEvents::Orphan> orphans = process.take_unfinished();
+  const bool over = state_ == WorkerState::kStopped || state_ == WorkerState::kFailed ||
+                    state_ == WorkerState::kUnloaded ||
+                    (state_ == WorkerState::kDrained && orphans.empty());
+  if (!over && process_ == nullptr && !restart_timer_.running()) schedule_restart(false);
+  if (!orphans.empty()) events_.worker_lost(*this, death, std::move(orphans));
 }
 
 void Worker::note_end(const Death& death, std::size_t unfinished, bool to_blame) {

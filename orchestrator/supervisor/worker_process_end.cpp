@@ -244,25 +244,34 @@ void WorkerProcess::ended() {
     death = known ? *told_ : how_it_ended(*exit);
   } catch (const std::exception& error) {
     loop_.caught("the words about a worker's end", error);
-    death.cause = kill_cause_.empty() ? DeathCause::kExit : kill_kind_;
+    const bool lost_device = exit->exited_with(ipc::kExitDeviceLost);
+    death.cause = !kill_cause_.empty() ? kill_kind_
+                  : lost_device        ? DeathCause::kDeviceLost
+                                       : DeathCause::kExit;
+    death.words = "it has ended";  // short enough to need no memory
   }
   close_channel();
   exit_timer_.cancel();
   exit_watch_.reset();
-  if (stuck_) Leftover::tell(name_, process_pid);
-  if (Process first = process_.take_first_of_namespace(); first.exit_fd() >= 0)
-    FirstOfNamespace::reap_at_its_end(std::make_shared<FirstOfNamespace>(loop_, std::move(first)));
+  try {
+    if (stuck_) Leftover::tell(name_, process_pid);
+    if (Process first = process_.take_first_of_namespace(); first.exit_fd() >= 0)
+      FirstOfNamespace::reap_at_its_end(
+          std::make_shared<FirstOfNamespace>(loop_, std::move(first)));
+  } catch (const std::exception& error) {  // that process has been killed and reaped here
+    loop_.caught("the watch of a namespace's first process", error);
+  }
   process_ = Process();
   group_ = WorkerGroup();
   alive_.reset();
-  // This happens before a successor can start.
-  if (death.cause == DeathCause::kProtocolViolation && !stuck_) cache_.drop(kBrokeARule);
   tell_of_end(death);
 }
 
 void WorkerProcess::tell_of_end(const Death& death) {
   constexpr milliseconds kAgain{100};
   try {
+    // This happens before a successor can start.
+    if (death.cause == DeathCause::kProtocolViolation && !stuck_) cache_.drop(kBrokeARule);
     events_->process_ended(*this, death);
   } catch (const std::exception& error) {
     loop_.caught("what follows the end of a worker's process", error);

@@ -86,6 +86,26 @@ TEST(NoMemory, AClosedMailboxKeepsNoThread) {
   other.join();
 }
 
+// One of the object's functions may be running, so the object must not end with the exception.
+TEST(NoMemory, WhatCantBeDestroyedLaterStays) {
+  EventLoop loop;
+  auto object = std::make_unique<int>(1);
+  bool thrown = true;
+  for (int granted = 0; thrown; ++granted) {
+    ASSERT_NE(object, nullptr);
+    thrown = false;
+    const Shortage shortage(granted);
+    quiet_thread([&] {
+      try {
+        destroy_later(loop, object);
+      } catch (const std::bad_alloc&) {
+        thrown = true;
+      }
+    }).join();
+  }
+  EXPECT_EQ(object, nullptr);
+}
+
 // Appends a record while the journal's thread has no memory. Returns the journal's problem when the record counts as
 // durable, once the journal has none any more.
 std::string append_in_a_shortage(EventLoop& loop, DiskJournal& journal) {

@@ -4,8 +4,11 @@
 
 #include <atomic>
 #include <csignal>
+#include <memory>
+#include <new>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -13,6 +16,8 @@
 #include "orchestrator/supervisor/blame.hpp"
 #include "orchestrator/supervisor/heartbeat.hpp"
 #include "orchestrator/supervisor/restart_policy.hpp"
+#include "orchestrator/supervisor/standby_pool.hpp"
+#include "orchestrator/supervisor/worker.hpp"
 #include "orchestrator/supervisor/worker_process.hpp"
 
 namespace bulkhead::orchestrator {
@@ -354,6 +359,99 @@ TEST(Successor, WaitsUntilWhatItsPredecessorsSentIsClosed) {
   for (int i = 0; i < 10000 && closer->full(); ++i)
     ::usleep(1000);
   EXPECT_FALSE(closer->full());
+}
+
+// ---- receivers that throw, because there is no memory ----
+
+// Runs the loop until stop_soon(), but not for ever.
+struct Running {
+  EventLoop loop;
+  Timer keep{loop};
+  bool over = false;
+
+  void stop_soon() {
+    over = true;
+    loop.post([this] { loop.stop(); });
+  }
+  bool run() {
+    keep.start(60s, [this] { loop.stop(); });
+    loop.run();
+    keep.cancel();
+    return over;
+  }
+};
+
+WorkerOptions that_ends_at_once() {
+  WorkerOptions options;
+  options.name = "w0";
+  options.program = "/bin/true";
+  return options;
+}
+
+// Gives the worker's first process a request, and throws when that process has died.
+struct ThrowingReceiver : WorkerEvents {
+  explicit ThrowingReceiver(Running& the_running) : running(the_running) {}
+  void worker_changed(Worker& worker) override {
+    if (worker.state() != WorkerState::kStarting || std::exchange(submitted, true)) return;
+    EXPECT_TRUE(worker.submit(RequestId{7}, ipc::Cancel{RequestId{7}}).ok());
+  }
+  Status worker_tokens(Worker&, const ipc::SequenceTokensView&) override { return {}; }
+  Status worker_answer(Worker&, ipc::FromWorker&&) override { return {}; }
+  void worker_died(Worker&, const Death&, std::vector<Orphan>) override {
+    if (++deaths == 1) throw std::bad_alloc();
+  }
+  void worker_lost(Worker&, const Death&, std::vector<Orphan> orphans) override {
+    for (const Orphan& orphan : orphans)
+      given_back.push_back(orphan.request);
+  }
+  void standby_died(const Spare&) override {}
+  void worker_failed(Worker&, const std::string&) override { running.stop_soon(); }
+  Retry worker_may_retry(Worker&) override { return Retry::kNotNow; }
+
+  Running& running;
+  bool submitted = false;
+  int deaths = 0;
+  std::vector<RequestId> given_back;
+};
+
+TEST(Successor, ComesAndTheRequestsGoBackWhateverTheReceiverThrows) {
+  Running running;
+  ThrowingReceiver receiver(running);
+  Worker worker(running.loop, that_ends_at_once(), receiver);
+  running.loop.post([&] { worker.start(); });
+  EXPECT_TRUE(running.run());
+  EXPECT_EQ(receiver.deaths, 3);  // of a worker that was never ready: it is given up then
+  EXPECT_EQ(receiver.given_back, std::vector{RequestId{7}});
+}
+
+TEST(Successor, OfASpareComesWhateverTheReceiverThrows) {
+  for (const bool at_the_start : {true, false}) {
+    Running running;
+    Vault vault;
+    CacheFolder cache("", "w0");
+    const WorkerOptions options = that_ends_at_once();
+    int starts = 0, ends = 0;
+    Spare* spare = nullptr;
+    const Spare::Hooks hooks{
+        .changed =
+            [&] {
+              if (spare->state() != Spare::State::kStarting || spare->process() == nullptr) return;
+              if (++starts == 1 && at_the_start) throw std::bad_alloc();
+            },
+        .ended =
+            [&](const Spare&, const Death&) {
+              if (++ends == 1 && !at_the_start) throw std::bad_alloc();
+              if (ends == 2) running.stop_soon();
+            },
+        .left_in_kernel = [](std::unique_ptr<WorkerProcess>) {},
+        .may_start = [] { return true; }};
+    Spare made(running.loop, options, vault, cache, "w0.standby-0", hooks);
+    spare = &made;
+    running.loop.post([&] { spare->start_in(0ms); });
+    EXPECT_TRUE(running.run()) << at_the_start;
+    EXPECT_EQ(starts, 2) << at_the_start;
+    EXPECT_EQ(ends, 2) << at_the_start;
+  }
 }
 
 }  // namespace
