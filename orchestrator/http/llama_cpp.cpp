@@ -361,7 +361,7 @@ Parsed<GenerationRequest> parse_llama_infill(std::string_view body) {
   if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
   Fields fields(std::get<json>(parsed));
   ipc::InfillPrompt prompt;
-  if (fields.get("suffix") != nullptr) {
+  if (const json* suffix = fields.get("suffix"); suffix != nullptr && !is_empty(*suffix)) {
     fields.refuse("suffix", "is called 'input_suffix' by this endpoint.", "unsupported_parameter");
   }
   for (const char* name : {"input_prefix", "input_suffix"}) {
@@ -375,7 +375,7 @@ Parsed<GenerationRequest> parse_llama_infill(std::string_view body) {
   if (has_wide_objects(std::get<json>(parsed)))
     return invalid("The body " + too_many_members(std::get<json>(parsed)));
   auto rest = parse_exact(body);  // an ordered parse keeps the order of schemas
-  for (const char* name : {"input_prefix", "input_suffix", "input_extra"})
+  for (const char* name : {"input_prefix", "input_suffix", "input_extra", "suffix"})
     rest.erase(name);
   rest["prompt"] = "";
   Parsed<GenerationRequest> request = parse_llama(dump_exact(rest), true);

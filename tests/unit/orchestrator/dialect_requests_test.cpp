@@ -288,6 +288,8 @@ TEST(OwnNames, OfAnInfillRequest) {
   EXPECT_EQ(parsed_wrong(R"("prompt":7)")["param"], "prompt");
   EXPECT_THAT(parsed_wrong(R"("suffix":"c")")["message"].get<std::string>(),
               HasSubstr("'suffix' is called 'input_suffix'"));
+  EXPECT_EQ(refusal(parse_llama_infill(R"({"input_prefix":"a","input_suffix":"b","suffix":""})")),
+            "");
 }
 
 // Clients that send this default want another answer each time.
