@@ -107,7 +107,7 @@ std::string_view bearer_of(const HttpRequest& request) {
 std::string key_violation(const ApiOptions& options, const HttpRequest& request) {
   if (options.server.api_key.empty()) return "";
   if (constant_time_equal(bearer_of(request), options.server.api_key)) return "";
-  return "A valid API key is needed: Authorization: Bearer KEY.";
+  return "A valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY.";
 }
 
 }  // namespace bulkhead::orchestrator
