@@ -43,13 +43,14 @@ class DetachedThread {
   // Starts `run`, which may outlive this object and all that it does not own. Call it once. Throws as quiet_thread().
   template <typename Run>
   void start(Run run) {
-    end_ = std::make_shared<End>();
-    quiet_thread([run = std::move(run), end = end_]() mutable {
+    auto its_end = std::make_shared<End>();
+    quiet_thread([run = std::move(run), end = its_end]() mutable {
       run();
       const std::lock_guard lock(end->mutex);
       end->reached = true;
       end->changed.notify_all();
     }).detach();
+    end_ = std::move(its_end);
   }
   bool started() const { return end_ != nullptr; }
 

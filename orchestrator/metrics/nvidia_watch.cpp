@@ -243,7 +243,11 @@ void NvidiaWatch::start_if_there() {
 
 std::vector<DaemonFigure> NvidiaWatch::figures(bool xids) {
   const std::lock_guard lock(state_->mutex);
-  start_if_there();
+  try {
+    start_if_there();
+  } catch (const std::exception&) {  // there is no thread; the next call tries again
+    ++state_->failures;
+  }
   if (!thread_.started()) return {};
   if (steady_clock::now() - state_->looked_at >= kLookWithin) {
     state_->wanted = true;
