@@ -133,8 +133,8 @@ void PeerCloser::add(UniqueFd fd) {
   std::unique_lock lock(mutex_);
   try {
     waiting_.push_back(std::move(fd));
-  } catch (const std::
-               bad_alloc&) {  // a destructor may have called this, so it closes the descriptor here
+  } catch (const std::bad_alloc&) {
+    // A destructor may have called this, so it closes the descriptor here.
     lock.unlock();
     return fd.reset();
   }
@@ -168,8 +168,8 @@ void PeerCloser::run() {
     lock.unlock();
     try {
       how_(std::move(fd));
-    } catch (
-        const std::bad_alloc&) {  // the descriptor, and those out of its queue, are closed by now
+    } catch (const std::bad_alloc&) {
+      // The descriptor, and those out of its queue, are closed by now.
     }
     lock.lock();
     --busy_;

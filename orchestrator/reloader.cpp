@@ -147,6 +147,7 @@ void Reloader::read(const std::shared_ptr<Reading>& reading) {
     quiet_thread(std::move(run)).detach();
   } catch (const std::exception& error) {
     --hanging_;
+    patience_.cancel();
     refused(std::string("no thread to read the settings with: ") + error.what());
   }
 }

@@ -106,10 +106,9 @@ void LineWriter::put(std::string_view lines) {
         shared_->untold = 0;
       }
       shared_->queue += lines;
-    } catch (const std::bad_alloc&) {
+    } catch (const std::bad_alloc&) {  // the notice may be in the queue all the same
       shared_->figures.dropped += count;
       shared_->untold += count;
-      return;
     }
   }
   shared_->wake.notify_one();
