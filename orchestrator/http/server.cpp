@@ -275,6 +275,8 @@ void Server::serve(Api& api) {
   }
   error_code ignored;
   impl_->acceptor.non_blocking(true, ignored);
+  // Else Asio would wait for the next connection within accept(), on the event loop, if one ends before that call.
+  impl_->acceptor.set_option(asio::socket_base::enable_connection_aborted(true), ignored);
   impl_->accept();
 }
 

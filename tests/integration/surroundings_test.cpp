@@ -336,6 +336,21 @@ TEST(Loop, IsNotHeldUpByAMountThatHangsWhenAWorkerStarts) {
   }
 }
 
+// aborted_connection.cpp ends the connection.
+TEST(Loop, IsNotHeldUpByAConnectionThatEndsBeforeItIsAccepted) {
+  const TemporaryFolder folder("aborted");
+  const std::filesystem::path mark = folder.path() / "abort";
+  const Serving serving =
+      serve({}, {{"LD_PRELOAD", ABORTED_CONNECTION_LIBRARY}, {"ABORTS_CONNECTION", mark.string()}});
+  HttpClient kept(serving.port);
+  ASSERT_EQ(kept.request("GET", "/livez").status, 200);
+  std::ofstream(mark) << "now";
+  const HttpClient aborted(serving.port);
+  EXPECT_TRUE(Serving::eventually([&] { return !std::filesystem::exists(mark); }));
+  EXPECT_EQ(kept.request("GET", "/livez").status, 200);
+  EXPECT_EQ(serving.get("/livez").status, 200);
+}
+
 TEST(WorkersLog, IsPrefixedAndCleaned) {
   const Serving serving = serve();
   const std::string name = serving.worker()["name"];
