@@ -1,6 +1,7 @@
 // The shapes of published models, from their configurations, and small shapes for tests.
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tools/model-maker/shape.hpp"
 
@@ -217,13 +218,11 @@ Shape tiny_gemma_embedding() {
                     512);
 }
 
-}  // namespace
-
-const std::vector<Shape>& presets() {
-  static const std::vector<Shape> kPresets = {
-      // name, architecture, layers, embedding, ffn, heads, kv, head, vocabulary, context, rope,
-      // epsilon, tied, llama3, q, k and v have biases; experts, used, their feed-forward; window,
-      // rope scaling, its factor, original context
+// The rows of the three lists: name, architecture, layers, embedding, ffn, heads, kv, head, vocabulary, context, rope,
+// epsilon, tied, llama3, q, k and v have biases; experts, used, their feed-forward; window, rope scaling, its factor,
+// original context.
+std::vector<Shape> published_decoders() {
+  return {
       {"llama-3.2-1b", "llama", 16, 2048, 8192, 32, 8, 64, 128256, 131072, 500000.0F, 1e-5F, true,
        true, false},
       {"llama-3.2-3b", "llama", 28, 3072, 8192, 24, 8, 128, 128256, 131072, 500000.0F, 1e-5F, true,
@@ -273,10 +272,14 @@ const std::vector<Shape>& presets() {
        true, false, true},
       {"apertus-8b", "apertus", 32, 4096, 21504, 32, 8, 128, 131072, 65536, 12000000.0F, 1e-5F,
        false, true, false},
-      {"tiny-apertus", "apertus", 2, 256, 512, 4, 2, 64, 512, 1024, 12000000.0F, 1e-5F, false,
-       false, false},
       with_half_turning({"nemotron-mini-4b", "nemotron", 32, 3072, 9216, 24, 8, 128, 256000, 4096,
                          10000.0F, 1e-5F, false, false, false}),
+  };
+}
+std::vector<Shape> tiny_decoders() {
+  return {
+      {"tiny-apertus", "apertus", 2, 256, 512, 4, 2, 64, 512, 1024, 12000000.0F, 1e-5F, false,
+       false, false},
       with_half_turning({"tiny-nemotron", "nemotron", 2, 256, 512, 4, 2, 64, 512, 1024, 10000.0F,
                          1e-5F, false, false, false}),
       {"tiny-llama", "llama", 2, 256, 512, 4, 2, 64, 512, 1024, 10000.0F, 1e-5F, false, false,
@@ -298,6 +301,12 @@ const std::vector<Shape>& presets() {
       tiny_convolutions(),
       tiny_convolutions_moe(),
       tiny_two_kinds(),
+      {"tiny-starcoder2", "starcoder2", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-5F, true,
+       false, true},
+  };
+}
+std::vector<Shape> encoders() {
+  return {
       with_pooling({"all-minilm-l6", "bert", 6, 384, 1536, 12, 12, 32, 30522, 512, 10000.0F, 1e-12F,
                     true, false, true},
                    1),
@@ -330,9 +339,18 @@ const std::vector<Shape>& presets() {
       with_pooling({"tiny-eurobert", "eurobert", 2, 256, 512, 4, 2, 64, 512, 1024, 250000.0F, 1e-5F,
                     true, false, false},
                    1),
-      {"tiny-starcoder2", "starcoder2", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-5F, true,
-       false, true},
   };
+}
+
+}  // namespace
+
+const std::vector<Shape>& presets() {
+  static const std::vector<Shape> kPresets = [] {
+    std::vector<Shape> all = published_decoders();
+    for (const std::vector<Shape>& more : {tiny_decoders(), encoders()})
+      all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }();
   return kPresets;
 }
 
