@@ -6,7 +6,7 @@
 namespace bulkhead::test {
 
 extern std::atomic<bool> short_of_memory;
-extern std::atomic<int> granted;  // so many more allocations succeed
+extern std::atomic<int> granted;  // this many more allocations succeed
 extern std::atomic<int> refusals;
 
 }  // namespace bulkhead::test
