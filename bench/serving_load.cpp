@@ -12,8 +12,8 @@
 // penalties) and lasts that many minutes. Then the program compares the pool's hit rate, the share of copies
 // that ran beside compute, the ring's reuse rate and the fallback allocations with what they should be. With
 // --peer the program sends the same requests to another server, which runs already, and reports only what
-// clients see. That server must take token ids for prompts and give as many tokens as a request asks for
-// (ignore_eos).
+// clients see. The other server must accept prompts of token ids, and must generate as many tokens as a request
+// asks for (ignore_eos).
 #include <algorithm>
 #include <atomic>
 #include <chrono>

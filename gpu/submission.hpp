@@ -63,11 +63,12 @@ std::uint64_t commands_begun();
 
 // Makes everything before it visible to everything after it: shaders, transfers, indirect arguments.
 void full_barrier(VkCommandBuffer commands);
-// The same, but only between dispatches.
+// Makes what earlier dispatches have written visible to later dispatches.
 void compute_barrier(VkCommandBuffer commands);
 // Makes what shaders and transfers have written visible to the host, once a fence or semaphore reports it as done.
 void host_barrier(VkCommandBuffer commands);
-// The same as both of these, for a queue that has no shaders.
+// transfer_barrier() does what full_barrier() does, and transfer_to_host_barrier() what host_barrier() does, on a queue
+// that has no shaders.
 void transfer_barrier(VkCommandBuffer commands);
 void transfer_to_host_barrier(VkCommandBuffer commands);
 

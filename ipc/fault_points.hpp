@@ -111,11 +111,12 @@ constexpr const char* name_of(Point point) {
 inline void reach(Point point) {
   fault::reach(name_of(point));
 }
-// The same for a step that can fail (kReserve).
+// Reports that the process has reached `point`, a step that can fail (kReserve). Returns true if the plan says so.
 inline bool fails(Point point) {
   return fault::fails(name_of(point));
 }
-// The same for a step whose result can be damaged (kCommit).
+// Reports that the process has reached `point`, a step whose result can be damaged (kCommit). Returns true if the plan
+// says so.
 inline bool corrupts(Point point) {
   return fault::corrupts(name_of(point));
 }

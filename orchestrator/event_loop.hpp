@@ -36,7 +36,7 @@ class EventLoop {
   void after_this(std::function<void()> task);
   // Calls `handler` with the number of each SIGTERM or SIGINT that arrives.
   void on_termination_signal(std::function<void(int signal)> handler);
-  // The same for SIGHUP.
+  // Calls `handler` for each SIGHUP that arrives.
   void on_hangup_signal(std::function<void()> handler);
 
   boost::asio::io_context& context();

@@ -54,12 +54,13 @@ bool due(const char* point);
 inline void reach(const char* point) {
   if (detail::active) (void)detail::reached(point);
 }
-// The same for a step that can fail: returns true if the plan says that it fails.
+// Reports that the process has reached `point`, a step that can fail. Returns true if the plan says that the step
+// fails.
 inline bool fails(const char* point) {
   return detail::active && detail::reached(point) == detail::Deed::kFail;
 }
-// The same for a step that produces something: returns true if the plan says that the result is
-// damaged.
+// Reports that the process has reached `point`, a step that has a result. Returns true if the plan says that the
+// result is damaged.
 inline bool corrupts(const char* point) {
   return detail::active && detail::reached(point) == detail::Deed::kCorrupt;
 }

@@ -394,8 +394,9 @@ class Router : private WorkerEvents {
   void take_back(Worker& worker, const Death& death, const std::vector<Orphan>& orphans);
   std::string identity(const Worker& worker) const;
   enum class AtWorker : std::uint8_t { kEnded, kCancel };
-  // Removes the request from everything; the caller notifies the observer. kCancel: the request's worker, if it has
-  // one, may still compute the request, and gets a cancellation.
+  // Removes the request from the journal, the queues and its worker's list. The caller notifies the observer. With
+  // kCancel the worker may still compute the request, so the router sends that worker a cancellation. With kEnded the
+  // worker has ended the request.
   void forget(RequestId request, AtWorker at_worker);
   void look_whether_idle();
   void fail(RequestId request, Failure failure);

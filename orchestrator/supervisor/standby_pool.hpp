@@ -104,9 +104,9 @@ class StandbyPool {
   // this memory; 0: with any.
   std::unique_ptr<WorkerProcess> take(std::uint64_t vault = 0);
   void discard(const std::string& why);  // ends all of them; keep() starts others
-  // The same for those that share memory with the process that has just ended.
+  // Ends the spares that share memory with the process that has just ended.
   void discard_imported(const std::string& why);
-  // The same for those that have a process.
+  // Ends the spares that have a process.
   void discard_running(const std::string& why);
   void kill(const std::string& why);
   void go_on();  // may_start() returns true again

@@ -4,8 +4,8 @@
 //
 // Orders in the prompt:
 //   slow       a token every 5 ms
-//   lie=NAME   that lie, but only in the first process that gets the order: it makes the file that
-//              HOSTILE_TOLD in the environment names, and a successor that finds the file is honest
+//   lie=NAME   the lie of that name. Only the first process that gets the order lies: it makes a file, which the
+//              environment's HOSTILE_TOLD names, and a successor that finds the file is honest
 // The text of an embedding and the document of a ranking obey lie=NUMBER; NUMBER, such as nan or -inf, becomes a value
 // or the score. With "always" in the text, each process lies.
 // HOSTILE_READY=NAME in the environment: a lie in the handshake.

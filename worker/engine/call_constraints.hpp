@@ -39,7 +39,7 @@ struct HeldCalls {
 // Use the object from one thread. The constraints that it returns may move to another thread.
 class CallConstraints {
  public:
-  // Both must outlive this object and the constraints that it makes.
+  // The arguments must outlive this object and the constraints that it makes.
   CallConstraints(const model::Tokenizer& tokenizer, const model::answer::Family& family)
       : tokenizer_(tokenizer), family_(family) {}
 

@@ -97,7 +97,7 @@ class Engine {
   void answer(ipc::Question question);
   // Finishes the present requests, refuses new ones, and sends Drained once none is left.
   void drain();
-  // set_ledger() sets the record of the KV pages that can be found by their tokens (kv_cache.hpp).
+  // set_ledger() sets where the KV cache records the pages that later requests can find by their tokens.
   // adopt() adopts the pages that a predecessor left, as far as they match their sums, before any
   // request comes; it returns how many it took. An error is the device's.
   void set_ledger(PageLedger* ledger) { guard_.set_ledger(ledger); }

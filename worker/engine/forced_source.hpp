@@ -15,7 +15,8 @@ namespace bulkhead::engine {
 
 class ForcedSource final : public DraftSource {
  public:
-  // Both must outlive it. The constraint must have taken the same tokens that guess() gets.
+  // The constraint and the tokenizer must outlive this object. Before each call of guess(), the constraint must have
+  // taken the tokens that the call passes.
   ForcedSource(TokenConstraint& constraint, const model::Tokenizer& tokenizer)
       : constraint_(constraint), tokenizer_(tokenizer) {}
 

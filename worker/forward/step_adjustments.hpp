@@ -20,7 +20,7 @@ namespace bulkhead::forward {
 
 class StepAdjustments {
  public:
-  // Both must outlive it and must not move.
+  // The arguments must outlive this object and must not move.
   StepAdjustments(StepContext& context, const engine::ExecutorLimits& limits)
       : context_(context), limits_(limits) {}
   // Allocates what is in the context.

@@ -26,7 +26,7 @@ struct StepRecording {
 
 class StepRecordings {
  public:
-  // Both must outlive it and must not move; `parts` must have its parts from the first call on.
+  // The arguments must outlive this object and must not move; `parts` must have its parts from the first call on.
   StepRecordings(const StepContext& context, gpu::Optimizations& parts)
       : context_(context), parts_(parts) {}
 

@@ -59,7 +59,7 @@ struct StepSlot {
 
 class StepSlots {
  public:
-  // Both must outlive it and must not move.
+  // The arguments must outlive this object and must not move.
   StepSlots(StepContext& context, const engine::ExecutorLimits& limits)
       : context_(context), limits_(limits), adjustments_(context, limits) {}
   // Makes context.slots slots: sets context.parameter_layout and result_rows, and allocates the device's parts in the

@@ -41,7 +41,7 @@ class WarmUp {
 // has happened. Call it while no other thread submits.
 Status wear_in_queues(gpu::Device& device, std::uint32_t timeout_ms);
 
-// Returns the page after those that sequences get.
+// Returns a page that no sequence gets: the one with the next index after the pages of sequences.
 inline engine::PageIndex hidden_page(const engine::ExecutorLimits& limits) {
   return limits.total_pages;
 }

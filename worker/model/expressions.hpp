@@ -33,7 +33,7 @@ class Expressions {
 // expression costs too much (only an expression from a file can), the rest of its piece stays whole.
 class ExpressionSplitter {
  public:
-  // Both must outlive it.
+  // The arguments must outlive this object.
   ExpressionSplitter(const Expressions& expressions, std::string_view text);
   ExpressionSplitter(ExpressionSplitter&&) noexcept;
   ~ExpressionSplitter();

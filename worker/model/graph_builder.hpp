@@ -120,8 +120,8 @@ class GraphBuilder {
   std::uint32_t context() const { return graph_.context; }
   std::uint32_t feed_forward() { return count("feed_forward_length", kMaxWidth); }
   HeadShape heads();
-  // The same for a model of which only some layers attend. attention.head_count_kv then has a number for each layer;
-  // 0: it does not attend. `attends` gets an element for each layer.
+  // Returns the heads of a model of which only some layers attend. attention.head_count_kv then has a number for each
+  // layer; 0: that layer does not attend. `attends` gets an element for each layer.
   HeadShape heads_of_some(std::vector<bool>& attends);
   // Returns the heads of each layer: the keys attention.head_count and attention.head_count_kv may have a number for
   // each. A layer without key-value heads does not attend.
@@ -141,8 +141,8 @@ class GraphBuilder {
   std::optional<Router> scored_router(bool sigmoid);
   // Feed-forwards like DeepSeek's: leading dense ones, then experts beside one that all columns use.
   FeedForwards feed_forwards(bool sigmoid);
-  // The same for files that don't say how many leading layers are dense, which have no router, nor that one expert is
-  // shared.
+  // Returns the same kind of feed-forwards for files without the keys for dense layers and shared experts: a layer
+  // without a router is dense, and the tensors show whether an expert is shared.
   FeedForwards feed_forwards_by_tensors();
   // Layers of that width share the feed-forward's activations.
   DenseFeedForward dense_feed_forward(std::uint32_t width);
@@ -150,7 +150,7 @@ class GraphBuilder {
   void add_shared_expert(FeedForwards& made, std::uint32_t width, std::string gate = "");
   // Reads the keys ssm.* of gated delta nets.
   DeltaHeads delta_heads();
-  // The same for Mamba-2.
+  // Reads the keys ssm.* of Mamba-2.
   DeltaHeads mamba_heads();
   // Returns for each layer whether it is a gated delta net, by the keys attention.recurrent_layers or
   // full_attention_interval.
@@ -158,7 +158,7 @@ class GraphBuilder {
   DeltaMixers delta_mixers();
   // Reads the keys of heads, of the epsilon of RMS norms and of the rotation.
   GroupedAttention grouped_attention(RopePairing pairing);
-  // The same for heads that are read already.
+  // Reads the epsilon and the rotation, for heads that the caller has read.
   GroupedAttention grouped_attention(const HeadShape& heads, RopePairing pairing);
   // Describes a whole model of Qwen3-Next's kind, from the embedding to the output. Each layer has one of `mixers`,
   // then experts whose weights add up to one, plus a shared expert with a gate.
@@ -166,7 +166,7 @@ class GraphBuilder {
   // Returns the rotation that the keys rope.* describe, for heads of that size: plain, or stretched by a factor, by
   // Llama 3's factors or by YaRN (Peng et al. 2023, arXiv 2309.00071).
   RopeIndex rope(const HeadShape& heads, RopePairing pairing);
-  // The same for the first half of the entries that the keys name.
+  // Returns a rotation like rope(), but of only the first half of the entries that the keys name.
   RopeIndex half_rope(const HeadShape& heads, RopePairing pairing);
   // The rotation of layers with a sliding window: it has its own base (rope.freq_base_swa) and no stretching. `base`
   // is the default if the file has none.

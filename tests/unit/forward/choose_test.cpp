@@ -1,6 +1,6 @@
-// Experts that are chosen by scores: sigmoids or softmax, biases that affect the choice and not the
-// weights, groups. The choice and the weights are compared with float64, and must have the same bits in
-// steps of any width.
+// Tests the kernels that choose experts by their scores: scores by sigmoids or softmax, biases that change the choice
+// but not the weights, and groups of experts. The tests compare the choice and the weights with an evaluation in
+// float64. Steps of all widths must give the same bits.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -83,10 +83,11 @@ struct Row {
 };
 std::vector<Row> step(Executor& executor, const std::vector<Column>& columns,
                       const std::vector<std::vector<PageIndex>>& pages);
-// Computes the prompt in chunks and decodes greedily. Returns one row for each generated token.
+// Computes the prompt in steps of `chunk` columns, and then chooses `tokens` tokens, each time the most likely one.
+// Returns one row for each chosen token.
 std::vector<Row> generate(Executor& executor, const std::vector<TokenId>& prompt,
                           std::size_t tokens, std::uint32_t chunk, Output output = Output::kGreedy);
-// The same, with chunks of these sizes in turn, over and over.
+// Does the same with steps of chunks[0], chunks[1], ... columns. After the last size the first one follows again.
 std::vector<Row> generate(Executor& executor, const std::vector<TokenId>& prompt,
                           std::size_t tokens, std::span<const std::uint32_t> chunks, Output output);
 // Runs a step that decodes one token for each sequence, after its prompt and the rows that it has,

@@ -29,12 +29,13 @@ using Phase = Heartbeat::Phase;
 const Heartbeat::Clock::time_point kStart{1h};
 constexpr std::chrono::milliseconds kTimeout{1000};
 
-// Looks as often as the daemon does, until `end`. Holds the words of the first hang, and its time.
+// The result of look_until().
 struct Looked {
-  std::string hang;
-  Heartbeat::Clock::duration after{};
-  std::optional<std::uint64_t> ping;  // the last one
+  std::string hang;                    // how the heartbeat describes the first hang; empty: there was none
+  Heartbeat::Clock::duration after{};  // from the first look to that hang
+  std::optional<std::uint64_t> ping;   // the number of the last ping that a look asked for
 };
+// Looks at the heartbeat from `from` to `end`, as often as the daemon looks, but stops at the first hang.
 Looked look_until(Heartbeat& heartbeat, Heartbeat::Clock::time_point from,
                   Heartbeat::Clock::time_point end, Phase phase,
                   std::optional<std::uint64_t> beat) {

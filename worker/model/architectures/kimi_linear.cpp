@@ -1,6 +1,6 @@
-// Kimi Linear (Kimi team 2025, arXiv 2510.26692): three of four layers are Kimi Delta Attention, a gated delta net in
-// which each entry of a head's keys has its own decay. The others attend over latents, without a rotation. Experts are
-// chosen by sigmoids, beside one that every token takes.
+// Kimi Linear (Kimi team 2025, arXiv 2510.26692): three of four layers are Kimi Delta Attention, a gated delta net.
+// Each entry of a head's keys has its own decay in these layers. The other layers attend over latents, and do not
+// rotate queries and keys. The router chooses experts by sigmoids, and one more expert computes every token.
 #include <algorithm>
 #include <cmath>
 #include <vector>
