@@ -125,6 +125,7 @@ void attend() {
   uint size = split_size(visible);
 
 #ifndef BULKHEAD_ROWS
+  Splits splits = Splits(0u, visible, size);
   if (kMode == kSpread || (kMode == kTogether && visible > kSpreadFrom)) {
     uint group = gl_WorkGroupID.y, member = gl_WorkGroupID.z, members = gl_NumWorkGroups.z;
     if (kMode == kTogether) {
@@ -136,7 +137,7 @@ void attend() {
     }
     if (member * size >= visible) return;
     if (!chain_wait()) return;
-    attend_spread(column, 1u, group, member, members, visible, page_table);
+    attend_spread(column, 1u, group, member, members, splits, page_table);
     return;
   }
   if (kMode == kTogether) {  // one head
@@ -144,7 +145,7 @@ void attend() {
 #ifdef BULKHEAD_CHAINED
     // Meanwhile the subgroup loads older keys and values, from before this step, into nearer caches.
     uint touched[kTouchWords];
-    if (kNearFirst != 0u) touch_split(page_table, visible, size, kv_head, touched);
+    if (kNearFirst != 0u) touch_split(page_table, splits, kv_head, touched);
 #endif
     if (!chain_wait()) return;
 #ifdef BULKHEAD_CHAINED

@@ -1,7 +1,7 @@
 // Functions for both kernels of attention by matrix units (attention_units.comp, attention_tiles.comp). They say
-// which columns belong together, and divide a block of positions among a subgroup's lanes.
+// which columns belong together and what they see, and divide a block of positions among a subgroup's lanes.
 //
-// The includer has unit_fragments.glsl and `push`.
+// The includer has unit_fragments.glsl, attention_state.glsl and `push`.
 #ifdef BULKHEAD_EMULATED_UNITS
 #define any_lane(value) true
 #define all_lanes(value) false
@@ -28,6 +28,33 @@ uint halves_of(vec2 two) { return packFloat2x16(f16vec2(clamp(two, -65504.0, 655
 
 float from_lane_float(float value, uint lane) { return uintBitsToFloat(from_lane(floatBitsToUint(value), lane)); }
 
+// `seen` is the number of positions up to a column's own, which is one of them. With a window, the column sees only the
+// last of these.
+bool sees(uint position, uint seen) { return position < seen && (kWindow == 0u || position + kWindow >= seen); }
+
+// Returns the positions in a split of a column; `seen` is its last argument of sees(). With a window, the first of the
+// splits that the column sees need not begin at the first position that it sees. So a column whose positions would fill
+// kMaximumSplits - 1 splits may see some of kMaximumSplits. The same holds for the columns of a subgroup together: the
+// last one's position is at most 15 behind the first one's.
+uint size_of_splits(uint seen) {
+  if (kWindow == 0u) return split_size(seen);
+  uint positions = min(seen, kWindow) + 16u, size = kMinimumSplit;
+  while (size * (kMaximumSplits - 1u) < positions) size *= 2u;
+  return size;
+}
+
+// Return the first position of the block, and of the page, that holds the first position that a column sees.
+uint first_block(uint seen) { return kWindow == 0u ? 0u : (seen - min(seen, kWindow)) & ~(kBlockPositions - 1u); }
+uint first_page(uint seen) { return kWindow == 0u ? 0u : (seen - min(seen, kWindow)) & ~(kPageTokens - 1u); }
+
+// first_page() of the first of the columns that are computed together. The page table's entries before it may name
+// pages of other sequences, so no lane may load these.
+uint stored_from = 0u;
+
 // Returns the first position of the 16 from which a lane loads. If `position` is not before `end`, these are the 16
-// positions that include the last visible one, because no lane may load positions beyond them.
-uint tile_start(uint position, uint end) { return min(position, (end - 1u) & ~15u); }
+// positions that include the last visible one, because no lane may load positions beyond them. Nor may a lane load
+// positions before stored_from.
+uint tile_start(uint position, uint end) {
+  uint tile = min(position, (end - 1u) & ~15u);
+  return kWindow == 0u ? tile : max(tile, stored_from);
+}

@@ -14,6 +14,9 @@ AttentionSplitConstants split_constants(const Mapping& mapping, const AttentionS
 AttentionRangeConstants range_constants(const AttentionRange& range);
 // Returns whether matrix units can compute this attention.
 bool units_attend(const Mapping& mapping, const AttentionShape& shape);
+// Returns in how many splits the positions of a column, or of a tile's columns, may lie when matrix units compute their
+// attention. `seen` is positions_seen(). A window may begin and end within a split.
+std::uint32_t units_splits(const Mapping& mapping, const AttentionShape& shape, std::uint32_t seen);
 
 // Returns how many positions the subgroups of a kTogether workgroup compute at once; each subgroup takes one split.
 std::uint32_t together_positions(const Mapping& mapping);

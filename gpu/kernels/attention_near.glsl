@@ -6,11 +6,10 @@ const uint kTouchBlocks = 2;
 const uint kBlockTouches = (kHeadBytes / 32u + kLanes - 1u) / kLanes;
 const uint kTouchWords = kTouchBlocks * kBlockTouches * 2u;
 
-void touch_split(uint page_table, uint visible, uint size, uint kv_head, out uint touched[kTouchWords]) {
-  uint start = gl_SubgroupID * size;
-  uint end = min(start + size, visible);
+void touch_split(uint page_table, Splits all, uint kv_head, out uint touched[kTouchWords]) {
+  uint start = split_begin(all, gl_SubgroupID), end = split_end(all, gl_SubgroupID);
   [[unroll]] for (uint i = 0; i < kTouchWords; i++) touched[i] = 0u;
-  if (start >= visible) return;
+  if (start >= all.end) return;
   uint pages[kTouchBlocks];
   [[unroll]] for (uint b = 0; b < kTouchBlocks; b++) {
     pages[b] = Words(push.pages).v[page_table + min(start + b * kPageTokens, end - 1u) / kPageTokens];

@@ -124,22 +124,21 @@ void fold_partials(uint64_t base, uint column, uint head0, uint heads, uint spli
 
 // Computes the share of the group's workgroup number `member`; workgroups beyond the number of splits have nothing to
 // do. All invocations must call this. `columns` neighbours, from `column` on, are computed together; their splits
-// have the same size. `visible` is the number of positions that the last of them sees.
-void attend_spread(uint column, uint columns, uint group, uint member, uint members, uint visible, uint page_table) {
-  uint size = split_size(visible);
-  uint splits = (visible + size - 1u) / size;
+// have the same size. `all` has the positions that any of them sees.
+void attend_spread(uint column, uint columns, uint group, uint member, uint members, Splits all, uint page_table) {
+  uint splits = split_count(all);
   uint head0 = first_head(group);
   uint64_t base = push.partials + (uint64_t(column) * kHeads + head0) * (push.most_splits * kPartialFloats * 4u);
   take_share(column, columns, group);
   for (uint split = unit_subgroup * members + member; split < splits; split += members * kSubgroups) {
-    uint start = split * size, end = min(start + size, visible);
-    attend_share(column, group, start, end, page_table);
+    attend_share(column, group, split_begin(all, split), split_end(all, split), page_table);
     leave_partial(base, columns, heads_of(group), split);
   }
   if (!last_of(column * kHeads + group, min(members, splits))) return;
   for (uint c = 0; c < columns; c++) {
     if (c != 0u) barrier();
-    uint seen_splits = (visible - (columns - 1u - c) + size - 1u) / size;
-    fold_partials(base + c * column_partials(), column + c, head0, heads_of(group), seen_splits);
+    // With a window, a column may see nothing of the first split, which then changes nothing.
+    uint own_splits = split_count(Splits(all.begin, all.end - (columns - 1u - c), all.size));
+    fold_partials(base + c * column_partials(), column + c, head0, heads_of(group), own_splits);
   }
 }

@@ -25,6 +25,20 @@ uint split_size(uint visible) {
   return size;
 }
 
+// The positions [begin, end) in splits. Splits begin at multiples of `size`, a power of two; of the first split, only
+// the positions from `begin` on count.
+struct Splits {
+  uint begin;
+  uint end;
+  uint size;
+};
+uint first_split(Splits splits) { return splits.begin & ~(splits.size - 1u); }
+uint split_count(Splits splits) { return (splits.end - first_split(splits) + splits.size - 1u) / splits.size; }
+uint split_begin(Splits splits, uint split) { return max(first_split(splits) + split * splits.size, splits.begin); }
+uint split_end(Splits splits, uint split) {
+  return min(first_split(splits) + (split + 1u) * splits.size, splits.end);
+}
+
 uint entry_of(uint lane, uint i) {
   return ((i / kWordEntries) * kLanes + lane) * kWordEntries + i % kWordEntries;
 }

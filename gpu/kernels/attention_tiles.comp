@@ -14,6 +14,9 @@
 //            the first octet has keys 0, 8, 2, 10, 4, 12, 6 and 14 of 16, and the second octet has the keys behind
 //            them.
 //
+// With a window, the workgroup goes through the blocks that any of its queries sees, and a subgroup computes those that
+// any of its own queries sees.
+//
 // While a block's weights are computed and its values are added, the next block's scores are computed, and the
 // following values and keys are being loaded into registers. Two barriers per block enclose the moment in which these
 // move to shared memory.
@@ -76,7 +79,8 @@ uint pages[2];  // of the block that is being loaded
 
 void find_pages(uint at, uint end, uint page_table) {
   [[unroll]] for (uint i = 0; i < 2; i++) {
-    pages[i] = Words(push.pages).v[page_table + min(at / kPageTokens + i, (end - 1u) / kPageTokens)];
+    uint page = min(at / kPageTokens + i, (end - 1u) / kPageTokens);
+    pages[i] = Words(push.pages).v[page_table + (kWindow == 0u ? page : max(page, stored_from / kPageTokens))];
   }
 }
 uint64_t page_at(uint half_block, uint kv_head) {
@@ -157,7 +161,7 @@ void take_queries(uint column, uint count, uint head0, uint heads) {
       queries[n * kEntryGroups + i] = words;
     }
     seen[n] = ColumnsRef(push.parameters + 64u).v[from].y + 1u;
-    sizes[n] = split_size(seen[n]);
+    sizes[n] = size_of_splits(seen[n]);
   }
 }
 
@@ -187,14 +191,16 @@ void weigh_block(uint start, float now[kScores], bool masked) {
     [[EACH]] for (uint t = 0; t < kOctets; t++) {
       [[unroll]] for (uint e = 0; e < kOwnRows * 2u; e++) {
         uint position = start + t / 2u * 16u + (t & 1u) + (unit_lane & 3u) * 2u + (e & 1u) * 8u;
-        if (position >= seen[e >> 1]) now[t * 4u + e] = -1e30;
+        if (!sees(position, seen[e >> 1])) now[t * 4u + e] = -1e30;
       }
     }
   }
   float shrinks[2];
   bool moved = false;
   [[EACH]] for (uint h = 0; h < kOwnRows; h++) {
-    float largest = -1e30;
+    // With a window, a query may see nothing of a block. Its weights must then be zeros, so its maximum must be larger
+    // than the scores that it does not see.
+    float largest = kWindow == 0u ? -1e30 : -1e29;
     [[EACH]] for (uint t = 0; t < kOctets; t++) {
       largest = max(largest, max(now[t * 4u + h * 2u], now[t * 4u + h * 2u + 1u]));
     }
@@ -292,7 +298,7 @@ void fold_block(uint at, uint end) {
   bool ends[2], folds[2];
   [[unroll]] for (uint h = 0; h < kOwnRows; h++) {
     ends[h] = (next & (sizes[h] - 1u)) == 0u || next >= end;
-    // A split behind the positions that the query sees does not count.
+    // A split behind the positions that the query sees does not count. One before them changes nothing.
     folds[h] = ends[h] && (at & ~(sizes[h] - 1u)) < seen[h];
   }
   if (any_lane(ends[0] || ends[1])) fold_split(ends, folds);
@@ -302,11 +308,12 @@ void store_results(uint column, uint columns, uint head0, uint heads) {
   [[EACH]] for (uint h = 0; h < kOwnRows; h++) {
     uint query = h * 8u + (unit_lane >> 2), head = query % kShare;
     if (query / kShare >= columns || head >= heads) continue;
+    float weight = with_sink(push.sinks, head0 + head, all_tops[h], all_totals[h]);
     [[EACH]] for (uint set = 0; set < kValueSets; set++) {
       [[unroll]] for (uint side = 0; side < 2; side++) {
         uint entry = set * 64u + ((unit_lane & 3u) * 2u + side) * 8u;
         [[unroll]] for (uint x = 0; x < 8; x++) {
-          precise float value = all_results[(set * 8u + x) * 4u + h * 2u + side] / all_totals[h];
+          precise float value = all_results[(set * 8u + x) * 4u + h * 2u + side] / weight;
           if (entry + x < kHead) {
             store_input(push.out_address, column + query / kShare, push.out_stride, (head0 + head) * kHead + entry + x,
                         value, kOutForm);
@@ -347,28 +354,32 @@ void attend_tile(uint column, uint taken, uint position, uint page_table, uint g
   uint own = unit_subgroup * kTileColumns;
   uint columns = own < taken ? min(kTileColumns, taken - own) : 0u;
   uint own_end = columns == 0u ? 0u : position + own + columns;
-  find_pages(0u, end, page_table);
-  ask_keys(0u, end, kv_head);
+  uint begin = first_block(position + 1u), own_begin = first_block(position + own + 1u);
+  stored_from = first_page(position + 1u);
+  find_pages(begin, end, page_table);
+  ask_keys(begin, end, kv_head);
   if (columns != 0u) take_queries(column + own, columns, first_head(group), heads_of(group));
   begin_tile();
   keep_keys();
   barrier();
-  ask_block(0u, end, page_table, kv_head);
-  if (own_end != 0u) score_block();
+  ask_block(begin, end, page_table, kv_head);
+  if (own_end != 0u && own_begin == begin) score_block();
   barrier();
   keep_keys();
-  [[dont_unroll]] for (uint at = 0; at < end; at += kBlockPositions) {
+  [[dont_unroll]] for (uint at = begin; at < end; at += kBlockPositions) {
     uint next = at + kBlockPositions;
     keep_values();
     barrier();
     ask_block(next, end, page_table, kv_head);
-    if (at < own_end) {
+    if (at < own_end && at >= own_begin) {
       float now[kScores];
-      [[EACH]] for (uint i = 0; i < kScores; i++) now[i] = scores[i];
-      weigh_block(at, now, next > position + own + 1u);
+      [[EACH]] for (uint i = 0; i < kScores; i++) now[i] = capped_score(scores[i]);
+      weigh_block(at, now, next > position + own + 1u || (kWindow != 0u && at + kWindow < own_end));
       score_block();
       add_values();
       fold_block(at, own_end);
+    } else if (kWindow != 0u && next == own_begin && own_end != 0u) {
+      score_block();
     }
     barrier();
     keep_keys();

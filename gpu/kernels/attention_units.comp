@@ -114,24 +114,25 @@ void weigh_splits(uint heads, uint splits) {
     room[base + kOldShareAt] = old_share;
     room[base + kNewShareAt] = new_share;
     room[base + kScaledAt] = scaled;
+    if (kSinks != 0u && split + 1u == splits) largest_scores[h] = maximum;
   }
 }
 
-void attend_together(uint column, uint head0, uint heads, uint visible, uint page_table) {
-  uint size = split_size(visible), kv_head = head0 / (kHeads / kKvHeads);
-  uint begin = unit_subgroup * size;
-  if (begin < visible) load_keys(begin, min(begin + size, visible), page_table, kv_head);
+void attend_together(uint column, uint head0, uint heads, Splits all, uint page_table) {
+  uint size = all.size, visible = all.end, base = first_split(all), kv_head = head0 / (kHeads / kKvHeads);
+  uint begin = base + unit_subgroup * size;
+  if (begin < visible) load_keys(max(begin, all.begin), min(begin + size, visible), page_table, kv_head);
   take_queries(column, 1u, head0, heads);
   barrier();
   if (gl_LocalInvocationIndex < heads) tops_before[gl_LocalInvocationIndex] = -1e30;
   precise float all_totals[kItems], all_results[kItems];
   [[EACH]] for (uint i = 0; i < kItems; i++) all_totals[i] = all_results[i] = 0.0;
   bool more = true;
-  [[dont_unroll]] for (uint first = 0; more; first += size * kSubgroups) {
+  [[dont_unroll]] for (uint first = base; more; first += size * kSubgroups) {
     uint start = first + unit_subgroup * size;
     if (start < visible) {
-      if (first != 0u) load_keys(start, min(start + size, visible), page_table, kv_head);
-      attend_split(start, min(start + size, visible), page_table, kv_head);
+      if (first != base) load_keys(start, min(start + size, visible), page_table, kv_head);
+      attend_split(max(start, all.begin), min(start + size, visible), page_table, kv_head);
       leave_in_room(heads);
     }
     barrier();
@@ -154,7 +155,7 @@ void attend_together(uint column, uint head0, uint heads, uint visible, uint pag
         }
       }
     }
-    more = kSpreadFrom > kSubgroups * kMinimumSplit && first + size * kSubgroups < visible;
+    more = (kWindow != 0u || kSpreadFrom > kSubgroups * kMinimumSplit) && first + size * kSubgroups < visible;
     if (more) {
       if (gl_LocalInvocationIndex < heads) {
         float top = tops_before[gl_LocalInvocationIndex];
@@ -168,10 +169,11 @@ void attend_together(uint column, uint head0, uint heads, uint visible, uint pag
   }
   [[EACH]] for (uint i = 0; i < kItems; i++) {
     uint item = i * kInvocations + gl_LocalInvocationIndex, entry = item % kHeadPadded;
-    precise float value = all_results[i] / all_totals[i];
     if (item < heads * kHeadPadded && entry < kHead) {
-      store_input(push.out_address, column, push.out_stride, (head0 + item / kHeadPadded) * kHead + entry, value,
-                  kOutForm);
+      uint h = item / kHeadPadded;
+      precise float value =
+          all_results[i] / with_sink(push.sinks, head0 + h, largest_scores[kSinks != 0u ? h : 0u], all_totals[i]);
+      store_input(push.out_address, column, push.out_stride, (head0 + h) * kHead + entry, value, kOutForm);
     }
   }
   if (head0 == 0u) {
@@ -206,10 +208,10 @@ uint columns_of_tile(uint column, uint count) {
   uvec4 info = column_entry(column);
   if (!has_neighbour(column, count) || info.y < kFrom) return 0u;
   bool first = column == 0u || !are_neighbours(column - 1u, count);
-  uint size = split_size(info.y + 1u);
-  if (!first && info.y % kTileColumns != 0u && info.y != kFrom && split_size(info.y) == size) return 0u;
+  uint size = size_of_splits(info.y + 1u);
+  if (!first && info.y % kTileColumns != 0u && info.y != kFrom && size_of_splits(info.y) == size) return 0u;
   uint taken = min(kTileColumns - info.y % kTileColumns, count - column);
-  while (column_entry(column + taken - 1u).z != info.z || split_size(info.y + taken) != size) taken--;
+  while (column_entry(column + taken - 1u).z != info.z || size_of_splits(info.y + taken) != size) taken--;
   return taken;
 }
 
@@ -235,17 +237,19 @@ void attend() {
   if (info.y < kFrom) return;
   uint columns = kMode == kSpreadTiles ? columns_of_tile(column, Words(push.parameters).v[0]) : 1u;
   if (columns == 0u) return;
-  uint visible = info.y + columns, size = split_size(visible);
-  if (kSpreads || visible > kSpreadFrom) {
+  uint last = info.y + columns;  // what the last column sees
+  stored_from = first_page(info.y + 1u);
+  Splits splits = Splits(first_block(info.y + 1u), last, size_of_splits(last));
+  if (kSpreads || (kWindow == 0u ? last : min(last, kWindow)) > kSpreadFrom) {
     uint member = gl_WorkGroupID.z, members = gl_NumWorkGroups.z;
     if (kMode == kTogether) {
       group /= kTogetherParts;
       member = member * kTogetherParts + gl_WorkGroupID.y % kTogetherParts;
       members *= kTogetherParts;
     }
-    if (member * size >= visible) return;
+    if (first_split(splits) + member * splits.size >= last) return;
     if (!chain_wait()) return;
-    attend_spread(column, columns, group, member, members, visible, info.z);
+    attend_spread(column, columns, group, member, members, splits, info.z);
     return;
   }
   if (gl_WorkGroupID.z != 0u) return;
@@ -255,13 +259,14 @@ void attend() {
 #ifdef BULKHEAD_CHAINED
   // Meanwhile the subgroup loads older keys and values, from before this step, into nearer caches.
   uint touched[kTouchWords];
-  if (kNearFirst != 0u) touch_split(info.z, visible, size, group / kGroupsOfKv, touched);
+  if (kNearFirst != 0u)
+    touch_split(info.z, Splits(max(splits.begin, stored_from), last, splits.size), group / kGroupsOfKv, touched);
 #endif
   if (!chain_wait()) return;
 #ifdef BULKHEAD_CHAINED
   if (kNearFirst != 0u) keep_touched(touched);
 #endif
-  attend_together(column, first_head(group) + skipped, min(kTogetherHeads, heads_of(group) - skipped), visible, info.z);
+  attend_together(column, first_head(group) + skipped, min(kTogetherHeads, heads_of(group) - skipped), splits, info.z);
 }
 
 void main() {

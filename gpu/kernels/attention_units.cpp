@@ -83,9 +83,16 @@ KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape, const At
 
 }  // namespace
 
+// The kernels compute neighbouring columns together, and expect that a column sees no position after its own.
 bool units_attend(const Mapping& mapping, const AttentionShape& shape) {
   return mapping.units && shape.kv == KvFormat::kF16 && shape.head_padded() <= 256 &&
-         shape.value_entries == 0 && shape.window == 0 && shape.soft_cap == 0 && !shape.sinks;
+         shape.value_entries == 0 && !shape.both_ways;
+}
+
+std::uint32_t units_splits(const Mapping& mapping, const AttentionShape& shape,
+                           std::uint32_t seen) {
+  const std::uint32_t cut = shape.window == 0 ? 0 : 2 * mapping.attention_split;
+  return attention_splits(mapping, seen + cut);
 }
 
 AttentionVariant attention_alone(const Mapping& mapping, const AttentionShape& shape,
@@ -149,7 +156,7 @@ AttentionVariant units_attention(const Mapping& mapping, const AttentionShape& s
   variant.y = groups_of(shape, sharing.heads);
   if (sharing.mode == AttentionMode::kTogether)
     variant.y *= (sharing.heads + sharing.heads_together - 1) / sharing.heads_together;
-  const std::uint32_t splits = attention_splits(mapping, context);
+  const std::uint32_t splits = units_splits(mapping, shape, context);
   if (sharing.mode == AttentionMode::kWhole) {
     variant.x = (columns + sharing.subgroups - 1) / sharing.subgroups;
   } else if (sharing.through_shared) {

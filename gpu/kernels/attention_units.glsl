@@ -7,13 +7,16 @@
 //            four values whose weights it holds, so pairs of entries become its part of the fragment without shared
 //            memory.
 //
-// The order of a query's additions: blocks of 64 positions come in rising order. A score is one chain of
+// The order of a query's additions: blocks of 64 positions come in rising order. They begin at multiples of 64, and so
+// lie at the same positions for all columns. With a window, the first block is the one that holds the first position
+// that the column sees. A score is one chain of
 // multiply-adds over the head's entries, eight of each lane's share at a time (two such chains' steps cover a group
 // of 32 entries). The weights of a block are halves, relative to the largest score so far; the earlier sum is scaled
 // once for each block. An entry of a result is one chain of multiply-adds over a block's positions, 16 at a time. A
 // split's sum of weights is first summed within a lane, in rising order, and then over lanes by distances of 4, 8 and
-// 16. Splits (split_size) are combined as in attention.glsl. Positions that a query does not see have a weight of
-// zero, which changes no sum. So a result does not depend on the other queries of its tile.
+// 16. Splits begin at multiples of their size, which depends only on the column's position (size_of_splits). They are
+// combined as in attention.glsl. Positions that a query does not see have a weight of zero, which changes no sum. So a
+// result does not depend on the other queries of its tile.
 //
 // The includer has attention_state.glsl, attention_sizes.glsl, attention_blocks.glsl, and `push`.
 const uint kKeyTiles = kBlockPositions / 16u;
@@ -160,7 +163,7 @@ void weigh_block(uint start, float scores[kScores], out uint weights[kWeightWord
   [[EACH]] for (uint i = 0; i < kOwn; i++) {
     float largest = -1e30;
     [[EACH]] for (uint m = 0; m < kKeyTiles * 2u; m++) {
-      if (start + m * 8u + row < seen[i]) largest = max(largest, scores[i * kKeyTiles * 2u + m]);
+      if (sees(start + m * 8u + row, seen[i])) largest = max(largest, scores[i * kKeyTiles * 2u + m]);
     }
     float top = max(tops[i], largest_of_rows(largest));
     precise float shrink = exp2(tops[i] - top);
@@ -168,7 +171,7 @@ void weigh_block(uint start, float scores[kScores], out uint weights[kWeightWord
     [[EACH]] for (uint m = 0; m < kKeyTiles; m++) {
       f16vec2 pair;
       [[EACH]] for (uint r = 0; r < 2; r++) {
-        bool visible = start + m * 16u + r * 8u + row < seen[i];
+        bool visible = sees(start + m * 16u + r * 8u + row, seen[i]);
         precise float weight = visible ? exp2(scores[(i * kKeyTiles + m) * 2u + r] - top) : 0.0;
         pair[r] = float16_t(weight);
         total = total + float(pair[r]);
@@ -249,6 +252,9 @@ void add_block(uint start, uint end, uint page_table, uint kv_head) {
   float scores[kScores];
   uint weights[kWeightWords];
   score_block(start, end, page_table, kv_head, scores);
+  if (kSoftCap != 0u) {
+    [[EACH]] for (uint i = 0; i < kScores; i++) scores[i] = capped_score(scores[i]);
+  }
   if (kKeysEarly && start + kBlockPositions < end) load_keys(start + kBlockPositions, end, page_table, kv_head);
   weigh_block(start, scores, weights);
   [[EACH]] for (uint m = 0; m < kKeyTiles; m++) {
@@ -279,22 +285,23 @@ uint entry_of_result(uint tile, uint e) {
 
 // Computes all splits of the queries, and the results.
 void attend_whole(uint column, uint count, uint group, uint end, uint page_table) {
-  uint kv_head = group / kGroupsOfKv;
-  load_keys(0u, end, page_table, kv_head);
+  uint kv_head = group / kGroupsOfKv, begin = first_block(end - count + 1u);
+  stored_from = first_page(end - count + 1u);
+  load_keys(begin, end, page_table, kv_head);
   take_queries(column, count, first_head(group), heads_of(group));
   uint sizes[kOwn];
   float all_tops[kOwn];
   precise float all_totals[kOwn];
   precise float all_results[kResultTiles * 4u];
   [[EACH]] for (uint i = 0; i < kOwn; i++) {
-    sizes[i] = split_size(seen[i]);
+    sizes[i] = size_of_splits(seen[i]);
     all_tops[i] = -1e30;
     all_totals[i] = 0.0;
   }
   [[EACH]] for (uint i = 0; i < kResultTiles * 4u; i++) all_results[i] = 0.0;
   begin_split();
-  [[dont_unroll]] for (uint at = 0; at < end; at += kBlockPositions) {
-    if (!kKeysEarly && at != 0u) load_keys(at, end, page_table, kv_head);
+  [[dont_unroll]] for (uint at = begin; at < end; at += kBlockPositions) {
+    if (!kKeysEarly && at != begin) load_keys(at, end, page_table, kv_head);
     add_block(at, end, page_table, kv_head);
     uint next = at + kBlockPositions;
     bool ends[kOwn], some = false;
@@ -306,7 +313,7 @@ void attend_whole(uint column, uint count, uint group, uint end, uint page_table
       bool folds[kOwn];
       float old_shares[kOwn], new_shares[kOwn];
       [[EACH]] for (uint i = 0; i < kOwn; i++) {
-        // A split behind the positions that the query sees does not count.
+        // A split behind the positions that the query sees does not count. One before them changes nothing.
         folds[i] = ends[i] && (at & ~(sizes[i] - 1u)) < seen[i];
         float maximum = max(all_tops[i], tops[i]);
         precise float old_share = exp2(all_tops[i] - maximum);
@@ -335,10 +342,15 @@ void attend_whole(uint column, uint count, uint group, uint end, uint page_table
       }
     }
   }
+  float sums[kOwn];
+  [[EACH]] for (uint i = 0; i < kOwn; i++) {
+    uint head = first_head(group) + min(own_query(i) % kShare, heads_of(group) - 1u);
+    sums[i] = with_sink(push.sinks, head, all_tops[i], all_totals[i]);
+  }
   [[EACH]] for (uint t = 0; t < kResultTiles; t++) {
     [[EACH]] for (uint e = 0; e < 4; e++) {
       uint i = t / kValueTiles * 2u + (e & 1u), query = own_query(i), entry = entry_of_result(t % kValueTiles, e);
-      precise float value = all_results[t * 4u + e] / all_totals[i];
+      precise float value = all_results[t * 4u + e] / sums[i];
       if (seen[i] != 0u && entry < kHead) {
         store_input(push.out_address, column + query / kShare, push.out_stride,
                     (first_head(group) + query % kShare) * kHead + entry, value, kOutForm);

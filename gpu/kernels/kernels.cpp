@@ -189,9 +189,7 @@ std::uint32_t positions_seen(const AttentionShape& shape, std::uint32_t context)
 
 std::vector<AttentionRange> attention_ranges(const Mapping& mapping, const AttentionShape& shape) {
   const std::uint32_t from = mapping.units_attention_from;
-  // The kernels for matrix units compute neighbouring columns together, and expect that each column sees one position
-  // more than the column before it.
-  if (from == kNoPosition || shape.both_ways || !units_attend(mapping, shape)) return {{}};
+  if (from == kNoPosition || !units_attend(mapping, shape)) return {{}};
   if (from == 0) return {{.units = true}};
   return {{.until = from}, {.units = true, .from = from}};
 }
@@ -235,6 +233,8 @@ std::uint32_t partial_splits(const Mapping& mapping, const AttentionShape& shape
   std::uint32_t most = 0;
   for (const AttentionRange& range : attention_ranges(mapping, shape)) {
     const std::uint32_t seen = std::min(positions_seen(shape, context), range.until);
+    const std::uint32_t splits =
+        range.units ? units_splits(mapping, shape, seen) : attention_splits(mapping, seen);
     switch (attention_mode(mapping, shape, range, columns, seen)) {
       case AttentionMode::kWhole:
       case AttentionMode::kTiles:
@@ -243,12 +243,11 @@ std::uint32_t partial_splits(const Mapping& mapping, const AttentionShape& shape
         most = std::max(most, mapping.attention_splits);
         break;
       case AttentionMode::kTogether:
-        if (seen > together_positions(mapping))
-          most = std::max(most, attention_splits(mapping, seen));
+        if (seen > together_positions(mapping)) most = std::max(most, splits);
         break;
       case AttentionMode::kSpread:
       case AttentionMode::kSpreadTiles:
-        most = std::max(most, attention_splits(mapping, seen));
+        most = std::max(most, splits);
         break;
     }
   }

@@ -223,7 +223,7 @@ struct AttentionRange {
   std::uint32_t from = 0, until = kNoPosition;
 };
 // Returns the ranges. A column's position alone determines its range. Matrix units compute attention over paged
-// halves for heads of at most 256 entries without a window, a cap and sinks.
+// halves for heads of at most 256 entries whose columns see no position after their own.
 std::vector<AttentionRange> attention_ranges(const Mapping& mapping, const AttentionShape& shape);
 // Makes the kernel for a step of `columns` columns of at most `context` positions each; the kernel computes the
 // columns in the range. `near_first`: as a link of a chain, the kernel prefetches keys and values while it waits;

@@ -28,6 +28,10 @@ namespace k = gpu::kernels;
 struct Case {
   std::uint32_t head, heads, kv_heads;
   std::uint32_t split, splits;  // least positions in a split, and most splits
+  // as in AttentionShape
+  std::uint32_t window = 0;
+  float soft_cap = 0;
+  bool sinks = false;
 };
 
 // Columns of one sequence: `count` of them from position `first` on.
@@ -73,10 +77,21 @@ struct Scene {
   std::vector<std::uint32_t> pages;         // each sequence's, one after another
   std::vector<std::uint16_t> keys, values;  // as they lie
   std::vector<float> queries;               // [column][head][head_padded]
+  std::vector<float> sinks;                 // each head's
   std::vector<std::vector<double>> exact_keys,
       exact_values;  // [page * kv_heads + kv head]: [position][entry]
   std::uint32_t stride = 0;
 
+  std::uint32_t context() const {
+    std::uint32_t last = 0;
+    for (const k::ColumnEntry& column : columns)
+      last = std::max(last, column.position);
+    return last + 1;
+  }
+  // Returns the first position that a column at this position sees.
+  std::uint32_t first_seen(std::uint32_t position) const {
+    return shape.window == 0 || position < shape.window ? 0 : position + 1 - shape.window;
+  }
   std::uint32_t columns_padded() const {
     return (static_cast<std::uint32_t>(columns.size()) + 7) / 8 * 8;
   }
@@ -93,7 +108,8 @@ Scene make_scene(const Case& each, const std::vector<Stretch>& runs, std::mt1993
   s.mapping.attention_split = each.split;
   s.mapping.attention_splits = each.splits;
   s.mapping.attention_together = true;
-  s.shape = {each.head, each.heads, each.kv_heads, k::KvFormat::kF16, false};
+  s.shape = {each.head, each.heads,  each.kv_heads, k::KvFormat::kF16,
+             false,     each.window, each.soft_cap, each.sinks};
   s.stride = k::input_stride(s.mapping, each.heads * each.head);
   std::uint32_t page_count = 0;
   for (const Stretch& run : runs) {
@@ -116,7 +132,7 @@ Scene make_scene(const Case& each, const std::vector<Stretch>& runs, std::mt1993
     return static_cast<std::uint16_t>(
         ((made >> 16) & 0x8000U) | ((((made >> 23) & 255U) - 112U) << 10) | ((made >> 13) & 1023U));
   };
-  // Slots that no sequence has filled hold NaN.
+  // Slots that no sequence has filled hold NaN, as do those of pages before all windows of its columns.
   const std::size_t page_halves = std::size_t{each.kv_heads} * 32 * padded;
   s.keys.assign(page_count * page_halves, 0x7e00);
   s.values.assign(page_count * page_halves, 0x7e00);
@@ -127,7 +143,7 @@ Scene make_scene(const Case& each, const std::vector<Stretch>& runs, std::mt1993
   for (const Stretch& run : runs) {
     const std::uint32_t start = s.columns[column].page_table;
     column += run.count;
-    for (std::uint32_t p = 0; p < run.first + run.count; ++p) {
+    for (std::uint32_t p = s.first_seen(run.first) / 32 * 32; p < run.first + run.count; ++p) {
       const std::uint32_t page = s.pages[start + p / 32], slot = p % 32;
       for (std::uint32_t h = 0; h < each.kv_heads; ++h) {
         const std::size_t base = page * page_halves + std::size_t{h} * 32 * padded;
@@ -148,6 +164,8 @@ Scene make_scene(const Case& each, const std::vector<Stretch>& runs, std::mt1993
     for (std::uint32_t e = 0; e < padded; ++e)
       s.queries.push_back(e < each.head ? normal(random) * scale : 0);
   }
+  for (std::uint32_t h = 0; h < each.heads; ++h)
+    s.sinks.push_back(3 + normal(random));  // of the size of many weights' sum
   return s;
 }
 
@@ -159,15 +177,16 @@ double largest_error(const Scene& s, const std::vector<std::uint16_t>& got) {
     for (const std::uint32_t h : {0U, s.shape.heads - 1}) {
       const std::uint32_t kv_head = h / (s.shape.heads / s.shape.kv_heads);
       std::vector<double> result(head);
-      double sum = 0;
-      for (std::uint32_t p = 0; p <= s.columns[c].position; ++p) {
+      const double cap = s.shape.soft_cap * 1.4426950408889634;
+      double sum = s.shape.sinks ? std::exp2(s.sinks[h]) : 0;
+      for (std::uint32_t p = s.first_seen(s.columns[c].position); p <= s.columns[c].position; ++p) {
         const std::size_t page =
             std::size_t{s.pages[s.columns[c].page_table + p / 32]} * s.shape.kv_heads + kv_head;
         double score = 0;
         for (std::uint32_t i = 0; i < head; ++i)
           score += s.queries[(std::size_t{c} * s.shape.heads + h) * padded + i] *
                    s.exact_keys[page][p % 32 * head + i];
-        const double weight = std::exp2(score);
+        const double weight = std::exp2(cap == 0 ? score : cap * std::tanh(score / cap));
         sum += weight;
         for (std::uint32_t i = 0; i < head; ++i)
           result[i] += weight * s.exact_values[page][p % 32 * head + i];
@@ -191,11 +210,14 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
                     page_table = buffer(std::span<const std::uint32_t>(s.pages)),
                     keys = buffer(std::span<const std::uint16_t>(s.keys)),
                     values = buffer(std::span<const std::uint16_t>(s.values)),
-                    queries = buffer(std::span<const float>(s.queries));
+                    queries = buffer(std::span<const float>(s.queries)),
+                    sinks = buffer(std::span<const float>(s.sinks));
   const std::size_t halves = std::size_t{s.columns_padded()} * s.stride;
   const gpu::Buffer out = empty(halves * 2);
+  const std::uint32_t context = s.context(), seen = k::positions_seen(s.shape, context);
+  const std::uint32_t splits = k::units_splits(s.mapping, s.shape, seen);
   const gpu::Buffer partials =
-      empty(std::uint64_t{count} * each.heads * each.splits * k::partial_floats(s.shape) * 4);
+      empty(std::uint64_t{count} * each.heads * splits * k::partial_floats(s.shape) * 4);
   const std::vector<std::uint32_t> zeros(std::size_t{count} * each.heads * k::kAttentionCountBytes /
                                          4);
   const gpu::Buffer done = buffer(std::span<const std::uint32_t>(zeros));
@@ -210,7 +232,8 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
   push.padded_width = k::input_padded(s.mapping, each.heads * each.head);
   push.partials = partials.address();
   push.counts = done.address();
-  push.most_splits = each.splits;
+  push.sinks = sinks.address();
+  push.most_splits = splits;
   const auto launch = [&](k::AttentionVariant variant, bool rounds) {
     const bool tiled = variant.spec.spirv.data() == gpu::spirv::attention_tiles.data();
     if (!real_) {
@@ -236,8 +259,9 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
         variant.y, variant.z);
   };
   const std::string name = "head of " + std::to_string(each.head) + ", " +
-                           std::to_string(each.heads) + " to " + std::to_string(each.kv_heads);
-  const std::uint32_t context = 600;
+                           std::to_string(each.heads) + " to " + std::to_string(each.kv_heads) +
+                           (each.window != 0 ? ", window " + std::to_string(each.window) : "") +
+                           (each.soft_cap != 0 ? ", cap" : "") + (each.sinks ? ", sinks" : "");
   const k::AttentionRange everywhere{.units = true};
   launch(k::attention(s.mapping, s.shape, everywhere, k::AttentionMode::kWhole, count, context),
          false);
@@ -282,7 +306,7 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
       sharing.through_shared = false;
       sharing.query_tiles = 1;
     }
-    launch(k::units_attention(s.mapping, s.shape, range, sharing, way.columns, context, false),
+    launch(k::units_attention(s.mapping, s.shape, range, sharing, way.columns, seen, false),
            way.rounds);
     if (tiles) launch(k::attention_alone(s.mapping, s.shape, range, count), false);
     const auto made = read<std::uint16_t>(out, halves);
@@ -318,6 +342,53 @@ TEST_F(AttentionUnits, AgreesWithDoubleHoweverItIsShared) {
     check(each, mixed, some);
     if (HasFatalFailure()) return;
   }
+}
+
+// The columns lie around the borders of blocks, pages and splits, and around the first positions where their windows
+// hide others.
+std::vector<Stretch> around_window(std::uint32_t window) {
+  return {{window - 2, 5},   {0, 2},           {31, 1}, {window + 30, 1}, {window + 31, 1},
+          {window + 60, 40}, {window + 63, 1}, {64, 1}};
+}
+
+TEST_F(AttentionUnits, AgreesWithDoubleInWindowsWithCapsAndSinks) {
+  using enum Name;
+  const std::pair<Case, std::vector<Name>> cases[] = {
+      {{64, 8, 1, 64, 4, 100, 3, true}, {kTiles, kTogether, kSpread, kSpreadTilesFrom}},
+      {{64, 4, 2, 64, 4, 32, 0, true}, {kTiles}},
+      {{128, 7, 1, 64, 2, 128, 2, false}, {kTiles}},
+      {{64, 3, 1, 64, 4, 512, 0, false}, {}},
+      {{64, 8, 2, 64, 64, 0, 3, true}, {}},
+      {{128, 2, 2, 64, 64, 100, 3, true}, {}},
+      {{256, 4, 2, 64, 4, 128, 0, true}, {}},
+      {{80, 10, 1, 64, 64, 32, 3, false}, {}},
+  };
+  for (const auto& [each, some] : cases) {
+    if (!every_way() && some.empty()) break;
+    check(each, around_window(each.window == 0 ? 128 : each.window), some);
+    if (HasFatalFailure()) return;
+  }
+  // a window that hides nothing
+  if (every_way()) check({64, 8, 2, 64, 4, 1000, 0, true}, around_window(128), {});
+  // Some columns see more positions than a workgroup's subgroups compute at once.
+  if (real_ && !HasFatalFailure())
+    check({64, 16, 2, 64, 64, 1100, 0, true}, around_window(1100), {});
+}
+
+// A window, a cap and sinks change no kernel of positions before the units' first.
+TEST(AttentionRanges, AreThoseOfPlainAttentionUnlessColumnsSeeBothWays) {
+  k::Mapping mapping;
+  mapping.units = true;
+  mapping.units_attention_from = 1024;
+  k::AttentionShape shape{64, 8, 8, k::KvFormat::kF16, true, 128, 30, true};
+  const auto ranges = k::attention_ranges(mapping, shape);
+  ASSERT_EQ(ranges.size(), 2U);
+  EXPECT_FALSE(ranges[0].units);
+  EXPECT_EQ(ranges[0].until, 1024U);
+  EXPECT_TRUE(ranges[1].units);
+  EXPECT_EQ(ranges[1].from, 1024U);
+  shape.both_ways = true;
+  EXPECT_EQ(k::attention_ranges(mapping, shape).size(), 1U);
 }
 
 // In a step that only reads a prompt, workgroups of several subgroups have all their columns.
