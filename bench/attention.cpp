@@ -36,7 +36,9 @@ namespace k = gpu::kernels;
 struct Shape {
   const char* name;
   std::uint32_t head, heads, kv_heads;
-  std::uint32_t value_entries = 0;  // AttentionShape::value_entries
+  std::uint32_t value_entries = 0;  // as in AttentionShape, like those that follow
+  std::uint32_t window = 0;
+  bool sinks = false;
 };
 constexpr Shape kShapes[] = {{"1B", 64, 32, 8},
                              {"8B", 128, 32, 8},
@@ -44,6 +46,9 @@ constexpr Shape kShapes[] = {{"1B", 64, 32, 8},
                              {"Qwen3 30B", 128, 32, 4},
                              {"phi-4", 128, 40, 10},
                              {"gemma-3", 256, 16, 8},
+                             {"gemma-3 window", 256, 16, 8, 0, 1024},
+                             {"gpt-oss", 64, 64, 8, 0, 0, true},
+                             {"gpt-oss window", 64, 64, 8, 0, 128, true},
                              {"DeepSeek", 576, 16, 1, 512},
                              {"GLM Flash", 576, 20, 1, 512}};
 
@@ -60,6 +65,7 @@ struct Way {
 
 std::vector<Way> ways_of(const k::Mapping& mapping, const k::AttentionShape& shape,
                          std::uint32_t columns, std::uint32_t context, bool all) {
+  context = k::positions_seen(shape, context);
   std::vector<Way> ways;
   const k::AttentionMode before = k::attention_mode(mapping, shape, {}, columns, context);
   ways.push_back({"without units", k::attention(mapping, shape, {}, before, columns, context)});
@@ -119,6 +125,7 @@ std::vector<Way> ways_of(const k::Mapping& mapping, const k::AttentionShape& sha
 // and the best way in the other of the two modes.
 std::vector<Way> ways_of_lanes(const k::Mapping& mapping, const k::AttentionShape& shape,
                                std::uint32_t columns, std::uint32_t context, bool all) {
+  context = k::positions_seen(shape, context);
   std::vector<Way> ways;
   const auto add = [&](const k::LanesAttention& sharing, const std::string& mark) {
     const char* mode = sharing.mode == k::AttentionMode::kSpread     ? "spread"
@@ -235,6 +242,8 @@ class Bench {
   Status measure(const Shape& named, std::uint32_t columns, std::uint32_t depth) {
     k::AttentionShape shape{named.head, named.heads, named.kv_heads, k::KvFormat::kF16, true};
     shape.value_entries = named.value_entries;
+    shape.window = named.window;
+    shape.sinks = named.sinks;
     const bool latents = shape.value_entries != 0;
     const std::uint32_t width = latents ? shape.value_entries : shape.heads * shape.head;
     const std::uint32_t rows = latents ? columns * shape.heads : columns;
@@ -272,6 +281,7 @@ class Bench {
       push.padded_width = width;
       push.partials = partials_.address();
       push.counts = counts_.address();
+      push.sinks = queries_.address();
       push.most_splits = k::attention_splits(mapping_, context);
       // Each dispatch reads other keys than the one before, as each layer does.
       const std::uint64_t copies = std::clamp<std::uint64_t>(kPool / bytes, 1, 16);
