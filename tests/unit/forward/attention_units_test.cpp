@@ -51,6 +51,7 @@ enum class Name {
   kSpreadTilesFrom,
   kTogetherFrom,
   kSpreadFrom,
+  kLastInTiles,
 };
 
 class AttentionUnits : public KernelTest {
@@ -234,6 +235,7 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
   push.counts = done.address();
   push.sinks = sinks.address();
   push.most_splits = splits;
+  std::uint32_t in_step = count;  // columns
   const auto launch = [&](k::AttentionVariant variant, bool rounds) {
     const bool tiled = variant.spec.spirv.data() == gpu::spirv::attention_tiles.data();
     if (!real_) {
@@ -255,7 +257,7 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
     }
     const bool whole = constants.mode == static_cast<std::uint32_t>(k::AttentionMode::kWhole);
     // Some workgroups more than there are columns, as recorded steps have.
-    run(variant.spec, push, whole ? (count + 3) / (real_ ? subgroups : 1) + 1 : count + 2,
+    run(variant.spec, push, whole ? (in_step + 3) / (real_ ? subgroups : 1) + 1 : in_step + 2,
         variant.y, variant.z);
   };
   const std::string name = "head of " + std::to_string(each.head) + ", " +
@@ -274,9 +276,11 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
     k::AttentionMode mode;
     std::uint32_t columns;
     bool narrow, rounds;
-    std::uint32_t from = 0;  // positions before it are another kernel's
+    std::uint32_t from = 0;   // positions before it are another kernel's
+    std::uint32_t skips = 0;  // columns that are not in the step
   };
   using enum Name;
+  constexpr std::uint32_t kSkipped = 13;
   const Way ways[] = {
       {kTiles, "tiles of columns", k::AttentionMode::kTiles, 512, false, false},
       {kNarrowTiles, "narrow tiles of columns", k::AttentionMode::kTiles, 512, true, false},
@@ -289,6 +293,9 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
       {kTogetherFrom, "a workgroup of subgroups", k::AttentionMode::kTogether, 16, false, false,
        64},
       {kSpreadFrom, "spread over some workgroups", k::AttentionMode::kSpread, 1, false, false, 64},
+      // Tiles begin elsewhere, at other columns of a sequence.
+      {kLastInTiles, "tiles of the last columns", k::AttentionMode::kTiles, 512, false, false, 0,
+       kSkipped},
   };
   for (const Way& way : ways) {
     if (!every_way() && std::ranges::find(some, way.name) == some.end()) continue;
@@ -301,6 +308,11 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
     if (way.narrow && each.heads / each.kv_heads > 8) continue;
     const k::AttentionRange range{.units = true, .from = way.from};
     std::memset(out.mapped().data(), 0xff, out.mapped().size());
+    const std::vector<k::ColumnEntry> last(s.columns.begin() + way.skips, s.columns.end());
+    in_step = count - way.skips;
+    const gpu::Buffer counts_of_step = parameters(in_step, last);
+    push.parameters = counts_of_step.address();
+    push.q = queries.address() + std::uint64_t{way.skips} * each.heads * s.shape.head_padded() * 4;
     k::UnitAttention sharing = k::unit_attention(s.mapping, s.shape, way.mode, way.columns);
     if (way.narrow) {
       sharing.through_shared = false;
@@ -310,10 +322,10 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
            way.rounds);
     if (tiles) launch(k::attention_alone(s.mapping, s.shape, range, count), false);
     const auto made = read<std::uint16_t>(out, halves);
-    for (std::uint32_t column = 0; column < count; ++column) {
+    for (std::uint32_t column = way.skips; column < count; ++column) {
       const bool left_out = s.columns[column].position < way.from;
       for (std::uint32_t i = 0; i < push.padded_width; ++i) {
-        ASSERT_EQ(made[s.at(column, i)], left_out ? 0xffff : wanted[s.at(column, i)])
+        ASSERT_EQ(made[s.at(column - way.skips, i)], left_out ? 0xffff : wanted[s.at(column, i)])
             << name << ": " << way.what << " from position " << way.from
             << " on makes other bits, column " << column << " entry " << i;
       }
@@ -354,7 +366,8 @@ std::vector<Stretch> around_window(std::uint32_t window) {
 TEST_F(AttentionUnits, AgreesWithDoubleInWindowsWithCapsAndSinks) {
   using enum Name;
   const std::pair<Case, std::vector<Name>> cases[] = {
-      {{64, 8, 1, 64, 4, 100, 3, true}, {kTiles, kTogether, kSpread, kSpreadTilesFrom}},
+      {{64, 8, 1, 64, 4, 100, 3, true},
+       {kTiles, kLastInTiles, kTogether, kSpread, kSpreadTilesFrom}},
       {{64, 4, 2, 64, 4, 32, 0, true}, {kTiles}},
       {{128, 7, 1, 64, 2, 128, 2, false}, {kTiles}},
       {{64, 3, 1, 64, 4, 512, 0, false}, {}},
