@@ -19,7 +19,7 @@
 //
 // While a block's weights are computed and its values are added, the next block's scores are computed, and the
 // following values and keys are being loaded into registers. Two barriers per block enclose the moment in which these
-// move to shared memory.
+// move to shared memory. Cells of bytes become halves before that (unpack_keys(), unpack_values()).
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
@@ -36,6 +36,7 @@ CONSTANTS(AttentionTilesConstants, 23)
 CONSTANT(23, kPortion, portion, 4u)
 CONSTANTS_END
 #include "attention_blocks.glsl"
+#include "attention_cells.glsl"
 
 const uint kSubgroups = kInvocations / kLanes;
 #include "attention_sizes.glsl"
@@ -94,8 +95,13 @@ void ask_keys(uint at, uint end, uint kv_head) {
     uint octet = item / kEntryGroups;
     uint slot = tile_start(at + octet / 2u * 16u, end) % kPageTokens + (octet & 1u) * 8u + row;
     uint cell = min(item % kEntryGroups * 4u + (unit_lane & 3u), kChunks - 1u);
-    coming_keys[n] = Quads(push.keys + page_at(octet / 4u, kv_head) + (slot + cell * kPageTokens) * kCellBytes).v[0];
+    uint64_t head_at = push.keys + page_at(octet / 4u, kv_head);
+    load_cell(head_at + (slot + cell * kPageTokens) * kCellBytes, 0u,
+              key_scale_at(head_at, slot, item % kEntryGroups), coming_keys[n]);
   }
+}
+void unpack_keys() {
+  [[EACH]] for (uint n = 0; n < kKeyShare; n++) coming_keys[n] = halves_of_cell(coming_keys[n]);
 }
 void keep_keys() {
   uint row = unit_lane >> 2, odd = row & 1u;
@@ -115,12 +121,17 @@ void ask_values(uint at, uint end, uint kv_head) {
     uint m = item / kValueSets, set = item % kValueSets;
     uint tile = tile_start(at + m * 16u, end), pair = (unit_lane & 3u) * 2u;
     uint cell = min(set * 8u + (unit_lane >> 2), kChunks - 1u);
-    uint64_t base = push.values + page_at(m / 2u, kv_head) + cell * kCellBytes;
+    uint64_t head_at = push.values + page_at(m / 2u, kv_head);
+    uint64_t base = head_at + cell * kCellBytes;
     [[unroll]] for (uint p = 0; p < 4; p++) {
       uint slot = min(tile + pair + (p >> 1) + (p & 1u) * 8u, end - 1u) % kPageTokens;
-      coming_values[n * 4u + p] = Quads(base + slot * (kHeadPadded * 2u)).v[0];
+      load_cell(base + slot * (kHeadPadded * kEntryBytes), 0u,
+                value_scale_at(head_at, slot, cell / (kScaleBlock / 8u)), coming_values[n * 4u + p]);
     }
   }
+}
+void unpack_values() {
+  [[EACH]] for (uint n = 0; n < kValueShare * 4u; n++) coming_values[n] = halves_of_cell(coming_values[n]);
 }
 void keep_values() {
   [[EACH]] for (uint n = 0; n < kValueShare; n++) {
@@ -360,10 +371,13 @@ void attend_tile(uint column, uint taken, uint position, uint page_table, uint g
   ask_keys(begin, end, kv_head);
   if (columns != 0u) take_queries(column + own, columns, first_head(group), heads_of(group));
   begin_tile();
+  unpack_keys();
   keep_keys();
   barrier();
   ask_block(begin, end, page_table, kv_head);
   if (own_end != 0u && own_begin == begin) score_block();
+  unpack_keys();
+  unpack_values();
   barrier();
   keep_keys();
   [[dont_unroll]] for (uint at = begin; at < end; at += kBlockPositions) {
@@ -381,6 +395,8 @@ void attend_tile(uint column, uint taken, uint position, uint page_table, uint g
     } else if (kWindow != 0u && next == own_begin && own_end != 0u) {
       score_block();
     }
+    unpack_keys();
+    unpack_values();
     barrier();
     keep_keys();
   }
@@ -402,6 +418,7 @@ bool begins_tile(uint column, uint count) {
 }
 
 void main() {
+  if (kKvFormat == kKvQ8) hide_constants(push.q);
   uint count = Words(push.parameters).v[0];
   // The last columns see most positions, so the first workgroups take them.
   uint first = (gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x) * kPortion;

@@ -26,6 +26,7 @@ CONSTANT(26, kEarlyKeys, early_keys, 0u)       // 1: keys are loaded one block a
 CONSTANT(27, kShareTogether, share_together, 8u)
 CONSTANTS_END
 #include "attention_blocks.glsl"
+#include "attention_cells.glsl"
 
 const uint kSubgroups = kInvocations / kLanes;
 const bool kSpreads = kMode == kSpread || kMode == kSpreadTiles;
@@ -270,6 +271,7 @@ void attend() {
 }
 
 void main() {
+  if (kKvFormat == kKvQ8) hide_constants(push.q);
   attend();
   chain_arrive();
 }

@@ -2,6 +2,7 @@
 #include "gpu/kernels/attention_units.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "gpu/kernels/attention_constants.hpp"
 #include "gpu/kernels/attention_tiles.hpp"
@@ -22,10 +23,12 @@ std::uint32_t groups_of(const AttentionShape& shape, std::uint32_t sharing) {
   return (shape.heads / shape.kv_heads + sharing - 1) / sharing * shape.kv_heads;
 }
 
-// How many tiles of keys a lane loads at once: for each head size that takes about as many registers.
+// How many tiles of keys a lane loads at once: for each head size that takes about as many registers. The number
+// divides the four tiles of a block.
 std::uint32_t keys_ahead(const AttentionShape& shape, std::uint32_t words) {
-  const std::uint32_t tile_words = (shape.head_padded() + 31) / 32 * 8;
-  return std::clamp(words / tile_words, 1U, 4U);
+  const std::uint32_t cell_words = shape.kv == KvFormat::kQ8 ? 3 : 4;  // attention_cells.glsl
+  const std::uint32_t tile_words = (shape.head_padded() + 31) / 32 * 2 * cell_words;
+  return std::bit_floor(std::clamp(words / tile_words, 1U, 4U));
 }
 
 // Returns whether workgroups load a block's keys and values through shared memory. A subgroup then needs two sums for
@@ -85,7 +88,7 @@ KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape, const At
 
 // The kernels compute neighbouring columns together, and expect that a column sees no position after its own.
 bool units_attend(const Mapping& mapping, const AttentionShape& shape) {
-  return mapping.units && shape.kv == KvFormat::kF16 && shape.head_padded() <= 256 &&
+  return mapping.units && shape.kv != KvFormat::kF32 && shape.head_padded() <= 256 &&
          shape.value_entries == 0 && !shape.both_ways;
 }
 

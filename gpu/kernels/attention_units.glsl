@@ -7,6 +7,9 @@
 //            four values whose weights it holds, so pairs of entries become its part of the fragment without shared
 //            memory.
 //
+// With pages of bytes, the entries of keys and values are halves that are rounded once (attention_cells.glsl).
+// Everything else is as with pages of halves.
+//
 // The order of a query's additions: blocks of 64 positions come in rising order. They begin at multiples of 64, and so
 // lie at the same positions for all columns. With a window, the first block is the one that holds the first position
 // that the column sees. A score is one chain of
@@ -18,7 +21,7 @@
 // combined as in attention.glsl. Positions that a query does not see have a weight of zero, which changes no sum. So a
 // result does not depend on the other queries of its tile.
 //
-// The includer has attention_state.glsl, attention_sizes.glsl, attention_blocks.glsl, and `push`.
+// The includer has attention_state.glsl, attention_sizes.glsl, attention_blocks.glsl, attention_cells.glsl, and `push`.
 const uint kKeyTiles = kBlockPositions / 16u;
 const uint kOwn = kQueryTiles * 2u;                     // queries whose sums a lane holds: two of each tile
 const uint kEntryGroups = (kHeadPadded + 31u) / 32u;    // of a query or a key
@@ -102,21 +105,22 @@ uint64_t tile_page(uint first, uint page_table) {
   return uint64_t(Words(push.pages).v[page_table + first / kPageTokens]) * kPageBytes;
 }
 
-// Cells of some tiles of keys, rows `row` and `row + 8` of each. A split's first keys are loaded while the queries
-// are being loaded. If there are enough registers (kKeysEarly), each block's keys are loaded while the block before
-// is still being computed.
+// Stored cells of some tiles of keys, rows `row` and `row + 8` of each. A split's first keys are loaded while the
+// queries are being loaded. If there are enough registers (kKeysEarly), each block's keys are loaded while the block
+// before is still being computed.
 const uint kKeyCells = kKeysAhead * kEntryGroups;
 uvec4 low_keys[kKeyCells], high_keys[kKeyCells];
 
 void load_keys(uint first, uint end, uint page_table, uint kv_head) {
   [[EACH]] for (uint m = 0; m < kKeysAhead; m++) {
     uint tile = tile_start(first + m * 16u, end);
-    uint64_t at = push.keys + tile_page(tile, page_table) + kv_head * kHeadBytes +
-                  (tile % kPageTokens + (unit_lane >> 2)) * kCellBytes;
+    uint64_t head_at = push.keys + tile_page(tile, page_table) + kv_head * kHeadBytes;
+    uint slot = tile % kPageTokens + (unit_lane >> 2);
+    uint64_t at = head_at + slot * kCellBytes;
     [[EACH]] for (uint i = 0; i < kEntryGroups; i++) {
       uint cell = min(i * 4u + (unit_lane & 3u), kChunks - 1u);
-      low_keys[m * kEntryGroups + i] = Quads(at).v[cell * kPageTokens];
-      high_keys[m * kEntryGroups + i] = Quads(at).v[cell * kPageTokens + 8u];
+      load_cell(at, cell * kPageTokens, key_scale_at(head_at, slot, i), low_keys[m * kEntryGroups + i]);
+      load_cell(at, cell * kPageTokens + 8u, key_scale_at(head_at, slot + 8u, i), high_keys[m * kEntryGroups + i]);
     }
   }
 }
@@ -133,9 +137,11 @@ void score_block(uint start, uint end, uint page_table, uint kv_head, out float 
       [[EACH]] for (uint n = 0; n < kQueryTiles; n++) made[n] = no_sums();
       [[EACH]] for (uint i = 0; i < kEntryGroups; i++) {
         f16vec2 low_row[4], high_row[4];
+        uvec4 low = halves_of_cell(low_keys[m * kEntryGroups + i]);
+        uvec4 high = halves_of_cell(high_keys[m * kEntryGroups + i]);
         [[EACH]] for (uint p = 0; p < 4; p++) {
-          low_row[p] = unpackFloat2x16(low_keys[m * kEntryGroups + i][p]);
-          high_row[p] = unpackFloat2x16(high_keys[m * kEntryGroups + i][p]);
+          low_row[p] = unpackFloat2x16(low[p]);
+          high_row[p] = unpackFloat2x16(high[p]);
         }
         [[EACH]] for (uint j = 0; j < 2; j++) {
           WeightFragment keys = weight_fragment(low_row, high_row, j);
@@ -202,8 +208,8 @@ InputFragment weights_of(uint even, uint odd) {
   return input_fragment(uvec4(is_odd ? odd_early : even_early, is_odd ? odd_late : even_late, 0u, 0u), 0u);
 }
 
-// Cells of the four values of 16 whose weights the lane holds (weights_of()): positions 2 * q, 2 * q + 8, 2 * q + 1,
-// 2 * q + 9.
+// Stored cells of the four values of 16 whose weights the lane holds (weights_of()): positions 2 * q, 2 * q + 8,
+// 2 * q + 1, 2 * q + 9.
 const uint kTileCells = 4u * kValueSets;
 void load_values(uint first, uint end, uint page_table, uint kv_head, out uvec4 cells[kTileCells]) {
   uint tile = tile_start(first, end), pair = (unit_lane & 3u) * 2u;
@@ -212,13 +218,15 @@ void load_values(uint first, uint end, uint page_table, uint kv_head, out uvec4 
     uint slot = min(tile + pair + (p >> 1) + (p & 1u) * 8u, end - 1u) % kPageTokens;
     [[EACH]] for (uint s = 0; s < kValueSets; s++) {
       uint cell = min(s * 8u + (unit_lane >> 2), kChunks - 1u);
-      cells[p * kValueSets + s] = Quads(head_at + slot * (kHeadPadded * 2u)).v[cell];
+      load_cell(head_at + slot * (kHeadPadded * kEntryBytes), cell,
+                value_scale_at(head_at, slot, cell / (kScaleBlock / 8u)), cells[p * kValueSets + s]);
     }
   }
 }
 
 // Adds the weighted values of a block's tile m.
 void add_values(uint m, uint weights[kWeightWords], uvec4 cells[kTileCells]) {
+  [[EACH]] for (uint i = 0; i < kTileCells; i++) cells[i] = halves_of_cell(cells[i]);
   InputFragment of_queries[kQueryTiles];
   [[EACH]] for (uint n = 0; n < kQueryTiles; n++) {
     of_queries[n] = weights_of(weights[n * 2u * kKeyTiles + m], weights[(n * 2u + 1u) * kKeyTiles + m]);

@@ -20,6 +20,7 @@
 // exact, centred exactly, and then scaled by one multiplication or fma. The minima are those of the centred quants:
 // the value of the middle one.
 #include "unit_fragments.glsl"
+#include "centred.glsl"
 
 #include "constants/units.glsl"
 
@@ -138,19 +139,7 @@ LaneWeights load_weights(const uint count, uint64_t block, uint group, uint lane
   return w;
 }
 
-// 1024 in both halves of a word. The compiler must not know that it is a single number: an instruction that masks by
-// one number and adds another can encode only one of them, and would become two instructions.
-uint halves_of_1024;
-void hide_constants(uint64_t address) {
-  halves_of_1024 = 0x64006400u + ((unit_lane + uint(address >> 63)) >> 5);  // no address is that high
-}
-
-// Of integers in both halves of a word with halves_of_1024: less `bias`, exact.
-f16vec2 centred(uint word, const float bias) {
-  precise f16vec2 n = unpackFloat2x16(word) - f16vec2(1024.0 + bias);
-  return n;
-}
-// The same for integers that lie four bits higher.
+// centred() for integers that lie four bits higher.
 f16vec2 centred_high(uint word, const float bias) {
   precise f16vec2 n = fma(unpackFloat2x16(word), f16vec2(0.0625), f16vec2(-64.0 - bias));
   return n;

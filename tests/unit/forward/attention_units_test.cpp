@@ -32,6 +32,7 @@ struct Case {
   std::uint32_t window = 0;
   float soft_cap = 0;
   bool sinks = false;
+  k::KvFormat kv = k::KvFormat::kF16;
 };
 
 // Columns of one sequence: `count` of them from position `first` on.
@@ -52,6 +53,8 @@ enum class Name {
   kTogetherFrom,
   kSpreadFrom,
   kLastInTiles,
+  kTilesInSteps,
+  kTogetherInSteps,
 };
 
 class AttentionUnits : public KernelTest {
@@ -75,10 +78,10 @@ struct Scene {
   k::Mapping mapping;
   k::AttentionShape shape;
   std::vector<k::ColumnEntry> columns;
-  std::vector<std::uint32_t> pages;         // each sequence's, one after another
-  std::vector<std::uint16_t> keys, values;  // as they lie
-  std::vector<float> queries;               // [column][head][head_padded]
-  std::vector<float> sinks;                 // each head's
+  std::vector<std::uint32_t> pages;        // each sequence's, one after another
+  std::vector<std::uint8_t> keys, values;  // as they lie
+  std::vector<float> queries;              // [column][head][head_padded]
+  std::vector<float> sinks;                // each head's
   std::vector<std::vector<double>> exact_keys,
       exact_values;  // [page * kv_heads + kv head]: [position][entry]
   std::uint32_t stride = 0;
@@ -102,6 +105,46 @@ struct Scene {
   }
 };
 
+// Makes one position's key or value in a head's part of a page, and returns its entries. Bytes are those that a kernel
+// may write, in blocks whose scale is sometimes zero or a subnormal half.
+std::vector<double> make_entries(const k::AttentionShape& shape, std::uint8_t* at,
+                                 std::uint32_t slot, bool is_value, std::mt19937& random) {
+  const std::uint32_t padded = shape.head_padded(), size = shape.kv == k::KvFormat::kQ8 ? 1 : 2;
+  const auto place = [&](std::uint32_t i) {
+    return (is_value ? slot * padded + i : (i / 8 * 32 + slot) * 8 + i % 8) * size;
+  };
+  std::vector<double> entries(shape.head);
+  if (shape.kv == k::KvFormat::kQ8) {
+    const std::uint32_t blocks = padded / 32;
+    for (std::uint32_t i = 0; i < padded; i += 32) {
+      const std::uint32_t exponent = random() % 8 == 0 ? 0 : 8, block = i / 32;
+      const auto scale = static_cast<std::uint16_t>(exponent << 10 | random() % 1024);
+      std::memcpy(at + padded * 32 + (is_value ? slot * blocks + block : block * 32 + slot) * 2,
+                  &scale, 2);
+      for (std::uint32_t e = i; e < i + 32; ++e) {
+        const int step = e < shape.head ? static_cast<int>(random() % 255) - 127 : 0;
+        at[place(e)] = static_cast<std::uint8_t>(step + 128);
+        if (e < shape.head) entries[e] = step * reference::half(scale);
+      }
+    }
+    return entries;
+  }
+  std::normal_distribution<float> normal;
+  for (std::uint32_t i = 0; i < padded; ++i) {
+    // Rounds towards zero to eleven bits, so that a half holds the value exactly.
+    const float drawn = i < shape.head ? normal(random) : 0;
+    const std::uint32_t bits = std::bit_cast<std::uint32_t>(drawn) & 0xffffe000U;
+    const auto half = static_cast<std::uint16_t>(std::abs(drawn) < 0x1p-14F
+                                                     ? 0
+                                                     : ((bits >> 16) & 0x8000U) |
+                                                           ((((bits >> 23) & 255U) - 112U) << 10) |
+                                                           ((bits >> 13) & 1023U));
+    std::memcpy(at + place(i), &half, 2);
+    if (i < shape.head) entries[i] = reference::half(half);
+  }
+  return entries;
+}
+
 Scene make_scene(const Case& each, const std::vector<Stretch>& runs, std::mt19937& random) {
   Scene s;
   s.mapping.units = true;
@@ -109,7 +152,7 @@ Scene make_scene(const Case& each, const std::vector<Stretch>& runs, std::mt1993
   s.mapping.attention_split = each.split;
   s.mapping.attention_splits = each.splits;
   s.mapping.attention_together = true;
-  s.shape = {each.head, each.heads,  each.kv_heads, k::KvFormat::kF16,
+  s.shape = {each.head, each.heads,  each.kv_heads, each.kv,
              false,     each.window, each.soft_cap, each.sinks};
   s.stride = k::input_stride(s.mapping, each.heads * each.head);
   std::uint32_t page_count = 0;
@@ -122,21 +165,10 @@ Scene make_scene(const Case& each, const std::vector<Stretch>& runs, std::mt1993
     for (std::uint32_t i = 0; i < run.count; ++i)
       s.columns.push_back({0, run.first + i, start, 0});
   }
+  // In slots that no sequence has filled, two bytes are a half that is NaN, as a number or as a scale.
   const std::uint32_t padded = s.shape.head_padded();
-  std::normal_distribution<float> normal;
-  const auto half = [&](float value) {
-    // Rounds towards zero to eleven bits, so that a half holds the value exactly.
-    const auto bits = std::bit_cast<std::uint32_t>(value) & 0xffffe000U;
-    const float rounded = std::abs(value) < 0x1p-14F ? 0 : std::bit_cast<float>(bits);
-    const auto made = std::bit_cast<std::uint32_t>(rounded);
-    if (rounded == 0) return std::uint16_t{0};
-    return static_cast<std::uint16_t>(
-        ((made >> 16) & 0x8000U) | ((((made >> 23) & 255U) - 112U) << 10) | ((made >> 13) & 1023U));
-  };
-  // Slots that no sequence has filled hold NaN, as do those of pages before all windows of its columns.
-  const std::size_t page_halves = std::size_t{each.kv_heads} * 32 * padded;
-  s.keys.assign(page_count * page_halves, 0x7e00);
-  s.values.assign(page_count * page_halves, 0x7e00);
+  s.keys.assign(page_count * s.shape.page_bytes(), 0x7e);
+  s.values = s.keys;
   s.exact_keys.assign(std::size_t{page_count} * each.kv_heads,
                       std::vector<double>(32 * std::size_t{each.head}));
   s.exact_values = s.exact_keys;
@@ -147,19 +179,16 @@ Scene make_scene(const Case& each, const std::vector<Stretch>& runs, std::mt1993
     for (std::uint32_t p = s.first_seen(run.first) / 32 * 32; p < run.first + run.count; ++p) {
       const std::uint32_t page = s.pages[start + p / 32], slot = p % 32;
       for (std::uint32_t h = 0; h < each.kv_heads; ++h) {
-        const std::size_t base = page * page_halves + std::size_t{h} * 32 * padded;
-        for (std::uint32_t i = 0; i < padded; ++i) {
-          const std::uint16_t key = i < each.head ? half(normal(random)) : std::uint16_t{0};
-          const std::uint16_t value = i < each.head ? half(normal(random)) : std::uint16_t{0};
-          s.keys[base + (std::size_t{i / 8} * 32 + slot) * 8 + i % 8] = key;
-          s.values[base + std::size_t{slot} * padded + i] = value;
-          if (i >= each.head) continue;
-          s.exact_keys[page * each.kv_heads + h][slot * each.head + i] = reference::half(key);
-          s.exact_values[page * each.kv_heads + h][slot * each.head + i] = reference::half(value);
-        }
+        const std::size_t head = std::size_t{page} * each.kv_heads + h;
+        const std::size_t base = head * 32 * k::kv_position_bytes(each.head, each.kv);
+        std::ranges::copy(make_entries(s.shape, &s.keys[base], slot, false, random),
+                          &s.exact_keys[head][slot * each.head]);
+        std::ranges::copy(make_entries(s.shape, &s.values[base], slot, true, random),
+                          &s.exact_values[head][slot * each.head]);
       }
     }
   }
+  std::normal_distribution<float> normal;
   const auto scale = static_cast<float>(1.4426950408889634 / std::sqrt(each.head));
   for (std::size_t i = 0; i < s.columns.size() * each.heads; ++i) {
     for (std::uint32_t e = 0; e < padded; ++e)
@@ -174,6 +203,7 @@ Scene make_scene(const Case& each, const std::vector<Stretch>& runs, std::mt1993
 double largest_error(const Scene& s, const std::vector<std::uint16_t>& got) {
   const std::uint32_t head = s.shape.head, padded = s.shape.head_padded();
   double largest = 0;
+  bool rounded_once = true;
   for (std::uint32_t c = 0; c < s.columns.size(); c += 3) {
     for (const std::uint32_t h : {0U, s.shape.heads - 1}) {
       const std::uint32_t kv_head = h / (s.shape.heads / s.shape.kv_heads);
@@ -195,10 +225,14 @@ double largest_error(const Scene& s, const std::vector<std::uint16_t>& got) {
       for (std::uint32_t i = 0; i < head; ++i) {
         const double made = reference::half(got[s.at(c, h * head + i)]);
         const double error = std::abs(made - result[i] / sum);
+        // The result of the first position is its value, rounded to a half once.
+        if (s.columns[c].position == 0 && !s.shape.sinks)
+          rounded_once &= error <= std::abs(result[i] / sum) * 0x1p-10 + 0x1p-24;
         largest = error <= largest ? largest : error;  // NaN is larger
       }
     }
   }
+  EXPECT_TRUE(rounded_once);
   return largest;
 }
 
@@ -209,8 +243,8 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
   const auto count = static_cast<std::uint32_t>(s.columns.size());
   const gpu::Buffer counts = parameters(count, s.columns),
                     page_table = buffer(std::span<const std::uint32_t>(s.pages)),
-                    keys = buffer(std::span<const std::uint16_t>(s.keys)),
-                    values = buffer(std::span<const std::uint16_t>(s.values)),
+                    keys = buffer(std::span<const std::uint8_t>(s.keys)),
+                    values = buffer(std::span<const std::uint8_t>(s.values)),
                     queries = buffer(std::span<const float>(s.queries)),
                     sinks = buffer(std::span<const float>(s.sinks));
   const std::size_t halves = std::size_t{s.columns_padded()} * s.stride;
@@ -235,8 +269,7 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
   push.counts = done.address();
   push.sinks = sinks.address();
   push.most_splits = splits;
-  std::uint32_t in_step = count;  // columns
-  const auto launch = [&](k::AttentionVariant variant, bool rounds) {
+  const auto launch = [&](k::AttentionVariant variant, bool rounds, std::uint32_t columns) {
     const bool tiled = variant.spec.spirv.data() == gpu::spirv::attention_tiles.data();
     if (!real_) {
       variant.spec.spirv =
@@ -257,16 +290,17 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
     }
     const bool whole = constants.mode == static_cast<std::uint32_t>(k::AttentionMode::kWhole);
     // Some workgroups more than there are columns, as recorded steps have.
-    run(variant.spec, push, whole ? (in_step + 3) / (real_ ? subgroups : 1) + 1 : in_step + 2,
+    run(variant.spec, push, whole ? (columns + 3) / (real_ ? subgroups : 1) + 1 : columns + 2,
         variant.y, variant.z);
   };
   const std::string name = "head of " + std::to_string(each.head) + ", " +
                            std::to_string(each.heads) + " to " + std::to_string(each.kv_heads) +
                            (each.window != 0 ? ", window " + std::to_string(each.window) : "") +
-                           (each.soft_cap != 0 ? ", cap" : "") + (each.sinks ? ", sinks" : "");
+                           (each.soft_cap != 0 ? ", cap" : "") + (each.sinks ? ", sinks" : "") +
+                           (each.kv == k::KvFormat::kQ8 ? ", pages of bytes" : "");
   const k::AttentionRange everywhere{.units = true};
   launch(k::attention(s.mapping, s.shape, everywhere, k::AttentionMode::kWhole, count, context),
-         false);
+         false, count);
   const auto wanted = read<std::uint16_t>(out, halves);
   EXPECT_LE(largest_error(s, wanted), 2e-3) << name;
 
@@ -278,6 +312,7 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
     bool narrow, rounds;
     std::uint32_t from = 0;   // positions before it are another kernel's
     std::uint32_t skips = 0;  // columns that are not in the step
+    std::uint32_t step = 0;   // columns of each step: one, or a multiple of eight; 0: all in one
   };
   using enum Name;
   constexpr std::uint32_t kSkipped = 13;
@@ -296,6 +331,8 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
       // Tiles begin elsewhere, at other columns of a sequence.
       {kLastInTiles, "tiles of the last columns", k::AttentionMode::kTiles, 512, false, false, 0,
        kSkipped},
+      {kTilesInSteps, "tiles in steps", k::AttentionMode::kTiles, 512, false, false, 0, 0, 16},
+      {kTogetherInSteps, "a step for each", k::AttentionMode::kTogether, 16, false, false, 0, 0, 1},
   };
   for (const Way& way : ways) {
     if (!every_way() && std::ranges::find(some, way.name) == some.end()) continue;
@@ -308,19 +345,22 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
     if (way.narrow && each.heads / each.kv_heads > 8) continue;
     const k::AttentionRange range{.units = true, .from = way.from};
     std::memset(out.mapped().data(), 0xff, out.mapped().size());
-    const std::vector<k::ColumnEntry> last(s.columns.begin() + way.skips, s.columns.end());
-    in_step = count - way.skips;
-    const gpu::Buffer counts_of_step = parameters(in_step, last);
-    push.parameters = counts_of_step.address();
-    push.q = queries.address() + std::uint64_t{way.skips} * each.heads * s.shape.head_padded() * 4;
     k::UnitAttention sharing = k::unit_attention(s.mapping, s.shape, way.mode, way.columns);
     if (way.narrow) {
       sharing.through_shared = false;
       sharing.query_tiles = 1;
     }
-    launch(k::units_attention(s.mapping, s.shape, range, sharing, way.columns, seen, false),
-           way.rounds);
-    if (tiles) launch(k::attention_alone(s.mapping, s.shape, range, count), false);
+    const std::uint32_t step = way.step == 0 ? count : way.step;
+    for (std::uint32_t first = way.skips; first < count; first += step) {
+      const std::uint32_t columns = std::min(step, count - first);
+      const gpu::Buffer of_step = parameters(columns, std::span(s.columns).subspan(first, columns));
+      push.parameters = of_step.address();
+      push.q = queries.address() + std::uint64_t{first} * each.heads * s.shape.head_padded() * 4;
+      push.out_address = out.address() + s.at(first - way.skips, 0) * 2;
+      launch(k::units_attention(s.mapping, s.shape, range, sharing, way.columns, seen, false),
+             way.rounds, columns);
+      if (tiles) launch(k::attention_alone(s.mapping, s.shape, range, columns), false, columns);
+    }
     const auto made = read<std::uint16_t>(out, halves);
     for (std::uint32_t column = way.skips; column < count; ++column) {
       const bool left_out = s.columns[column].position < way.from;
@@ -335,14 +375,15 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
   }
 }
 
+const std::vector<Stretch> kMixed = {{5, 1},    {30, 9},  {63, 1}, {64, 1},
+                                     {120, 20}, {300, 1}, {0, 2}};
+
 TEST_F(AttentionUnits, AgreesWithDoubleHoweverItIsShared) {
-  const std::vector<Stretch> mixed = {{5, 1},    {30, 9},  {63, 1}, {64, 1},
-                                      {120, 20}, {300, 1}, {0, 2}};
   using enum Name;
   // The ways of each case where units are emulated. A workgroup of several subgroups leaves positions out in the same
   // way as one that spreads its splits.
   const std::pair<Case, std::vector<Name>> cases[] = {
-      {{64, 8, 2, 64, 4}, {kNarrowTiles, kTogether, kSpread}},
+      {{64, 8, 2, 64, 4}, {kNarrowTiles, kTogether, kTogetherInSteps, kSpread}},
       {{48, 6, 1, 64, 64}, {kTilesFrom, kSpreadTilesFrom}},
       {{128, 7, 1, 64, 2}, {kTiles, kSpreadFrom}},
       {{32, 4, 4, 128, 2}, {}},
@@ -351,7 +392,27 @@ TEST_F(AttentionUnits, AgreesWithDoubleHoweverItIsShared) {
   };
   for (const auto& [each, some] : cases) {
     if (!real_ && some.empty()) break;  // compiling is what takes the time
-    check(each, mixed, some);
+    check(each, kMixed, some);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Heads of 48 and 80 entries are padded to more entries than in pages of halves.
+TEST_F(AttentionUnits, AgreesWithDoubleOnPagesOfBytes) {
+  using enum Name;
+  constexpr k::KvFormat kQ8 = k::KvFormat::kQ8;
+  const std::pair<Case, std::vector<Name>> cases[] = {
+      {{64, 8, 2, 64, 4, 0, 0, false, kQ8}, {kNarrowTiles, kTogether, kTogetherInSteps, kSpread}},
+      {{48, 6, 1, 64, 64, 0, 0, false, kQ8}, {kTilesFrom, kSpreadTilesFrom}},
+      {{80, 10, 2, 64, 2, 0, 0, false, kQ8}, {kTiles}},
+      {{128, 7, 1, 64, 2, 0, 0, false, kQ8}, {}},
+      {{32, 4, 4, 128, 2, 0, 0, false, kQ8}, {}},
+      {{96, 8, 4, 64, 4, 0, 0, false, kQ8}, {}},
+      {{256, 2, 1, 64, 4, 0, 0, false, kQ8}, {}},
+  };
+  for (const auto& [each, some] : cases) {
+    if (!real_ && some.empty()) break;
+    check(each, kMixed, some);
     if (HasFatalFailure()) return;
   }
 }
@@ -373,6 +434,7 @@ TEST_F(AttentionUnits, AgreesWithDoubleInWindowsWithCapsAndSinks) {
       {{64, 3, 1, 64, 4, 512, 0, false}, {}},
       {{64, 8, 2, 64, 64, 0, 3, true}, {}},
       {{128, 2, 2, 64, 64, 100, 3, true}, {}},
+      {{48, 8, 1, 64, 4, 100, 3, true, k::KvFormat::kQ8}, {kTiles, kSpread}},
       {{256, 4, 2, 64, 4, 128, 0, true}, {}},
       {{80, 10, 1, 64, 64, 32, 3, false}, {}},
   };
@@ -407,8 +469,25 @@ TEST(AttentionRanges, AreThoseOfPlainAttentionUnlessColumnsSeeBothWays) {
 // In a step that only reads a prompt, workgroups of several subgroups have all their columns.
 TEST_F(AttentionUnits, TakesAPromptInTiles) {
   // Has as many splits as above, so that some kernels are compiled already.
-  check({64, 8, 2, 64, 4}, {{33, 75}}, {Name::kTiles, Name::kNarrowTiles});
-  if (real_ && !HasFatalFailure()) check({128, 32, 8, 64, 64}, {{1000, 512}}, {});
+  for (const k::KvFormat kv : {k::KvFormat::kF16, k::KvFormat::kQ8}) {
+    check({64, 8, 2, 64, 4, 0, 0, false, kv}, {{33, 75}},
+          {Name::kTiles, Name::kTilesInSteps, Name::kNarrowTiles});
+    if (real_ && !HasFatalFailure())
+      check({128, 32, 8, 64, 64, 0, 0, false, kv}, {{1000, 512}}, {});
+    if (HasFatalFailure()) return;
+  }
+}
+
+// The kernels have no branch for floats, and rows of latents are too long for them.
+TEST_F(AttentionUnits, TakesPagesOfHalvesAndOfBytes) {
+  k::Mapping mapping;
+  mapping.units = true;
+  for (const auto& [kv, taken] :
+       {std::pair{k::KvFormat::kF16, true}, {k::KvFormat::kQ8, true}, {k::KvFormat::kF32, false}}) {
+    EXPECT_EQ(k::units_attend(mapping, {128, 32, 8, kv, false}), taken);
+    EXPECT_EQ(k::units_attend(mapping, {256, 16, 8, kv, false}), taken);
+    EXPECT_FALSE(k::units_attend(mapping, {264, 16, 8, kv, false}));
+  }
 }
 
 }  // namespace
