@@ -3,13 +3,16 @@
 // units computes the same bits (gpu/kernels/README.md); the hash of the results after each time shows that.
 //
 //   bench-attention [--device SELECTOR] [--columns 1,4,16,512] [--depths 512,8192] [--shapes SUBSTRING] [--all]
-//                   [--lanes]
+//                   [--lanes] [--kv-type TYPE]
 //
 // Up to 64 columns each belong to their own sequence, which is `depth` positions long. More columns are one
 // sequence's prompt, after `depth` positions.
 //
 // --lanes instead times the ways of dividing attention without matrix units, for columns that each belong to their own
 // sequence.
+//
+// --kv-type gives keys and values another type of engine.kv_type. Shapes and types that matrix units do not attend have
+// the way without units alone.
 #include <algorithm>
 #include <bit>
 #include <cstdio>
@@ -23,10 +26,12 @@
 #include "bench/program.hpp"
 #include "config/base/fnv1a.hpp"
 #include "config/base/program_options.hpp"
+#include "config/config.hpp"
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
 #include "gpu/kernels/attention_constants.hpp"
 #include "worker/forward/kernel_compiler.hpp"
+#include "worker/forward/memory_need.hpp"
 
 namespace {
 
@@ -53,7 +58,7 @@ constexpr Shape kShapes[] = {{"1B", 64, 32, 8},
                              {"GLM Flash", 576, 20, 1, 512}};
 
 struct Plan {
-  std::string device = "auto", shapes;
+  std::string device = "auto", shapes, kv_type = "f16";
   std::vector<std::uint32_t> columns{1, 4, 16, 512}, depths{512, 8192};
   bool all = false, lanes = false;
 };
@@ -69,6 +74,7 @@ std::vector<Way> ways_of(const k::Mapping& mapping, const k::AttentionShape& sha
   std::vector<Way> ways;
   const k::AttentionMode before = k::attention_mode(mapping, shape, {}, columns, context);
   ways.push_back({"without units", k::attention(mapping, shape, {}, before, columns, context)});
+  if (!k::units_attend(mapping, shape)) return ways;
   const k::AttentionRange by_units{.units = true};
   const k::AttentionMode mode = k::attention_mode(mapping, shape, by_units, columns, context);
   const auto add = [&](const k::UnitAttention& sharing, const std::string& mark) {
@@ -159,8 +165,8 @@ std::vector<Way> ways_of_lanes(const k::Mapping& mapping, const k::AttentionShap
 
 class Bench {
  public:
-  Bench(gpu::Device& device, const Plan& plan)
-      : device_(device), plan_(plan), mapping_(k::mapping_for(device)) {}
+  Bench(gpu::Device& device, const Plan& plan, k::KvFormat kv)
+      : device_(device), plan_(plan), kv_(kv), mapping_(k::mapping_for(device)) {}
 
   Status run() {
     if (!mapping_.units)
@@ -201,13 +207,14 @@ class Bench {
   }
 
   // Fills keys and values with random half-precision numbers between 2^-7 and 2 in magnitude, and queries with small
-  // random floats.
+  // random floats. In pages of bytes, such a number times 2^-7 is a scale, or gives two bytes.
   Status fill() {
     BULKHEAD_TRY(auto upload, device_.allocate(kScratch, gpu::Memory::kUpload, "upload"));
     auto* words = reinterpret_cast<std::uint32_t*>(upload.mapped().data());
     std::mt19937 random(7);
-    const auto half = [](std::uint32_t bits) {
-      return (bits & 0x83ffU) | ((8U + (bits >> 10 & 7U)) << 10);
+    const std::uint32_t least = kv_ == k::KvFormat::kQ8 ? 1 : 8;
+    const auto half = [least](std::uint32_t bits) {
+      return (bits & 0x83ffU) | ((least + (bits >> 10 & 7U)) << 10);
     };
     for (std::uint64_t i = 0; i < kScratch / 4; ++i) {
       const auto bits = static_cast<std::uint32_t>(random());
@@ -240,7 +247,7 @@ class Bench {
   }
 
   Status measure(const Shape& named, std::uint32_t columns, std::uint32_t depth) {
-    k::AttentionShape shape{named.head, named.heads, named.kv_heads, k::KvFormat::kF16, true};
+    k::AttentionShape shape{named.head, named.heads, named.kv_heads, kv_, true};
     shape.value_entries = named.value_entries;
     shape.window = named.window;
     shape.sinks = named.sinks;
@@ -322,17 +329,20 @@ class Bench {
 
   gpu::Device& device_;
   const Plan& plan_;
+  k::KvFormat kv_;
   k::Mapping mapping_;
   std::unique_ptr<gpu::CommandRing> ring_;
   gpu::Buffer keys_, values_, queries_, out_, partials_, counts_, parameters_, read_;
 };
 
 Status run(const Plan& plan) {
+  config::Settings settings;
+  BULKHEAD_RETURN_IF_ERROR(config::assign(settings, "engine.kv_type=" + plan.kv_type));
   gpu::DeviceOptions options;
   options.selector = plan.device;
   options.statistics = true;
   BULKHEAD_TRY(const auto device, gpu::Device::open(options));
-  return Bench(*device, plan).run();
+  return Bench(*device, plan, forward::kv_format(settings.engine.kv_type)).run();
 }
 
 }  // namespace
@@ -350,6 +360,7 @@ int main(int argc, char** argv) {
   options.add("--shapes", plan.shapes, "only shapes whose name has this in it");
   options.flag("--lanes", plan.lanes,
                "ways without matrix units, for columns of as many sequences");
+  options.add("--kv-type", plan.kv_type, "f16, f32 or q8_0").show_default();
   options.flag("--all", plan.all, "every way of sharing, not only the one that is chosen");
   if (const auto code = options.parse(argc, argv)) return *code;
   return bench::run_program("bench-attention", [&] { return run(plan); });

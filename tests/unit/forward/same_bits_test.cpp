@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/fixture_models.hpp"
@@ -324,16 +325,18 @@ TEST_F(SameBits, LongContextsKeepTheirBitsHoweverTheyAreComputed) {
   struct Way {
     const char* name;
     config::ChainedKernels chained;
+    config::KvType kv = config::KvType::kF16;
   };
   const Way ways[] = {
       {"dispatched", config::ChainedKernels::kOff},
       {"chained", config::ChainedKernels::kOn},
+      {"pages of bytes", config::ChainedKernels::kOff, config::KvType::kQ8_0},
   };
   for (const std::string& name :
        std::set{or_builtin("tiny-qwen2-Q4_K_M"), or_builtin("tiny-qwen3-Q4_K_M"),
                 or_builtin("tiny-gpt-oss-MXFP4"), or_builtin("tiny-gemma2-Q5_K_M")}) {
     if (on_cpu() && name != or_builtin("tiny-qwen2-Q4_K_M")) continue;
-    std::map<std::uint32_t, std::vector<Row>> wanted;  // by length
+    std::map<std::pair<config::KvType, std::uint32_t>, std::vector<Row>> all_wanted;
     for (const Way& way : ways) {
       if (on_cpu() && &way != ways) break;  // a GPU's
       Options options;
@@ -342,6 +345,7 @@ TEST_F(SameBits, LongContextsKeepTheirBitsHoweverTheyAreComputed) {
       // Among four sequences, each has the window pages of a whole chunk.
       const bool slides = name == "tiny-gpt-oss-MXFP4" || name == "tiny-gemma2-Q5_K_M";
       options.max_batch = slides ? 4 : 20;
+      options.kv = way.kv;
       options.gpu = [&](config::GpuOptimizations& gpu) { gpu.chained_kernels = way.chained; };
       const Loaded model = load(name, options);
       ASSERT_NE(model.executor, nullptr);
@@ -349,6 +353,7 @@ TEST_F(SameBits, LongContextsKeepTheirBitsHoweverTheyAreComputed) {
       const std::uint32_t context = executor.limits().context;
       for (const std::uint32_t length : {1060U, 2040U}) {
         if (length + 8 > context || (on_cpu() && length > 1100)) continue;
+        std::vector<Row>& wanted = all_wanted[{way.kv, length}];
         const auto prompt = some_prompt(length);
         const std::uint32_t tail = on_cpu() ? 44 : 100;
         // The pages of the sequence, the last one first; then those of the other sequences.
@@ -377,8 +382,8 @@ TEST_F(SameBits, LongContextsKeepTheirBitsHoweverTheyAreComputed) {
           if (on_cpu() && chunk != 40 && chunk != 3) continue;  // each shape is compiled there
           const auto rows = feed(length - tail, length, chunk);
           ASSERT_EQ(rows.size(), 1U);
-          if (wanted[length].empty()) wanted[length] = rows;
-          expect_same_bits(rows, wanted[length],
+          if (wanted.empty()) wanted = rows;
+          expect_same_bits(rows, wanted,
                            name + " " + way.name + ", the end by " + std::to_string(chunk));
         }
         // Computes the next token alone, and beside others.

@@ -67,6 +67,7 @@ Loaded TransformerTest::load(const std::string& name, const Options& options) {
   made.engine.max_batch = options.max_batch;
   made.engine.prefill_chunk = options.chunk;
   made.engine.kv_type = options.kv;
+  made.engine.matrix_attention = options.matrix_attention;
   const char* const attention = std::getenv("BULKHEAD_TEST_MATRIX_ATTENTION");
   if (attention != nullptr) {
     made.engine.matrix_attention = std::string_view(attention) == "on"

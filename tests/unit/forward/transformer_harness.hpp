@@ -48,6 +48,8 @@ struct Options {
   std::uint32_t max_batch = 4;
   bool lanes = false;
   config::KvType kv = config::KvType::kF16;
+  // BULKHEAD_TEST_MATRIX_ATTENTION takes its place.
+  config::MatrixAttention matrix_attention = config::MatrixAttention::kAuto;
   std::uint32_t context = 0;
   std::size_t product_variant = 0;
   std::uint32_t broken_link = 0;

@@ -81,11 +81,16 @@ TEST_F(TransformerTest, FloatPagesComeCloser) {
   EXPECT_LT(compare(rows, each["greedy"], name), halves ? 1.5e-2 : 1e-3);
 }
 
+class PagesOfBytes : public TransformerTest,
+                     public ::testing::WithParamInterface<config::MatrixAttention> {};
+
 // Keys and values of eight bits give the same tokens, as long as the choice does not depend on the last bits. The
 // test bounds the difference of log-probabilities from the float64 evaluation, whose keys and values are not rounded.
-TEST_F(TransformerTest, PagesOfBytesStayNear) {
+TEST_P(PagesOfBytes, StayNear) {
+  if (GetParam() == config::MatrixAttention::kOn && on_cpu()) GTEST_SKIP() << "a GPU's";
   Options options;
   options.kv = config::KvType::kQ8_0;
+  options.matrix_attention = GetParam();
   for (const char* const name :
        {"builtin", "tiny-llama-F16", "tiny-qwen2-Q8_0", "tiny-qwen3-Q4_K_M"}) {
     if (!std::filesystem::exists(model_file(name))) continue;
@@ -120,6 +125,13 @@ TEST_F(TransformerTest, PagesOfBytesStayNear) {
     EXPECT_LT(sum / static_cast<double>(compared), 0.05) << name;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(MatrixAttention, PagesOfBytes,
+                         ::testing::Values(config::MatrixAttention::kAuto,
+                                           config::MatrixAttention::kOn),
+                         [](const auto& each) {
+                           return each.param == config::MatrixAttention::kOn ? "On" : "Auto";
+                         });
 
 class GpusMapping : public TransformerTest, public ::testing::WithParamInterface<const char*> {};
 
