@@ -3,13 +3,13 @@
 // units computes the same bits (gpu/kernels/README.md); the hash of the results after each time shows that.
 //
 //   bench-attention [--device SELECTOR] [--columns 1,4,16,512] [--depths 512,8192] [--shapes SUBSTRING] [--all]
-//                   [--lanes] [--kv-type TYPE]
+//                   [--lanes] [--own] [--kv-type TYPE]
 //
 // Up to 64 columns each belong to their own sequence, which is `depth` positions long. More columns are one
 // sequence's prompt, after `depth` positions.
 //
 // --lanes instead times the ways of dividing attention without matrix units, for columns that each belong to their own
-// sequence.
+// sequence. --own times the ways with matrix units for such columns, which have no neighbour in their step.
 //
 // --kv-type gives keys and values another type of engine.kv_type. Shapes and types that matrix units do not attend have
 // the way without units alone.
@@ -60,13 +60,60 @@ constexpr Shape kShapes[] = {{"1B", 64, 32, 8},
 struct Plan {
   std::string device = "auto", shapes, kv_type = "f16";
   std::vector<std::uint32_t> columns{1, 4, 16, 512}, depths{512, 8192};
-  bool all = false, lanes = false;
+  bool all = false, lanes = false, own = false;
 };
 
 struct Way {
   std::string label;
   k::AttentionVariant variant;
 };
+
+// Returns the range of a step's columns that see `context` positions, if matrix units compute all positions.
+k::AttentionRange range_of(k::Mapping mapping, const k::AttentionShape& shape,
+                           std::uint32_t columns, std::uint32_t context) {
+  mapping.units_attention = k::UnitsAttention::kEverywhere;
+  for (const k::AttentionRange& range : k::attention_ranges(mapping, shape, columns)) {
+    if (context <= range.until) return range;
+  }
+  return {.units = true};
+}
+
+// Returns ways for columns that have no neighbour. The second one is what steps with room for prompts choose.
+std::vector<Way> ways_of_own(const k::Mapping& mapping, const k::AttentionShape& shape,
+                             std::uint32_t columns, std::uint32_t context, bool all) {
+  std::vector<Way> ways;
+  const k::AttentionMode before = k::attention_mode(mapping, shape, {}, columns, context);
+  ways.push_back({"without units", k::attention(mapping, shape, {}, before, columns, context)});
+  const k::AttentionRange range{.units = true};
+  ways.push_back({"*", k::attention_alone(mapping, shape, range, columns)});
+  for (const auto mode : {k::AttentionMode::kWhole, k::AttentionMode::kTogether}) {
+    for (const std::uint32_t subgroups : {2U, 4U, 8U, 12U}) {
+      if (mode == k::AttentionMode::kWhole && subgroups != 4) continue;
+      for (const std::uint32_t words : {32U, 64U, 128U}) {
+        for (const std::uint32_t ahead : {0U, 1U, 2U}) {
+          k::UnitAttention sharing =
+              k::unit_attention(mapping, shape, range, k::AttentionMode::kWhole, columns);
+          sharing.mode = mode;
+          sharing.alone = true;
+          sharing.spreads = false;
+          sharing.subgroups = subgroups;
+          sharing.heads_together = sharing.heads;
+          sharing.key_words = words;
+          sharing.values_ahead = ahead;
+          if (!all || (subgroups + 1) * sharing.heads * k::partial_floats(shape) * 4 >
+                          mapping.shared_bytes)
+            continue;
+          const bool whole = mode == k::AttentionMode::kWhole;
+          ways.push_back(
+              {(whole ? "whole/s" : "together/s") + std::to_string(subgroups) + "/k" +
+                   std::to_string(words) + "/v" + std::to_string(ahead),
+               k::units_attention(mapping, shape, range, sharing, columns, context, false)});
+        }
+      }
+    }
+  }
+  return ways;
+}
 
 std::vector<Way> ways_of(const k::Mapping& mapping, const k::AttentionShape& shape,
                          std::uint32_t columns, std::uint32_t context, bool all) {
@@ -75,7 +122,7 @@ std::vector<Way> ways_of(const k::Mapping& mapping, const k::AttentionShape& sha
   const k::AttentionMode before = k::attention_mode(mapping, shape, {}, columns, context);
   ways.push_back({"without units", k::attention(mapping, shape, {}, before, columns, context)});
   if (!k::units_attend(mapping, shape)) return ways;
-  const k::AttentionRange by_units{.units = true};
+  const k::AttentionRange by_units = range_of(mapping, shape, columns, context);
   const k::AttentionMode mode = k::attention_mode(mapping, shape, by_units, columns, context);
   const auto add = [&](const k::UnitAttention& sharing, const std::string& mark) {
     ways.push_back(
@@ -87,8 +134,15 @@ std::vector<Way> ways_of(const k::Mapping& mapping, const k::AttentionShape& sha
              (sharing.through_shared ? "/shared" : ""),
          k::units_attention(mapping, shape, by_units, sharing, columns, context, false)});
   };
-  const k::UnitAttention usual = k::unit_attention(mapping, shape, mode, columns);
+  const k::UnitAttention usual = k::unit_attention(mapping, shape, by_units, mode, columns);
   add(usual, "*");
+  if (all && usual.entry_parts > 1) {
+    for (const std::uint32_t parts : {usual.entry_parts / 2, usual.entry_parts * 2}) {
+      k::UnitAttention sharing = usual;
+      sharing.entry_parts = parts;
+      add(sharing, std::to_string(parts) + " parts, ");
+    }
+  }
   if (!all) return ways;
   const bool tiles = mode == k::AttentionMode::kTiles;
   if (usual.through_shared) {
@@ -254,7 +308,7 @@ class Bench {
     const bool latents = shape.value_entries != 0;
     const std::uint32_t width = latents ? shape.value_entries : shape.heads * shape.head;
     const std::uint32_t rows = latents ? columns * shape.heads : columns;
-    const bool prompt = columns > 64 && !plan_.lanes;
+    const bool prompt = columns > 64 && !plan_.lanes && !plan_.own;
     const std::uint32_t context = depth + (prompt ? columns : 1);
     const std::uint32_t pages = (context + 31) / 32, sequences = prompt ? 1 : columns;
     const std::uint64_t bytes = std::uint64_t{sequences} * pages * shape.page_bytes();
@@ -269,9 +323,8 @@ class Bench {
     const std::uint32_t table_at = 16 + columns * 4;
     for (std::uint32_t i = 0; i < sequences * pages; ++i)
       words[table_at + i] = i;
-    const std::vector<Way> ways = plan_.lanes
-                                      ? ways_of_lanes(mapping_, shape, columns, context, plan_.all)
-                                      : ways_of(mapping_, shape, columns, context, plan_.all);
+    const auto ways_here = plan_.lanes ? ways_of_lanes : plan_.own ? ways_of_own : ways_of;
+    const std::vector<Way> ways = ways_here(mapping_, shape, columns, context, plan_.all);
     std::vector<gpu::KernelSpec> specs;
     for (const Way& way : ways)
       specs.push_back(way.variant.spec);
@@ -360,6 +413,7 @@ int main(int argc, char** argv) {
   options.add("--shapes", plan.shapes, "only shapes whose name has this in it");
   options.flag("--lanes", plan.lanes,
                "ways without matrix units, for columns of as many sequences");
+  options.flag("--own", plan.own, "ways with matrix units, for columns of as many sequences");
   options.add("--kv-type", plan.kv_type, "f16, f32 or q8_0").show_default();
   options.flag("--all", plan.all, "every way of sharing, not only the one that is chosen");
   if (const auto code = options.parse(argc, argv)) return *code;

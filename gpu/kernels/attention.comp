@@ -39,6 +39,7 @@ shared float room[kMode == kTogether ? kTogetherRoom : kMode == kSpread ? kSprea
 #endif
 
 #ifndef BULKHEAD_ROWS
+const uint kTouchParts = 1;
 #include "attention_near.glsl"
 #endif
 
@@ -145,7 +146,7 @@ void attend() {
 #ifdef BULKHEAD_CHAINED
     // Meanwhile the subgroup loads older keys and values, from before this step, into nearer caches.
     uint touched[kTouchWords];
-    if (kNearFirst != 0u) touch_split(page_table, splits, kv_head, touched);
+    if (kNearFirst != 0u) touch_split(page_table, splits, kv_head, 0u, touched);
 #endif
     if (!chain_wait()) return;
 #ifdef BULKHEAD_CHAINED

@@ -29,13 +29,13 @@ uint halves_of(vec2 two) { return packFloat2x16(f16vec2(clamp(two, -65504.0, 655
 float from_lane_float(float value, uint lane) { return uintBitsToFloat(from_lane(floatBitsToUint(value), lane)); }
 
 // `seen` is the number of positions up to a column's own, which is one of them. With a window, the column sees only the
-// last of these.
+// last kWindow of these.
 bool sees(uint position, uint seen) { return position < seen && (kWindow == 0u || position + kWindow >= seen); }
 
-// Returns the positions in a split of a column; `seen` is its last argument of sees(). With a window, the first of the
-// splits that the column sees need not begin at the first position that it sees. So a column whose positions would fill
-// kMaximumSplits - 1 splits may see some of kMaximumSplits. The same holds for the columns of a subgroup together: the
-// last one's position is at most 15 behind the first one's.
+// Returns the positions in a split of a column; `seen` is as in sees(). With a window, the positions that a column sees
+// may begin and end within a split, so positions that would fill kMaximumSplits - 1 splits may lie in kMaximumSplits.
+// There are 16 more positions because the kernels also count the splits of the columns that a subgroup computes
+// together: the last one's position is at most 15 behind the first one's.
 uint size_of_splits(uint seen) {
   if (kWindow == 0u) return split_size(seen);
   uint positions = min(seen, kWindow) + 16u, size = kMinimumSplit;

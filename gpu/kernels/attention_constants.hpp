@@ -44,16 +44,21 @@ struct UnitAttention {
   std::uint32_t subgroups = 1;       // in a workgroup
   std::uint32_t heads = 1;           // query heads of a KV head that a subgroup computes together
   std::uint32_t heads_together = 1;  // kTogether: heads in a workgroup, for columns that see few positions
+  std::uint32_t entry_parts = 1;     // kTogether: workgroups that share the entries of their heads' results
   std::uint32_t query_tiles = 1;     // per subgroup, each of eight queries
   std::uint32_t key_words = 32;      // key words that a lane loads at once
   std::uint32_t values_ahead = 0;    // tiles of 16 values that are loaded before the scores are computed
   bool early_keys = false;           // keys are loaded one block ahead
   bool through_shared = false;       // kTiles: attention_tiles.comp computes it
-  bool alone = false;                // kWhole: only for columns that kTiles leaves out
+  bool alone = false;                // only for columns that have no neighbour
+  bool spreads = true;  // kTogether: workgroups share the splits of columns that see many positions
 };
+// Returns how many groups of heads a column has for matrix units: each has one KV head and at most eight query heads.
+std::uint32_t unit_attention_groups(const AttentionShape& shape);
 // Returns the best division for steps of `columns` columns.
 UnitAttention unit_attention(const Mapping& mapping, const AttentionShape& shape,
-                             AttentionMode mode, std::uint32_t columns);
+                             const AttentionRange& range, AttentionMode mode,
+                             std::uint32_t columns);
 AttentionVariant units_attention(const Mapping& mapping, const AttentionShape& shape,
                                  const AttentionRange& range, const UnitAttention& sharing,
                                  std::uint32_t columns, std::uint32_t context, bool near_first);

@@ -24,6 +24,9 @@ CONSTANT(25, kValuesAhead, values_ahead, 0u)   // tiles of 16 values that are lo
 CONSTANT(26, kEarlyKeys, early_keys, 0u)       // 1: keys are loaded one block ahead
 // kTogether: heads that a workgroup computes for a column with few positions
 CONSTANT(27, kShareTogether, share_together, 8u)
+// kTogether: workgroups that each compute a part of the entries of their heads' results: one or two tiles of 16
+// entries, or a multiple of four tiles
+CONSTANT(28, kEntryParts, entry_parts, 1u)
 CONSTANTS_END
 #include "attention_blocks.glsl"
 #include "attention_cells.glsl"
@@ -35,7 +38,11 @@ const bool kSpreads = kMode == kSpread || kMode == kSpreadTiles;
 // columns.
 const uint kTogetherHeads = kShareTogether < kShare ? kShareTogether : kShare;
 const uint kTogetherParts = (kShare + kTogetherHeads - 1u) / kTogetherHeads;
-const uint kTogetherRoom = kSubgroups * kTogetherHeads * kPartialFloats;
+// A workgroup's room has an item for each split of a head: the entries of its part, in the order of tiles of results
+// (item_entry()), and then the split's numbers.
+const uint kItemEntries = kEntryParts == 1u ? kHeadPadded : (kHeadPadded + 63u) / 64u * 64u / kEntryParts;
+const uint kItemFloats = kItemEntries + 8u;
+const uint kTogetherRoom = kSubgroups * kTogetherHeads * kItemFloats;
 const uint kSharesRoom = kTogetherRoom > kRoomOfShares ? kTogetherRoom : kRoomOfShares;
 shared float room[kMode == kTogether ? kSharesRoom : kSpreads ? kRoomOfShares : 1u];
 
@@ -48,7 +55,7 @@ void take_share(uint column, uint columns, uint group) {
   barrier();
 }
 void attend_share(uint column, uint group, uint start, uint end, uint page_table) {
-  load_keys(start, end, page_table, group / kGroupsOfKv);
+  load_split(start, end, page_table, group / kGroupsOfKv);
   attend_split(start, end, page_table, group / kGroupsOfKv);
 }
 #include "attention_partials.glsl"
@@ -68,34 +75,48 @@ void leave_partial(uint64_t base, uint columns, uint heads, uint split) {
   }
 }
 #include "attention_spread.glsl"
+const uint kTouchParts = kEntryParts;
 #include "attention_near.glsl"
 
 // From here on, a workgroup computes the heads of a group, as many splits at a time as it has subgroups.
 
 // The number of entries that one invocation finishes.
-const uint kItems = (kTogetherHeads * kHeadPadded + kInvocations - 1u) / kInvocations;
+const uint kItems = (kTogetherHeads * kItemEntries + kInvocations - 1u) / kInvocations;
+
+// Returns the place in a room's item of an entry that the lane has in a tile of results, and which entry lies there.
+uint place_of_result(uint tile, uint r) {
+  return kEntryParts == 1u ? entry_of_result(tile, r * 2u) : tile * 16u + (unit_lane >> 2) * 2u + r;
+}
+uint entry_of_place(uint place) {
+  if (kEntryParts == 1u) return place;
+  uint tile = entry_part * kValueTiles + place / 16u;
+  return ((tile / 4u) * 8u + place % 16u / 2u) * 8u + (tile & 3u) * 2u + (place & 1u);
+}
 
 void leave_in_room(uint heads) {
   [[EACH]] for (uint i = 0; i < 2; i++) {
     uint h = own_query(i);
     if (h >= heads) continue;
-    uint base = (unit_subgroup * kTogetherHeads + h) * kPartialFloats;
+    uint base = (unit_subgroup * kTogetherHeads + h) * kItemFloats;
     [[EACH]] for (uint t = 0; t < kValueTiles; t++) {
       [[EACH]] for (uint r = 0; r < 2; r++) {
-        uint entry = entry_of_result(t, r * 2u);
-        if (entry < kHeadPadded) room[base + entry] = results[t][i + r * 2u];
+        uint place = place_of_result(t, r);
+        if (place < kItemEntries) room[base + place] = results[t][i + r * 2u];
       }
     }
     if (unit_lane < 4u) {
-      room[base + kHeadPadded] = tops[i];
-      room[base + kHeadPadded + 1u] = totals[i];
+      room[base + kItemEntries] = tops[i];
+      room[base + kItemEntries + 1u] = totals[i];
     }
   }
 }
 
 // These follow a split's maximum and sum in the room: the factor of the results so far, the factor of the split's
 // results, and then its sum.
-const uint kOldShareAt = kHeadPadded + 2u, kNewShareAt = kHeadPadded + 3u, kScaledAt = kHeadPadded + 4u;
+const uint kOldShareAt = kItemEntries + 2u, kNewShareAt = kItemEntries + 3u, kScaledAt = kItemEntries + 4u;
+// A workgroup combines four splits at a time, so that their loads do not wait for each other. The number depends on a
+// specialisation constant, so that glslc does not unroll the loops itself: its copies would lose what is precise.
+const uint kSomeSplits = kLanes / 8u;
 shared float tops_before[kMode == kTogether ? kTogetherHeads : 1u];  // of earlier rounds
 
 // Computes the factors by which the splits of a round are combined, with one invocation for each split of a head.
@@ -103,15 +124,18 @@ void weigh_splits(uint heads, uint splits) {
   for (uint i = gl_LocalInvocationIndex; i < heads * splits; i += kInvocations) {
     uint h = i / splits, split = i % splits;
     float before = tops_before[h];
-    [[EACH]] for (uint s = 0; s < kSubgroups; s++) {
-      float other = room[(s * kTogetherHeads + h) * kPartialFloats + kHeadPadded];
-      before = s < split ? max(before, other) : before;
+    [[dont_unroll]] for (uint some = 0; some < split; some += kSomeSplits) {
+      [[EACH]] for (uint n = 0; n < kSomeSplits; n++) {
+        uint s = some + n;
+        float other = room[(min(s, kSubgroups - 1u) * kTogetherHeads + h) * kItemFloats + kItemEntries];
+        before = s < split ? max(before, other) : before;
+      }
     }
-    uint base = (split * kTogetherHeads + h) * kPartialFloats;
-    float top = room[base + kHeadPadded], maximum = max(before, top);
+    uint base = (split * kTogetherHeads + h) * kItemFloats;
+    float top = room[base + kItemEntries], maximum = max(before, top);
     precise float old_share = exp2(before - maximum);
     precise float new_share = exp2(top - maximum);
-    precise float scaled = room[base + kHeadPadded + 1u] * new_share;
+    precise float scaled = room[base + kItemEntries + 1u] * new_share;
     room[base + kOldShareAt] = old_share;
     room[base + kNewShareAt] = new_share;
     room[base + kScaledAt] = scaled;
@@ -119,10 +143,17 @@ void weigh_splits(uint heads, uint splits) {
   }
 }
 
-void attend_together(uint column, uint head0, uint heads, Splits all, uint page_table) {
+// What a subgroup has loaded of its first split: nothing, the numbers of its pages, its first keys, too, or its early
+// values, too.
+const uint kLoadedNothing = 0, kLoadedPages = 1, kLoadedKeys = 2, kLoadedAll = 3;
+void attend_together(uint column, uint head0, uint heads, Splits all, uint page_table, uint loaded) {
   uint size = all.size, visible = all.end, base = first_split(all), kv_head = head0 / (kHeads / kKvHeads);
-  uint begin = base + unit_subgroup * size;
-  if (begin < visible) load_keys(max(begin, all.begin), min(begin + size, visible), page_table, kv_head);
+  if (base + unit_subgroup * size < visible) {
+    uint begin = split_begin(all, unit_subgroup), end = split_end(all, unit_subgroup);
+    if (loaded == kLoadedNothing) find_pages(begin, end, page_table);
+    if (loaded < kLoadedKeys) load_keys(begin, end, kv_head);
+    if (loaded < kLoadedAll) load_early_values(begin, end, kv_head);
+  }
   take_queries(column, 1u, head0, heads);
   barrier();
   if (gl_LocalInvocationIndex < heads) tops_before[gl_LocalInvocationIndex] = -1e30;
@@ -132,8 +163,9 @@ void attend_together(uint column, uint head0, uint heads, Splits all, uint page_
   [[dont_unroll]] for (uint first = base; more; first += size * kSubgroups) {
     uint start = first + unit_subgroup * size;
     if (start < visible) {
-      if (first != base) load_keys(start, min(start + size, visible), page_table, kv_head);
-      attend_split(max(start, all.begin), min(start + size, visible), page_table, kv_head);
+      uint begin = max(start, all.begin), end = min(start + size, visible);
+      if (first != base) load_split(begin, end, page_table, kv_head);
+      attend_split(begin, end, page_table, kv_head);
       leave_in_room(heads);
     }
     barrier();
@@ -142,12 +174,13 @@ void attend_together(uint column, uint head0, uint heads, Splits all, uint page_
     barrier();
     [[EACH]] for (uint i = 0; i < kItems; i++) {
       uint item = i * kInvocations + gl_LocalInvocationIndex;
-      if (item < heads * kHeadPadded) {
-        [[EACH]] for (uint s = 0; s < kSubgroups; s++) {
-          uint place = (s * kTogetherHeads + item / kHeadPadded) * kPartialFloats;
+      if (item >= heads * kItemEntries) continue;
+      [[dont_unroll]] for (uint some = 0; some < splits; some += kSomeSplits) {
+        [[EACH]] for (uint n = 0; n < kSomeSplits; n++) {
+          uint s = some + n, place = (min(s, kSubgroups - 1u) * kTogetherHeads + item / kItemEntries) * kItemFloats;
           float old_share = room[place + kOldShareAt];
           precise float sum = fma(all_totals[i], old_share, room[place + kScaledAt]);
-          precise float part = room[place + item % kHeadPadded] * room[place + kNewShareAt];
+          precise float part = room[place + item % kItemEntries] * room[place + kNewShareAt];
           precise float folded = fma(all_results[i], old_share, part);
           if (s < splits) {
             all_totals[i] = sum;
@@ -161,7 +194,7 @@ void attend_together(uint column, uint head0, uint heads, Splits all, uint page_
       if (gl_LocalInvocationIndex < heads) {
         float top = tops_before[gl_LocalInvocationIndex];
         for (uint s = 0; s < splits; s++) {
-          top = max(top, room[(s * kTogetherHeads + gl_LocalInvocationIndex) * kPartialFloats + kHeadPadded]);
+          top = max(top, room[(s * kTogetherHeads + gl_LocalInvocationIndex) * kItemFloats + kItemEntries]);
         }
         tops_before[gl_LocalInvocationIndex] = top;
       }
@@ -169,15 +202,15 @@ void attend_together(uint column, uint head0, uint heads, Splits all, uint page_
     }
   }
   [[EACH]] for (uint i = 0; i < kItems; i++) {
-    uint item = i * kInvocations + gl_LocalInvocationIndex, entry = item % kHeadPadded;
-    if (item < heads * kHeadPadded && entry < kHead) {
-      uint h = item / kHeadPadded;
+    uint item = i * kInvocations + gl_LocalInvocationIndex, entry = entry_of_place(item % kItemEntries);
+    if (item < heads * kItemEntries && entry < kHead) {
+      uint h = item / kItemEntries;
       precise float value =
           all_results[i] / with_sink(push.sinks, head0 + h, largest_scores[kSinks != 0u ? h : 0u], all_totals[i]);
       store_input(push.out_address, column, push.out_stride, (head0 + h) * kHead + entry, value, kOutForm);
     }
   }
-  if (head0 == 0u) {
+  if (head0 == 0u && entry_part == 0u) {
     for (uint pad = kHeads * kHead + gl_LocalInvocationIndex; pad < push.padded_width; pad += kInvocations) {
       store_input(push.out_address, column, push.out_stride, pad, 0.0, kOutForm);
     }
@@ -235,7 +268,8 @@ void attend() {
   }
   if (column != 0u && column >= Words(push.parameters).v[0]) return;
   uvec4 info = column_entry(column);
-  if (info.y < kFrom) return;
+  if (info.y < kFrom || info.y >= kUntil) return;
+  if (kMode == kTogether && kAlone != 0u && has_neighbour(column, Words(push.parameters).v[0])) return;
   uint columns = kMode == kSpreadTiles ? columns_of_tile(column, Words(push.parameters).v[0]) : 1u;
   if (columns == 0u) return;
   uint last = info.y + columns;  // what the last column sees
@@ -244,7 +278,7 @@ void attend() {
   if (kSpreads || (kWindow == 0u ? last : min(last, kWindow)) > kSpreadFrom) {
     uint member = gl_WorkGroupID.z, members = gl_NumWorkGroups.z;
     if (kMode == kTogether) {
-      group /= kTogetherParts;
+      group /= kTogetherParts;  // kEntryParts is 1: parts compute no spread columns
       member = member * kTogetherParts + gl_WorkGroupID.y % kTogetherParts;
       members *= kTogetherParts;
     }
@@ -254,20 +288,43 @@ void attend() {
     return;
   }
   if (gl_WorkGroupID.z != 0u) return;
+  entry_part = group % kEntryParts;
+  group /= kEntryParts;
+  uint skipped = group % kTogetherParts * kTogetherHeads;  // heads of the group
   group /= kTogetherParts;
-  uint skipped = gl_WorkGroupID.y % kTogetherParts * kTogetherHeads;  // heads of the group
   if (skipped >= heads_of(group)) return;
+  uint loaded = kLoadedNothing;
 #ifdef BULKHEAD_CHAINED
-  // Meanwhile the subgroup loads older keys and values, from before this step, into nearer caches.
+  // Meanwhile the subgroup loads older keys and values, from before this step, into nearer caches, and those with which
+  // it begins into registers.
   uint touched[kTouchWords];
-  if (kNearFirst != 0u)
-    touch_split(info.z, Splits(max(splits.begin, stored_from), last, splits.size), group / kGroupsOfKv, touched);
+  if (kNearFirst != 0u) {
+    uint kv_head = group / kGroupsOfKv;
+    Splits stored = Splits(max(splits.begin, stored_from), last, splits.size);
+    touch_split(info.z, stored, kv_head, entry_part, touched);
+    uint begin = split_begin(splits, unit_subgroup), end = split_end(splits, unit_subgroup);
+    if (begin < last) {
+      // Each of the step's columns may have written a position of this sequence.
+      uint older = last - min(last, Words(push.parameters).v[0]);
+      find_pages(begin, end, info.z);
+      loaded = kLoadedPages;
+      if (begin + kKeysAhead * 16u <= older) {
+        load_keys(begin, end, kv_head);
+        loaded = kLoadedKeys;
+        if (begin + kBlockPositions <= older) {
+          load_early_values(begin, end, kv_head);
+          loaded = kLoadedAll;
+        }
+      }
+    }
+  }
 #endif
   if (!chain_wait()) return;
 #ifdef BULKHEAD_CHAINED
   if (kNearFirst != 0u) keep_touched(touched);
 #endif
-  attend_together(column, first_head(group) + skipped, min(kTogetherHeads, heads_of(group) - skipped), splits, info.z);
+  attend_together(column, first_head(group) + skipped, min(kTogetherHeads, heads_of(group) - skipped), splits, info.z,
+                  loaded);
 }
 
 void main() {

@@ -56,8 +56,10 @@ KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape, const At
   constants.near_first = near_first ? 1 : 0;
   constants.share = sharing.heads;
   constants.ahead = keys_ahead(shape, sharing.key_words);
-  constants.spread_from =
-      sharing.mode == AttentionMode::kTogether ? together_positions(mapping) : 0;
+  if (sharing.mode == AttentionMode::kTogether)
+    constants.spread_from = sharing.spreads ? together_positions(mapping) : kNoPosition;
+  else
+    constants.spread_from = 0;
   if (sharing.through_shared) {
     AttentionTilesConstants tiles;
     tiles.portion = tiles_portion(sharing);
@@ -73,6 +75,7 @@ KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape, const At
   units.query_tiles = sharing.query_tiles;
   units.alone = sharing.alone ? 1 : 0;
   units.share_together = sharing.heads_together;
+  units.entry_parts = sharing.entry_parts;
   units.values_ahead = sharing.values_ahead;
   units.early_keys = sharing.early_keys ? 1 : 0;
   KernelSpec spec{"attention", spirv::attention_units, sizeof(AttentionPush),
@@ -84,7 +87,67 @@ KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape, const At
   return spec;
 }
 
+// Figures of an H200 for all choices below: bench-attention and bench-decode.
+
+// Returns how many workgroups share the entries of a group's results (kEntryParts), if a step has `columns` columns: as
+// many as a large device has processors for.
+std::uint32_t entry_parts(const Mapping& mapping, const AttentionShape& shape,
+                          const UnitAttention& sharing, std::uint32_t columns) {
+  constexpr std::uint32_t kMostParts = 8, kProcessors = 128;
+  const std::uint32_t groups = columns * groups_of(shape, sharing.heads);
+  const std::uint32_t sets = (shape.head_padded() + 63) / 64;  // of four tiles of results each
+  const std::uint32_t queries = sets * 1024;                   // bytes
+  for (const std::uint32_t parts : {sets * 4, sets * 2, sets}) {
+    // Cells of bytes are not divided.
+    if (parts > sets && shape.kv == KvFormat::kQ8) continue;
+    const std::uint32_t room = kTogetherSubgroups * sharing.heads * (sets * 64 / parts + 8) * 4;
+    if (parts <= kMostParts && groups * parts <= kProcessors &&
+        room + queries + 1024 <= mapping.shared_bytes)
+      return parts;
+  }
+  return 1;
+}
+
+// Chooses for kTogether. Few columns have few workgroups, in which every subgroup should load as little as possible; in
+// a chain each link waits for the slowest of them.
+void share_column(const Mapping& mapping, const AttentionShape& shape, const AttentionRange& range,
+                  std::uint32_t columns, UnitAttention& sharing) {
+  const auto heads_in = [&](std::uint32_t subgroups) {
+    const std::uint32_t room = mapping.shared_bytes - 1024;  // its other variables are small
+    return std::clamp(room / (subgroups * partial_floats(shape) * 4), 1U, kTileQueries);
+  };
+  const std::uint32_t near = together_positions(mapping);
+  const bool few_positions = range.until <= near || (shape.window != 0 && shape.window <= near);
+  const std::uint32_t parts = columns <= kFewAttentionColumns && few_positions
+                                  ? entry_parts(mapping, shape, sharing, columns)
+                                  : 1;
+  if (parts > 1) {
+    // All of a group's heads in one workgroup need its keys once. Its values are divided among workgroups.
+    sharing.subgroups = kTogetherSubgroups;
+    // A window that begins anywhere lies in one block more than it fills.
+    if (shape.window != 0)
+      sharing.subgroups = std::min(sharing.subgroups, (shape.window + 62) / 64 + 1);
+    sharing.heads_together = sharing.heads;
+    sharing.entry_parts = parts;
+    sharing.spreads = false;
+  } else if (columns <= kTogetherSubgroups) {
+    sharing.subgroups = 12;  // with more, each has too few registers
+    sharing.heads_together =
+        heads_sharing(shape, columns <= kFewAttentionColumns ? 1 : heads_in(sharing.subgroups));
+    sharing.values_ahead = shape.head_padded() <= 64 ? 2 : 0;
+  } else {
+    sharing.heads_together = heads_sharing(shape, heads_in(sharing.subgroups));
+    sharing.key_words = 64;
+    sharing.values_ahead = 2;
+    sharing.spreads = false;
+  }
+}
+
 }  // namespace
+
+std::uint32_t unit_attention_groups(const AttentionShape& shape) {
+  return groups_of(shape, heads_sharing(shape, kTileQueries));
+}
 
 // The kernels compute neighbouring columns together, and expect that a column sees no position after its own.
 bool units_attend(const Mapping& mapping, const AttentionShape& shape) {
@@ -104,12 +167,24 @@ AttentionVariant attention_alone(const Mapping& mapping, const AttentionShape& s
   sharing.subgroups = 4;
   sharing.heads = heads_sharing(shape, kTileQueries);
   sharing.alone = true;
-  return {spec_of(mapping, shape, range, sharing, false),
-          (columns + sharing.subgroups - 1) / sharing.subgroups, groups_of(shape, sharing.heads)};
+  const std::uint32_t groups = groups_of(shape, sharing.heads);
+  if (shape.head_padded() > 128) return units_attention(mapping, shape, range, sharing, columns, 0, false);
+  const bool few = columns * groups <= 528;  // half as many as a device of 132 processors computes at once
+  if (few) {
+    sharing.mode = AttentionMode::kTogether;
+    sharing.subgroups = 2;
+    sharing.heads_together = sharing.heads;
+    sharing.spreads = false;
+  }
+  sharing.values_ahead = few ? 2 : 1;
+  // With fewer loads at once, twice as many subgroups with heads of 64 entries fit on a processor.
+  if (shape.head_padded() > 64 || columns * groups <= 1056) sharing.key_words = 64;
+  return units_attention(mapping, shape, range, sharing, columns, 0, false);
 }
 
 UnitAttention unit_attention(const Mapping& mapping, const AttentionShape& shape,
-                             AttentionMode mode, std::uint32_t columns) {
+                             const AttentionRange& range, AttentionMode mode,
+                             std::uint32_t columns) {
   UnitAttention sharing;
   sharing.mode = mode;
   sharing.subgroups = 4;
@@ -119,15 +194,9 @@ UnitAttention unit_attention(const Mapping& mapping, const AttentionShape& shape
     case AttentionMode::kWhole:
       sharing.mode = AttentionMode::kWhole;
       break;
-    case AttentionMode::kTogether: {
-      sharing.subgroups = 12;  // with more, each has too few registers
-      const std::uint32_t room = mapping.shared_bytes - 1024;  // its other variables are small
-      const std::uint32_t most = room / (sharing.subgroups * partial_floats(shape) * 4);
-      sharing.heads_together =
-          heads_sharing(shape, std::clamp(most, 1U, columns <= 4 ? 1 : kTileQueries));
-      sharing.values_ahead = shape.head_padded() <= 64 ? 2 : 0;
+    case AttentionMode::kTogether:
+      share_column(mapping, shape, range, columns, sharing);
       break;
-    }
     case AttentionMode::kSpread:
       sharing.subgroups = 8;
       sharing.key_words = shape.head_padded() <= 64 ? 32 : 64;
@@ -158,7 +227,8 @@ AttentionVariant units_attention(const Mapping& mapping, const AttentionShape& s
   variant.x = columns;
   variant.y = groups_of(shape, sharing.heads);
   if (sharing.mode == AttentionMode::kTogether)
-    variant.y *= (sharing.heads + sharing.heads_together - 1) / sharing.heads_together;
+    variant.y *= (sharing.heads + sharing.heads_together - 1) / sharing.heads_together *
+                 sharing.entry_parts;
   const std::uint32_t splits = units_splits(mapping, shape, context);
   if (sharing.mode == AttentionMode::kWhole) {
     variant.x = (columns + sharing.subgroups - 1) / sharing.subgroups;
@@ -166,7 +236,8 @@ AttentionVariant units_attention(const Mapping& mapping, const AttentionShape& s
     const std::uint32_t portion = tiles_portion(sharing);
     variant.x = (columns + portion - 1) / portion;
     variant.z = 2;
-  } else if (sharing.mode == AttentionMode::kTogether && context > together_positions(mapping)) {
+  } else if (sharing.mode == AttentionMode::kTogether && sharing.spreads &&
+             context > together_positions(mapping)) {
     // With a few columns there are fewer heads than a large device has processors.
     variant.z = std::clamp(128 / (columns * variant.y), 1U, 16U);
   } else if (sharing.mode == AttentionMode::kSpreadTiles) {

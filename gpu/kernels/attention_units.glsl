@@ -12,21 +12,26 @@
 //
 // The order of a query's additions: blocks of 64 positions come in rising order. They begin at multiples of 64, and so
 // lie at the same positions for all columns. With a window, the first block is the one that holds the first position
-// that the column sees. A score is one chain of
-// multiply-adds over the head's entries, eight of each lane's share at a time (two such chains' steps cover a group
-// of 32 entries). The weights of a block are halves, relative to the largest score so far; the earlier sum is scaled
-// once for each block. An entry of a result is one chain of multiply-adds over a block's positions, 16 at a time. A
-// split's sum of weights is first summed within a lane, in rising order, and then over lanes by distances of 4, 8 and
-// 16. Splits begin at multiples of their size, which depends only on the column's position (size_of_splits). They are
-// combined as in attention.glsl. Positions that a query does not see have a weight of zero, which changes no sum. So a
-// result does not depend on the other queries of its tile.
+// that the column sees. A score is one chain of multiply-adds over the head's entries, eight of each lane's share at a
+// time (two such chains' steps cover a group of 32 entries). The weights of a block are halves, relative to the
+// largest score so far; the earlier sum is scaled once for each block. An entry of a result is one chain of
+// multiply-adds over a block's positions, 16 at a time. A split's sum of weights is first summed within a lane, in
+// rising order, and then over lanes by distances of 4, 8 and 16. Splits begin at multiples of their size, which
+// depends only on the column's position (size_of_splits). They are combined as in attention.glsl. Positions that a
+// query does not see have a weight of zero, which changes no sum. So a result does not depend on the other queries of
+// its tile.
 //
 // The includer has attention_state.glsl, attention_sizes.glsl, attention_blocks.glsl, attention_cells.glsl, and `push`.
 const uint kKeyTiles = kBlockPositions / 16u;
 const uint kOwn = kQueryTiles * 2u;                     // queries whose sums a lane holds: two of each tile
 const uint kEntryGroups = (kHeadPadded + 31u) / 32u;    // of a query or a key
 const uint kValueSets = (kHeadPadded + 63u) / 64u;      // cells of a value that a lane takes
-const uint kValueTiles = kValueSets * 4u;               // of 16 entries, for each tile of queries
+// A subgroup computes all entries of its queries' results, or one of kEntryParts parts of them. Then it loads all keys
+// but only those words of the values' cells that its part needs.
+const uint kValueTiles = kValueSets * 4u / kEntryParts;  // of 16 entries, for each tile of queries
+const uint kPartSets = (kValueTiles + 3u) / 4u;
+const uint kCellWords = kValueTiles < 4u ? kValueTiles : 4u;  // of a cell, in a part
+uint entry_part = 0u;
 const uint kResultTiles = kQueryTiles * kValueTiles;
 const uint kKeysAhead = kAhead < kKeyTiles ? kAhead : kKeyTiles;
 const bool kKeysEarly = kEarlyKeys != 0u;
@@ -101,8 +106,22 @@ float sum_of_rows(float value) {
   return sum;
 }
 
-uint64_t tile_page(uint first, uint page_table) {
-  return uint64_t(Words(push.pages).v[page_table + first / kPageTokens]) * kPageBytes;
+// The pages of two blocks: of the one that is being computed, and of the next one. A page number is known one block
+// before its keys are loaded, so that these do not wait for it.
+uint pages[4];
+void find_pages(uint block, uint end, uint page_table) {
+  uint first = Words(push.pages).v[page_table + min(block, end - 1u) / kPageTokens];
+  uint second = Words(push.pages).v[page_table + min(block + kPageTokens, end - 1u) / kPageTokens];
+  bool even = (block & kBlockPositions) == 0u;
+  pages[0] = even ? first : pages[0];
+  pages[1] = even ? second : pages[1];
+  pages[2] = even ? pages[2] : first;
+  pages[3] = even ? pages[3] : second;
+}
+// Returns where the page of a position in one of these blocks begins.
+uint64_t tile_page(uint position) {
+  bool even = (position & kBlockPositions) == 0u, low = (position & kPageTokens) == 0u;
+  return uint64_t(low ? (even ? pages[0] : pages[2]) : (even ? pages[1] : pages[3])) * kPageBytes;
 }
 
 // Stored cells of some tiles of keys, rows `row` and `row + 8` of each. A split's first keys are loaded while the
@@ -111,10 +130,10 @@ uint64_t tile_page(uint first, uint page_table) {
 const uint kKeyCells = kKeysAhead * kEntryGroups;
 uvec4 low_keys[kKeyCells], high_keys[kKeyCells];
 
-void load_keys(uint first, uint end, uint page_table, uint kv_head) {
+void load_keys(uint first, uint end, uint kv_head) {
   [[EACH]] for (uint m = 0; m < kKeysAhead; m++) {
     uint tile = tile_start(first + m * 16u, end);
-    uint64_t head_at = push.keys + tile_page(tile, page_table) + kv_head * kHeadBytes;
+    uint64_t head_at = push.keys + tile_page(tile) + kv_head * kHeadBytes;
     uint slot = tile % kPageTokens + (unit_lane >> 2);
     uint64_t at = head_at + slot * kCellBytes;
     [[EACH]] for (uint i = 0; i < kEntryGroups; i++) {
@@ -129,9 +148,9 @@ void load_keys(uint first, uint end, uint page_table, uint kv_head) {
 const uint kScores = kOwn * kKeyTiles * 2u;
 
 // The first keys must be loading already.
-void score_block(uint start, uint end, uint page_table, uint kv_head, out float scores[kScores]) {
+void score_block(uint start, uint end, uint kv_head, out float scores[kScores]) {
   [[EACH]] for (uint first = 0; first < kKeyTiles; first += kKeysAhead) {
-    if (first != 0u) load_keys(start + first * 16u, end, page_table, kv_head);
+    if (first != 0u) load_keys(start + first * 16u, end, kv_head);
     [[EACH]] for (uint m = 0; m < kKeysAhead; m++) {
       SumFragment made[kQueryTiles];
       [[EACH]] for (uint n = 0; n < kQueryTiles; n++) made[n] = no_sums();
@@ -209,17 +228,24 @@ InputFragment weights_of(uint even, uint odd) {
 }
 
 // Stored cells of the four values of 16 whose weights the lane holds (weights_of()): positions 2 * q, 2 * q + 8,
-// 2 * q + 1, 2 * q + 9.
-const uint kTileCells = 4u * kValueSets;
-void load_values(uint first, uint end, uint page_table, uint kv_head, out uvec4 cells[kTileCells]) {
+// 2 * q + 1, 2 * q + 9. A part's cells may have less than all of their words.
+const uint kTileCells = 4u * kPartSets;
+void load_values(uint first, uint end, uint kv_head, out uvec4 cells[kTileCells]) {
   uint tile = tile_start(first, end), pair = (unit_lane & 3u) * 2u;
-  uint64_t head_at = push.values + tile_page(tile, page_table) + kv_head * kHeadBytes;
+  uint64_t head_at = push.values + tile_page(tile) + kv_head * kHeadBytes;
   [[EACH]] for (uint p = 0; p < 4; p++) {
     uint slot = min(tile + pair + (p >> 1) + (p & 1u) * 8u, end - 1u) % kPageTokens;
-    [[EACH]] for (uint s = 0; s < kValueSets; s++) {
-      uint cell = min(s * 8u + (unit_lane >> 2), kChunks - 1u);
-      load_cell(head_at + slot * (kHeadPadded * kEntryBytes), cell,
-                value_scale_at(head_at, slot, cell / (kScaleBlock / 8u)), cells[p * kValueSets + s]);
+    uint64_t row_at = head_at + slot * (kHeadPadded * kEntryBytes);
+    [[EACH]] for (uint s = 0; s < kPartSets; s++) {
+      uint set = s + entry_part * kValueTiles / 4u;
+      uint cell = min(set * 8u + (unit_lane >> 2), kChunks - 1u);
+      if (kCellWords == 4u) {
+        load_cell(row_at, cell, value_scale_at(head_at, slot, cell / (kScaleBlock / 8u)), cells[p * kPartSets + s]);
+      } else {
+        uint word = entry_part * kValueTiles % 4u;
+        [[EACH]] for (uint i = 0; i < kCellWords; i++)
+          cells[p * kPartSets + s][i] = Words(row_at).v[cell * 4u + word + i];
+      }
     }
   }
 }
@@ -233,7 +259,7 @@ void add_values(uint m, uint weights[kWeightWords], uvec4 cells[kTileCells]) {
   }
   [[EACH]] for (uint i = 0; i < kValueTiles; i++) {
     uint words[4];
-    [[EACH]] for (uint p = 0; p < 4; p++) words[p] = cells[p * kValueSets + i / 4u][i & 3u];
+    [[EACH]] for (uint p = 0; p < 4; p++) words[p] = cells[p * kPartSets + i / 4u][i & 3u];
     f16vec2 low_row[4], high_row[4];
     [[EACH]] for (uint p = 0; p < 2; p++) {
       low_row[p] = unpackFloat2x16((words[p * 2u] & 0xffffu) | (words[p * 2u + 1u] << 16));
@@ -249,38 +275,54 @@ void add_values(uint m, uint weights[kWeightWords], uvec4 cells[kTileCells]) {
 
 // The values of the block's first tiles are loaded before its scores are computed.
 const uint kEarlyTiles = kValuesAhead < kKeyTiles ? kValuesAhead : kKeyTiles;
+uvec4 early_values[kEarlyTiles > 0u ? kEarlyTiles * kTileCells : 1u];
 
-void add_block(uint start, uint end, uint page_table, uint kv_head) {
-  uvec4 early[kEarlyTiles > 0u ? kEarlyTiles * kTileCells : 1u];
+void load_early_values(uint start, uint end, uint kv_head) {
   uvec4 cells[kTileCells];
   [[EACH]] for (uint m = 0; m < kEarlyTiles; m++) {
-    load_values(start + m * 16u, end, page_table, kv_head, cells);
-    [[EACH]] for (uint i = 0; i < kTileCells; i++) early[m * kTileCells + i] = cells[i];
+    load_values(start + m * 16u, end, kv_head, cells);
+    [[EACH]] for (uint i = 0; i < kTileCells; i++) early_values[m * kTileCells + i] = cells[i];
   }
+}
+
+// The early values must be loading already, as must the first keys.
+void add_block(uint start, uint end, uint page_table, uint kv_head) {
+  bool more = start + kBlockPositions < end;
+  if (more) find_pages(start + kBlockPositions, end, page_table);
   float scores[kScores];
   uint weights[kWeightWords];
-  score_block(start, end, page_table, kv_head, scores);
+  score_block(start, end, kv_head, scores);
   if (kSoftCap != 0u) {
     [[EACH]] for (uint i = 0; i < kScores; i++) scores[i] = capped_score(scores[i]);
   }
-  if (kKeysEarly && start + kBlockPositions < end) load_keys(start + kBlockPositions, end, page_table, kv_head);
+  if (kKeysEarly && more) load_keys(start + kBlockPositions, end, kv_head);
   weigh_block(start, scores, weights);
+  uvec4 cells[kTileCells];
   [[EACH]] for (uint m = 0; m < kKeyTiles; m++) {
     if (m < kEarlyTiles) {
-      [[EACH]] for (uint i = 0; i < kTileCells; i++) cells[i] = early[m * kTileCells + i];
+      [[EACH]] for (uint i = 0; i < kTileCells; i++) cells[i] = early_values[m * kTileCells + i];
     } else {
-      load_values(start + m * 16u, end, page_table, kv_head, cells);
+      load_values(start + m * 16u, end, kv_head, cells);
     }
     add_values(m, weights, cells);
   }
 }
 
-// Sets tops, totals and results to those of a split of the queries. The first keys must be loading already
-// (load_keys()).
+// Begins to load the first keys and the early values of a split.
+void load_split(uint start, uint end, uint page_table, uint kv_head) {
+  find_pages(start, end, page_table);
+  load_keys(start, end, kv_head);
+  load_early_values(start, end, kv_head);
+}
+
+// Sets tops, totals and results to those of a split of the queries. The split must be loading already (load_split()).
 void attend_split(uint start, uint end, uint page_table, uint kv_head) {
   begin_split();
   [[dont_unroll]] for (uint at = start; at < end; at += kBlockPositions) {
-    if (!kKeysEarly && at != start) load_keys(at, end, page_table, kv_head);
+    if (at != start) {
+      if (!kKeysEarly) load_keys(at, end, kv_head);
+      load_early_values(at, end, kv_head);
+    }
     add_block(at, end, page_table, kv_head);
   }
   [[EACH]] for (uint i = 0; i < kOwn; i++) totals[i] = sum_of_rows(totals[i]);
@@ -288,6 +330,7 @@ void attend_split(uint start, uint end, uint page_table, uint kv_head) {
 
 // Returns the entry of a head that a lane has in element `e` of a tile of results.
 uint entry_of_result(uint tile, uint e) {
+  tile += entry_part * kValueTiles;
   return ((tile / 4u) * 8u + (unit_lane >> 2)) * 8u + (tile & 3u) * 2u + (e >> 1);
 }
 
@@ -295,7 +338,7 @@ uint entry_of_result(uint tile, uint e) {
 void attend_whole(uint column, uint count, uint group, uint end, uint page_table) {
   uint kv_head = group / kGroupsOfKv, begin = first_block(end - count + 1u);
   stored_from = first_page(end - count + 1u);
-  load_keys(begin, end, page_table, kv_head);
+  load_split(begin, end, page_table, kv_head);
   take_queries(column, count, first_head(group), heads_of(group));
   uint sizes[kOwn];
   float all_tops[kOwn];
@@ -309,7 +352,10 @@ void attend_whole(uint column, uint count, uint group, uint end, uint page_table
   [[EACH]] for (uint i = 0; i < kResultTiles * 4u; i++) all_results[i] = 0.0;
   begin_split();
   [[dont_unroll]] for (uint at = begin; at < end; at += kBlockPositions) {
-    if (!kKeysEarly && at != begin) load_keys(at, end, page_table, kv_head);
+    if (at != begin) {
+      if (!kKeysEarly) load_keys(at, end, kv_head);
+      load_early_values(at, end, kv_head);
+    }
     add_block(at, end, page_table, kv_head);
     uint next = at + kBlockPositions;
     bool ends[kOwn], some = false;

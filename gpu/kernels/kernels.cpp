@@ -187,11 +187,23 @@ std::uint32_t positions_seen(const AttentionShape& shape, std::uint32_t context)
              : std::min(context, shape.window + shape.seen_behind() + kPageTokens - 1);
 }
 
-std::vector<AttentionRange> attention_ranges(const Mapping& mapping, const AttentionShape& shape) {
-  const std::uint32_t from = mapping.units_attention_from;
-  if (from == kNoPosition || !units_attend(mapping, shape)) return {{}};
-  if (from == 0) return {{.units = true}};
-  return {{.until = from}, {.units = true, .from = from}};
+std::vector<AttentionRange> attention_ranges(const Mapping& mapping, const AttentionShape& shape,
+                                             std::uint32_t columns) {
+  // Heads of more entries leave a subgroup too few registers: single columns are then faster without matrix units, up to
+  // this position, and in windows.
+  constexpr std::uint32_t kMostEntries = 128, kFarPosition = 1024;
+  if (mapping.units_attention == UnitsAttention::kNowhere || !units_attend(mapping, shape))
+    return {{}};
+  if (mapping.units_attention == UnitsAttention::kWhereFaster &&
+      shape.head_padded() > kMostEntries) {
+    if (shape.window != 0) return {{}};
+    return {{.until = kFarPosition}, {.units = true, .from = kFarPosition}};
+  }
+  // A few columns that see few positions are divided in another way, by a kernel of its own.
+  const std::uint32_t near = together_positions(mapping);
+  const bool some_see_more = shape.window == 0 || shape.window > near;
+  if (columns > kFewAttentionColumns || !some_see_more) return {{.units = true}};
+  return {{.units = true, .until = near}, {.units = true, .from = near}};
 }
 
 AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape,
@@ -206,8 +218,15 @@ AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape
                                                                      : AttentionMode::kTiles;
     // The heads of a few columns are fastest if each gets its own workgroup. (With rows as long as latents' rows, a
     // split for each subgroup doesn't fit into a workgroup's memory.) If many heads share a KV head, spreading is
-    // faster with 16 columns, and slower with 8; matrix units were not tried.
+    // faster with 16 columns, and slower with 8; not with matrix units.
     constexpr std::uint32_t kManyHeads = 7, kColumnsOfMany = 12, kColumns = 16;
+    // With matrix units, one workgroup for a group of heads is faster than several if a large device's processors all
+    // have one. (Heads of more than 128 entries were not tried.)
+    constexpr std::uint32_t kProcessors = 128;
+    if (range.units && columns > kColumns) {
+      const bool busy = columns * unit_attention_groups(shape) >= kProcessors;
+      return busy && shape.head_padded() <= 128 ? AttentionMode::kTogether : AttentionMode::kSpread;
+    }
     const bool many = !range.units && shape.heads / shape.kv_heads >= kManyHeads;
     if (mapping.attention_together && columns <= (many ? kColumnsOfMany : kColumns) &&
         shape.value_entries == 0 &&
@@ -231,7 +250,7 @@ std::uint32_t attention_splits(const Mapping& mapping, std::uint32_t context) {
 std::uint32_t partial_splits(const Mapping& mapping, const AttentionShape& shape,
                              std::uint32_t columns, std::uint32_t context) {
   std::uint32_t most = 0;
-  for (const AttentionRange& range : attention_ranges(mapping, shape)) {
+  for (const AttentionRange& range : attention_ranges(mapping, shape, columns)) {
     const std::uint32_t seen = std::min(positions_seen(shape, context), range.until);
     const std::uint32_t splits =
         range.units ? units_splits(mapping, shape, seen) : attention_splits(mapping, seen);
@@ -295,7 +314,7 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape,
                            std::uint32_t context, bool near_first) {
   context = std::min(positions_seen(shape, context), range.until);
   if (range.units)
-    return units_attention(mapping, shape, range, unit_attention(mapping, shape, mode, columns),
+    return units_attention(mapping, shape, range, unit_attention(mapping, shape, range, mode, columns),
                            columns, context, near_first);
   return lanes_variant(mapping, shape, range, lanes_attention(mapping, shape, mode, columns),
                        columns, context, near_first);

@@ -27,14 +27,15 @@ namespace bulkhead::gpu::kernels {
 
 inline constexpr std::uint32_t kNoPosition = 0xffffffffU;
 
+enum class UnitsAttention { kNowhere, kWhereFaster, kEverywhere };
+
 struct Mapping {
   bool rows = false;
   // Matrix units compute the products: weights are stored in the order of the units' fragments, and inputs are
   // halves.
   bool units = false;
-  // Matrix units also compute the attention of columns from this position on, where they support it
-  // (attention_ranges()).
-  std::uint32_t units_attention_from = kNoPosition;
+  // Where matrix units also compute attention, if they support its shape (attention_ranges()).
+  UnitsAttention units_attention = UnitsAttention::kNowhere;
   std::uint32_t lanes = 32;             // subgroup size
   std::uint32_t required_subgroup = 0;  // for KernelSpec
   std::uint32_t wide_invocations =
@@ -222,9 +223,13 @@ struct AttentionRange {
   bool units = false;
   std::uint32_t from = 0, until = kNoPosition;
 };
-// Returns the ranges. A column's position alone determines its range. Matrix units compute attention over paged
-// halves for heads of at most 256 entries whose columns see no position after their own.
-std::vector<AttentionRange> attention_ranges(const Mapping& mapping, const AttentionShape& shape);
+// In steps of up to this many columns, many processors share the keys and values of a column.
+constexpr std::uint32_t kFewAttentionColumns = 4;
+// Returns the ranges of a step of `columns` columns. A column's position alone determines whether matrix units compute
+// it. They compute attention over paged halves or bytes for heads of at most 256 entries whose columns see no position
+// after their own.
+std::vector<AttentionRange> attention_ranges(const Mapping& mapping, const AttentionShape& shape,
+                                             std::uint32_t columns);
 // Makes the kernel for a step of `columns` columns of at most `context` positions each; the kernel computes the
 // columns in the range. `near_first`: as a link of a chain, the kernel prefetches keys and values while it waits;
 // with many columns that costs more than it gains.

@@ -90,18 +90,17 @@ gpu::kernels::KvFormat kv_format(config::KvType type) {
   return gpu::kernels::KvFormat::kF16;
 }
 
-std::uint32_t units_attention_from(config::MatrixAttention setting) {
-  // From this position on, a workgroup without matrix units needs more than one round for a column's positions.
-  constexpr std::uint32_t kFarPosition = 1024;
+gpu::kernels::UnitsAttention units_attention(config::MatrixAttention setting) {
+  using enum gpu::kernels::UnitsAttention;
   switch (setting) {
     case config::MatrixAttention::kAuto:
-      return kFarPosition;
+      return kWhereFaster;
     case config::MatrixAttention::kOn:
-      return 0;
+      return kEverywhere;
     case config::MatrixAttention::kOff:
       break;
   }
-  return gpu::kernels::kNoPosition;
+  return kNowhere;
 }
 
 std::uint32_t widest_mixed_step(const config::EngineSettings& engine) {
@@ -198,7 +197,7 @@ Result<MemoryNeed> memory_need(const model::GgufFile& file, const model::ModelGr
   gpu::kernels::Mapping mapping;
   mapping.attention_together = true;
   mapping.units = matrix_units;
-  mapping.units_attention_from = units_attention_from(engine.matrix_attention);
+  mapping.units_attention = units_attention(engine.matrix_attention);
   const gpu::kernels::KvFormat kv = kv_format(engine.kv_type);
   BULKHEAD_TRY(const ModelPlan plan, plan_model(graph, file, mapping, kv));
   const config::CommandBufferRingSettings ring;

@@ -16,8 +16,8 @@ namespace bulkhead::forward {
 
 // Returns the format of keys and values for engine.kv_type.
 gpu::kernels::KvFormat kv_format(config::KvType type);
-// Returns the position from which on matrix units compute attention, for engine.matrix_attention.
-std::uint32_t units_attention_from(config::MatrixAttention setting);
+// Returns where matrix units compute attention, for engine.matrix_attention.
+gpu::kernels::UnitsAttention units_attention(config::MatrixAttention setting);
 
 // The facts about a device on which sizes depend. Sizes must not depend on how much memory is free, because a
 // successor that imports memory must compute the same sizes.

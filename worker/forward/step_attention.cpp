@@ -85,7 +85,7 @@ Status AttentionSteps::add(const model::Attend& attend) {
     push.partials = at(Scratch::kPartials);
     push.counts = counts();
   }
-  for (const k::AttentionRange& range : k::attention_ranges(context_.mapping, shape)) {
+  for (const k::AttentionRange& range : k::attention_ranges(context_.mapping, shape, columns_)) {
     if (range.from >= context_.context) continue;  // no column lies there
     BULKHEAD_RETURN_IF_ERROR(attend_range(attend, shape, range, push));
   }
@@ -99,8 +99,7 @@ Status AttentionSteps::attend_range(const model::Attend& attend, const k::Attent
   const k::AttentionMode mode = k::attention_mode(mapping, shape, range, columns_, seen);
   // On an H200, to load keys and values into nearer caches early saves time with up to four columns, and costs time
   // with eight or more.
-  constexpr std::uint32_t kFewColumns = 4;
-  const bool near_first = in_chain() && columns_ <= kFewColumns;
+  const bool near_first = in_chain() && columns_ <= k::kFewAttentionColumns;
   const k::AttentionVariant variant =
       k::attention(mapping, shape, range, mode, columns_, seen, near_first);
   const Extent extent{variant.x, variant.y, variant.z};

@@ -46,6 +46,8 @@ enum class Name {
   kTiles,
   kNarrowTiles,
   kTogether,
+  kEntryParts,
+  kManyTogether,
   kInRounds,
   kSpread,
   kTilesFrom,
@@ -313,6 +315,7 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
     std::uint32_t from = 0;   // positions before it are another kernel's
     std::uint32_t skips = 0;  // columns that are not in the step
     std::uint32_t step = 0;   // columns of each step: one, or a multiple of eight; 0: all in one
+    std::uint32_t until = k::kNoPosition;  // positions from it on are another kernel's
   };
   using enum Name;
   constexpr std::uint32_t kSkipped = 13;
@@ -320,6 +323,9 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
       {kTiles, "tiles of columns", k::AttentionMode::kTiles, 512, false, false},
       {kNarrowTiles, "narrow tiles of columns", k::AttentionMode::kTiles, 512, true, false},
       {kTogether, "a workgroup of subgroups", k::AttentionMode::kTogether, 16, false, false},
+      {kEntryParts, "workgroups that share entries", k::AttentionMode::kTogether, 1, false, false, 0,
+       1024},
+      {kManyTogether, "workgroups of a few subgroups", k::AttentionMode::kTogether, 64, false, false},
       {kInRounds, "in rounds, none of them spread", k::AttentionMode::kTogether, 1, false, true},
       {kSpread, "spread over some workgroups", k::AttentionMode::kSpread, 1, false, false},
       {kTilesFrom, "tiles of columns", k::AttentionMode::kTiles, 512, false, false, 62},
@@ -343,9 +349,9 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
     if (!real_ && way.mode == k::AttentionMode::kTogether && way.rounds) continue;
     if (!real_ && way.mode == k::AttentionMode::kSpreadTiles && each.head > 64) continue;
     if (way.narrow && each.heads / each.kv_heads > 8) continue;
-    const k::AttentionRange range{.units = true, .from = way.from};
+    const k::AttentionRange range{.units = true, .from = way.from, .until = way.until};
     std::memset(out.mapped().data(), 0xff, out.mapped().size());
-    k::UnitAttention sharing = k::unit_attention(s.mapping, s.shape, way.mode, way.columns);
+    k::UnitAttention sharing = k::unit_attention(s.mapping, s.shape, range, way.mode, way.columns);
     if (way.narrow) {
       sharing.through_shared = false;
       sharing.query_tiles = 1;
@@ -383,7 +389,7 @@ TEST_F(AttentionUnits, AgreesWithDoubleHoweverItIsShared) {
   // The ways of each case where units are emulated. A workgroup of several subgroups leaves positions out in the same
   // way as one that spreads its splits.
   const std::pair<Case, std::vector<Name>> cases[] = {
-      {{64, 8, 2, 64, 4}, {kNarrowTiles, kTogether, kTogetherInSteps, kSpread}},
+      {{64, 8, 2, 64, 4}, {kNarrowTiles, kTogether, kTogetherInSteps, kEntryParts, kSpread}},
       {{48, 6, 1, 64, 64}, {kTilesFrom, kSpreadTilesFrom}},
       {{128, 7, 1, 64, 2}, {kTiles, kSpreadFrom}},
       {{32, 4, 4, 128, 2}, {}},
@@ -450,20 +456,40 @@ TEST_F(AttentionUnits, AgreesWithDoubleInWindowsWithCapsAndSinks) {
   if (real_) check({64, 16, 2, 64, 64, 1100, 0, true}, around_window(1100), {});
 }
 
-// A window, a cap and sinks change no kernel of positions before the units' first.
-TEST(AttentionRanges, AreThoseOfPlainAttentionUnlessColumnsSeeBothWays) {
+// A column's position and the shape decide whether matrix units compute it, whatever the step.
+TEST(AttentionRanges, DependOnTheSettingAndTheShape) {
+  using enum k::UnitsAttention;
   k::Mapping mapping;
   mapping.units = true;
-  mapping.units_attention_from = 1024;
-  k::AttentionShape shape{64, 8, 8, k::KvFormat::kF16, true, 128, 30, true};
-  const auto ranges = k::attention_ranges(mapping, shape);
-  ASSERT_EQ(ranges.size(), 2U);
-  EXPECT_FALSE(ranges[0].units);
-  EXPECT_EQ(ranges[0].until, 1024U);
-  EXPECT_TRUE(ranges[1].units);
-  EXPECT_EQ(ranges[1].from, 1024U);
-  shape.both_ways = true;
-  EXPECT_EQ(k::attention_ranges(mapping, shape).size(), 1U);
+  const auto by_units = [&](k::UnitsAttention setting, const k::AttentionShape& shape) {
+    mapping.units_attention = setting;
+    std::string made;
+    for (const std::uint32_t columns : {1U, 16U, 512U}) {
+      std::string of_step;
+      for (const std::uint32_t position : {0U, 1023U, 1024U, 30000U}) {
+        for (const k::AttentionRange& range : k::attention_ranges(mapping, shape, columns)) {
+          if (position >= range.from && position < range.until) of_step += range.units ? 'u' : 'l';
+        }
+      }
+      EXPECT_TRUE(made.empty() || made == of_step) << columns << " columns";
+      made = of_step;
+    }
+    return made;
+  };
+  const k::AttentionShape plain{128, 8, 8, k::KvFormat::kF16, true},
+      window{64, 8, 8, k::KvFormat::kF16, true, 128, 30, true},
+      large{256, 8, 8, k::KvFormat::kF16, true}, large_window{256, 8, 8, k::KvFormat::kF16, true, 512};
+  for (const k::AttentionShape& shape : {plain, window, large, large_window}) {
+    EXPECT_EQ(by_units(kNowhere, shape), "llll");
+    EXPECT_EQ(by_units(kEverywhere, shape), "uuuu");
+  }
+  EXPECT_EQ(by_units(kWhereFaster, plain), "uuuu");
+  EXPECT_EQ(by_units(kWhereFaster, window), "uuuu");
+  EXPECT_EQ(by_units(kWhereFaster, large), "lluu");
+  EXPECT_EQ(by_units(kWhereFaster, large_window), "llll");
+  k::AttentionShape both_ways = window;
+  both_ways.both_ways = true;
+  EXPECT_EQ(by_units(kEverywhere, both_ways), "llll");
 }
 
 // In a step that only reads a prompt, workgroups of several subgroups have all their columns.
