@@ -45,13 +45,15 @@ inline Case find_case(const Facts& facts, std::size_t prompt) {
   constexpr double kLeastMargin = 0.1, kLeastGap = 0.05;
   for (unsigned seed = 1;; ++seed) {
     Case made{tiny::Model(facts, seed), {}, {}, prompt};
+    made.model.need_gap(kLeastGap);
     for (std::size_t i = 0; i < prompt; ++i)
       made.tokens.push_back(static_cast<TokenId>((i * 37 + seed * 11) % facts.vocabulary));
     bool clear = true;
     for (std::size_t i = 0; clear && i < kSteps; ++i) {
       made.logits.push_back(made.model.logits(made.tokens));
       const tiny::Vector& last = made.logits.back();
-      clear = margin_of(last) > kLeastMargin && made.model.least_gap() > kLeastGap;
+      clear = !last.empty() && margin_of(last) > kLeastMargin;
+      if (!clear) break;
       made.tokens.push_back(
           static_cast<TokenId>(std::max_element(last.begin(), last.end()) - last.begin()));
     }

@@ -210,8 +210,10 @@ Vector Model::rows(const std::string& name, const Vector& in, std::size_t slice,
   Vector out(count);
   for (std::size_t r = 0; r < count; ++r) {
     const float* const row = tensor.values.data() + (slice * all + first + r) * width;
+    double sum = 0;  // the compiler keeps it in a register
     for (std::size_t i = 0; i < width; ++i)
-      out[r] += static_cast<double>(row[i]) * in[i];
+      sum += static_cast<double>(row[i]) * in[i];
+    out[r] = sum;
   }
   const auto bias = tensors_.find(name + ".bias");
   for (std::size_t r = 0; bias != tensors_.end() && r < count; ++r)
@@ -472,6 +474,7 @@ std::vector<Vector> Model::through_layers(std::span<const std::uint32_t> tokens)
       if (norms_before_attention(layer)) each = norm(block + "attn_norm", each);
     }
     std::vector<Vector> branches = mixed(layer, in);
+    if (least_gap_ < needed_gap_) return {};
     for (std::size_t p = 0; p < stream.size(); ++p) {
       if (f.norms_after) branches[p] = norm(block + "post_attention_norm", branches[p]);
       add_to(stream[p], branches[p], f.residual_scale);
@@ -480,6 +483,7 @@ std::vector<Vector> Model::through_layers(std::span<const std::uint32_t> tokens)
       if (!f.parallel)
         normed = f.norms_before ? norm(block + f.feed_forward_norm, stream[p]) : stream[p];
       Vector branch = feed_forward(layer, normed);
+      if (least_gap_ < needed_gap_) return {};
       if (f.norms_after) branch = norm(block + "post_ffw_norm", branch);
       add_to(stream[p], branch, f.residual_scale);
     }
@@ -490,6 +494,7 @@ std::vector<Vector> Model::through_layers(std::span<const std::uint32_t> tokens)
 Vector Model::logits(std::span<const std::uint32_t> tokens) {
   const Facts& f = facts_;
   const std::vector<Vector> stream = through_layers(tokens);
+  if (stream.empty()) return {};
   Vector made = product(f.tied ? "token_embd" : "output", norm(f.last_norm, stream.back()));
   for (std::size_t i = 0; i < made.size(); ++i) {
     made[i] /= f.logit_divisor;

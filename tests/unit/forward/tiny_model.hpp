@@ -150,12 +150,14 @@ class Model {
 
   // Returns the bytes of a GGUF file.
   std::string file() const;
-  // Returns the logits after the last token.
+  // Returns the logits after the last token. Empty: a router had less than the gap that need_gap() asked for.
   Vector logits(std::span<const std::uint32_t> tokens);
   // Returns an encoder's embedding of a text, before it is divided by its length.
   Vector embedding(std::span<const std::uint32_t> tokens);
   // The least difference, in any router's scores so far, between the last expert chosen and the next.
   double least_gap() const { return least_gap_; }
+  // From now on logits() ends at the first router with a smaller difference. Most random models have one.
+  void need_gap(double gap) { needed_gap_ = gap; }
 
  private:
   struct Tensor {
@@ -178,7 +180,7 @@ class Model {
   }
   void add_encoder();
   std::vector<Vector> encoded(std::span<const std::uint32_t> tokens);
-  std::vector<Vector> through_layers(std::span<const std::uint32_t> tokens);
+  std::vector<Vector> through_layers(std::span<const std::uint32_t> tokens);  // empty: as in logits()
   std::vector<Vector> embedded(std::span<const std::uint32_t> tokens) const;
 
   Vector product(const std::string& name, const Vector& in, std::size_t slice = 0) const;
@@ -232,7 +234,7 @@ class Model {
   const Facts& facts_;
   unsigned seed_;
   std::map<std::string, Tensor> tensors_;
-  double least_gap_ = 1e9;
+  double least_gap_ = 1e9, needed_gap_ = 0;
 };
 
 }  // namespace bulkhead::forward::tiny
