@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/sample.hpp"
 #include "tests/unit/constrain/random_grammars.hpp"
 #include "worker/constrain/token_masks.hpp"
 
@@ -237,7 +238,7 @@ class Comparison {
 };
 
 TEST(RandomMasks, AreWhatTheirTokensBytesSay) {
-  std::uint64_t first = 1, count = 50;
+  std::uint64_t first = 1, count = test::rounds(50);
   if (const char* seeds = std::getenv("BULKHEAD_MASK_SEEDS"); seeds != nullptr) {
     char* end = nullptr;
     first = std::strtoull(seeds, &end, 10);

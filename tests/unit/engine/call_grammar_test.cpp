@@ -279,8 +279,10 @@ TEST(CallGrammar, TheParserReadsAsCallsWhatItLetsThrough) {
   const auto with_types = constrain::compile_schema(mixed, constrain::Strictness::kStrict);
   const std::string mixed_tools = R"([{"function": {"name": "get_weather", "parameters": )" +
                                   std::string(mixed) + R"(}}, {"function": {"name": "get_time"}}])";
+  std::size_t tried = 0;
   for (const model::answer::Family& family : model::answer::families()) {
     if (family.calls.syntax == model::answer::CallSyntax::kNone) continue;
+    if (tried++ % kStride != 0) continue;
     const bool tagged = family.calls.syntax == model::answer::CallSyntax::kTagged;
     const auto& schema = tagged ? with_types : plain;
     const std::string& tools = tagged ? mixed_tools : kCallTools;
@@ -351,6 +353,7 @@ TEST(CallGrammar, SeveralCallsWithAnyNumberOfTools) {
   for (int count = 1; count <= 80; ++count) {
     tools += std::string(count == 1 ? "" : ", ") + R"({"function": {"name": "t)" +
              std::to_string(count) + R"("}})";
+    if (static_cast<std::size_t>(count) % kStride != 0) continue;
     const std::string all = "[" + tools + "]";
     const engine::CallWish wish{.tools = all};
     const std::string call = "<｜tool▁call▁begin｜>t1<｜tool▁sep｜>{}<｜tool▁call▁end｜>";

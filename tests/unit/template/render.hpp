@@ -22,15 +22,16 @@ inline Environment at_noon() {
 
 // `variables` is a JSON object. Its strings count as a user's.
 inline Result<std::vector<Piece>> pieces(std::string_view source, std::string_view variables = "{}",
-                                         bool extensions = true) {
+                                         bool extensions = true, const Limits& limits = {}) {
   BULKHEAD_TRY(const Template parsed, Template::parse(source));
   Environment environment = at_noon();
   environment.extensions = extensions;
-  return parsed.render(environment, variables.size(), [variables](Interpreter& run) {
+  const auto define = [variables](Interpreter& run) {
     const Value given = read_json(run, variables, Origin::kUser);
     for (const Dict::Entry& entry : given.as_dict()->entries)
       run.define(entry.key.as_text()->view(), entry.value);
-  });
+  };
+  return parsed.render(environment, variables.size(), define, limits);
 }
 
 // Returns the text, or "ERROR: ..." if something failed.
