@@ -8,6 +8,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -45,7 +46,7 @@ bool make_with_files(const std::string& folder) {
   return true;
 }
 
-int refusals = 0;  // how many of the next calls of remove_with_files() are refused
+std::atomic<int> refusals = 0;  // how many of the next calls of remove_with_files() are refused
 
 bool remove_with_files(const std::string& folder) {
   if (refusals > 0) {
