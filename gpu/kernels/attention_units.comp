@@ -114,9 +114,6 @@ void leave_in_room(uint heads) {
 // These follow a split's maximum and sum in the room: the factor of the results so far, the factor of the split's
 // results, and then its sum.
 const uint kOldShareAt = kItemEntries + 2u, kNewShareAt = kItemEntries + 3u, kScaledAt = kItemEntries + 4u;
-// A workgroup combines four splits at a time, so that their loads do not wait for each other. The number depends on a
-// specialisation constant, so that glslc does not unroll the loops itself: its copies would lose what is precise.
-const uint kSomeSplits = kLanes / 8u;
 shared float tops_before[kMode == kTogether ? kTogetherHeads : 1u];  // of earlier rounds
 
 // Computes the factors by which the splits of a round are combined, with one invocation for each split of a head.
@@ -124,12 +121,9 @@ void weigh_splits(uint heads, uint splits) {
   for (uint i = gl_LocalInvocationIndex; i < heads * splits; i += kInvocations) {
     uint h = i / splits, split = i % splits;
     float before = tops_before[h];
-    [[dont_unroll]] for (uint some = 0; some < split; some += kSomeSplits) {
-      [[EACH]] for (uint n = 0; n < kSomeSplits; n++) {
-        uint s = some + n;
-        float other = room[(min(s, kSubgroups - 1u) * kTogetherHeads + h) * kItemFloats + kItemEntries];
-        before = s < split ? max(before, other) : before;
-      }
+    [[EACH]] for (uint s = 0; s < kSubgroups; s++) {
+      float other = room[(s * kTogetherHeads + h) * kItemFloats + kItemEntries];
+      before = s < split ? max(before, other) : before;
     }
     uint base = (split * kTogetherHeads + h) * kItemFloats;
     float top = room[base + kItemEntries], maximum = max(before, top);
@@ -174,10 +168,9 @@ void attend_together(uint column, uint head0, uint heads, Splits all, uint page_
     barrier();
     [[EACH]] for (uint i = 0; i < kItems; i++) {
       uint item = i * kInvocations + gl_LocalInvocationIndex;
-      if (item >= heads * kItemEntries) continue;
-      [[dont_unroll]] for (uint some = 0; some < splits; some += kSomeSplits) {
-        [[EACH]] for (uint n = 0; n < kSomeSplits; n++) {
-          uint s = some + n, place = (min(s, kSubgroups - 1u) * kTogetherHeads + item / kItemEntries) * kItemFloats;
+      if (item < heads * kItemEntries) {
+        [[EACH]] for (uint s = 0; s < kSubgroups; s++) {
+          uint place = (s * kTogetherHeads + item / kItemEntries) * kItemFloats;
           float old_share = room[place + kOldShareAt];
           precise float sum = fma(all_totals[i], old_share, room[place + kScaledAt]);
           precise float part = room[place + item % kItemEntries] * room[place + kNewShareAt];
