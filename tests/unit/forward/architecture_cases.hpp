@@ -86,6 +86,8 @@ class Architectures : public TransformerTest {
     const Loaded model = load_made(wanted.model, facts.architecture, options);
     ASSERT_NE(model.executor, nullptr);
     Executor& executor = *model.executor;
+    // Matrix units take products' inputs as halves.
+    const double allowed = has_units(executor) ? 0.03 : 0.02;
     const std::vector<std::vector<PageIndex>> pages{
         pages_for(executor, static_cast<std::uint32_t>(wanted.tokens.size()))};
     const std::vector<TokenId> given(wanted.tokens.begin(),
@@ -101,7 +103,7 @@ class Architectures : public TransformerTest {
       const double difference =
           std::abs(static_cast<double>(rows[0].logprob) - logprob_of(wanted.logits[i], best));
       worst = std::max(worst, difference);
-      ASSERT_LT(difference, 0.02) << "step " << i;
+      ASSERT_LT(difference, allowed) << "step " << i;
       rows = step(executor, {{best, static_cast<std::uint32_t>(prompt + i), 0, Output::kLogits}},
                   pages);
     }

@@ -185,6 +185,8 @@ TEST_F(Encoders, ComputeWhatTheirPapersSay) {
       ASSERT_NE(model.executor, nullptr);
       ASSERT_TRUE(model.executor->limits().both_ways);
       EXPECT_EQ(model.executor->limits().context, facts.context);
+      // Matrix units take products' inputs as halves.
+      const double allowed = has_units(*model.executor) ? 6e-3 : 4e-3;
       for (const std::size_t length : {1U, 2U, 19U, 70U}) {
         const std::vector<TokenId> text = text_of(length, 3);
         const tiny::Vector want = made.embedding(text);
@@ -198,7 +200,7 @@ TEST_F(Encoders, ComputeWhatTheirPapersSay) {
         ASSERT_EQ(rows[0].hidden.size(), want.size());
         for (std::size_t i = 0; i < want.size(); ++i)
           ASSERT_NEAR(static_cast<double>(rows[0].hidden[i]), want[i],
-                      4e-3 * std::max(1.0, std::abs(want[i])))
+                      allowed * std::max(1.0, std::abs(want[i])))
               << "entry " << i << " of a text of " << length;
       }
     }

@@ -77,8 +77,8 @@ TEST_F(TransformerTest, FloatPagesComeCloser) {
   const auto rows =
       generate(*model.executor, each["prompt_tokens"].get<std::vector<TokenId>>(), 32, 64);
   // Matrix units take products' inputs as halves.
-  const bool halves = model.executor->numerics_id().find("/units") != std::string::npos;
-  EXPECT_LT(compare(rows, each["greedy"], name), halves ? 1.5e-2 : 1e-3);
+  const double allowed = has_units(*model.executor) ? 1.5e-2 : 1e-3;
+  EXPECT_LT(compare(rows, each["greedy"], name), allowed);
 }
 
 class PagesOfBytes : public TransformerTest,
