@@ -448,6 +448,7 @@ TEST(Places, WhenAllAreTakenTheOperatorsEndpointsStillAnswer) {
 
 TEST(Places, ClientsThatNeverEndTheirHeadsMakePlaceToo) {
   const Serving serving = serve();
+  const auto began = std::chrono::steady_clock::now();
   Clients slow;
   for (int i = 0; i < 2200; ++i) {
     slow.push_back(std::make_unique<HttpClient>(serving.port));
@@ -458,8 +459,10 @@ TEST(Places, ClientsThatNeverEndTheirHeadsMakePlaceToo) {
   EXPECT_TRUE(Serving::eventually([&] { return small(serving).status == 200; }));
   EXPECT_EQ(serving.get("/livez").status, 200);
   EXPECT_GT(serving.metric("bulkhead_http_idle_closed_total"), 0);
-  EXPECT_EQ(serving.metric("bulkhead_http_slow_senders_total"), 0)
-      << "the heads' own time, 15 s, has not made the places";
+  const double ended_late = serving.metric("bulkhead_http_slow_senders_total");
+  // On a busy machine the first heads' time may be over by now.
+  if (std::chrono::steady_clock::now() - began < std::chrono::seconds(15))
+    EXPECT_EQ(ended_late, 0) << "the heads' own time, 15 s, has not made the places";
 }
 
 // Without this limit, clients that hold all their connections would leave no descriptor for a worker's
