@@ -57,5 +57,17 @@ inline pid_t pid_in(const Serving& serving, const std::string& name, const std::
       << workers(serving) << serving.daemon->log();
   return pid;
 }
+// Waits until a spare of the worker with this name stands by. (Its name depends on whether the daemon has forgotten
+// the spare before it.)
+inline void spare_stands_by(const Serving& serving, const std::string& name) {
+  EXPECT_TRUE(Serving::eventually([&] {
+    for (const json& worker : workers(serving)) {
+      if (worker.value("standby_of", "") == name && worker["state"] == "standby") return true;
+    }
+    return false;
+  })) << "no spare of "
+      << name << " stands by\n"
+      << workers(serving) << serving.daemon->log();
+}
 
 }  // namespace bulkhead::test

@@ -60,7 +60,7 @@ TEST_P(Standby, TakesOverWithoutLoadingAndIsReplaced) {
   EXPECT_EQ(serving.metric("bulkhead_worker_takeovers_total{worker=\"builtin-0\"}"), 1);
   // The spare gets a successor of its own, and so on.
   for (int i = 2; i < 4; ++i) {
-    pid_in(serving, "builtin-0.standby-0", "standby");
+    spare_stands_by(serving, "builtin-0");
     send_signal(pid_in(serving, "builtin-0", "ready"), SIGKILL);
     expect_whole(serving.complete(stream_of("x", 5)).body, 5);
     EXPECT_EQ(find(serving, "builtin-0")["takeovers"], i);
@@ -192,7 +192,7 @@ TEST(CrashBudget, ABrokenModelFileEndsInFailedAndIsMendedByHand) {
 TEST(CrashBudget, SparesAreGivenUpWithTheirWorker) {
   const Serving serving = serve({"isolation.standby=1", "isolation.crash_budget=3"});
   for (int death = 1; death <= 3; ++death) {
-    pid_in(serving, "builtin-0.standby-0", "standby");
+    spare_stands_by(serving, "builtin-0");
     send_signal(pid_in(serving, "builtin-0", "ready"), SIGSEGV);
     if (death == 3) break;
     ASSERT_TRUE(
