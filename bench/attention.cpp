@@ -100,8 +100,8 @@ std::vector<Way> ways_of_own(const k::Mapping& mapping, const k::AttentionShape&
           sharing.heads_together = sharing.heads;
           sharing.key_words = words;
           sharing.values_ahead = ahead;
-          if (!all || (subgroups + 1) * sharing.heads * k::partial_floats(shape) * 4 >
-                          mapping.shared_bytes)
+          if (!all ||
+              (subgroups + 1) * sharing.heads * k::partial_floats(shape) * 4 > mapping.shared_bytes)
             continue;
           const bool whole = mode == k::AttentionMode::kWhole;
           ways.push_back(
@@ -137,11 +137,14 @@ std::vector<Way> ways_of(const k::Mapping& mapping, const k::AttentionShape& sha
   const k::UnitAttention usual = k::unit_attention(mapping, shape, by_units, mode, columns);
   add(usual, "*");
   if (all && usual.entry_parts > 1) {
-    for (const std::uint32_t parts : {usual.entry_parts / 2, usual.entry_parts * 2}) {
-      k::UnitAttention sharing = usual;
-      sharing.entry_parts = parts;
-      add(sharing, std::to_string(parts) + " parts, ");
-    }
+    // Half as many parts: of whole cells if pages hold bytes, and not so large that their workgroups have no room.
+    k::UnitAttention sharing = usual;
+    sharing.entry_parts /= 2;
+    const std::uint32_t sets = (shape.head_padded() + 63) / 64;
+    const std::uint32_t entries = sets * 64 / sharing.entry_parts + 8;
+    if (sharing.entry_parts % sets == 0 &&
+        (sharing.subgroups + 1) * sharing.heads * entries * 4 <= mapping.shared_bytes)
+      add(sharing, std::to_string(sharing.entry_parts) + " parts, ");
   }
   if (!all) return ways;
   const bool tiles = mode == k::AttentionMode::kTiles;

@@ -3,7 +3,7 @@
 // each other. The cell becomes halves where the unit takes it, or before it moves to shared memory.
 //
 // An entry of pages of bytes becomes the half nearest to (byte - 128) * scale: the difference is exact, and the product
-// is rounded once. If it is beyond the largest half, it is infinite, as it would be in a page of halves.
+// is rounded once. If it is beyond the largest half, it becomes that half, as in a page of halves (half_bits()).
 //
 // The includer has kv_layout.glsl and unit_fragments.glsl. With pages of bytes it calls hide_constants() first.
 #include "centred.glsl"
@@ -25,6 +25,9 @@ void load_cell(uint64_t cells, uint index, uint64_t scale, out uvec4 stored) {
 uvec2 halves_of_bytes(uint word, f16vec2 scale) {
   precise f16vec2 even = centred(word & 0x00ff00ffu | halves_of_1024, 128.0) * scale;
   precise f16vec2 odd = centred((word >> 8) & 0x00ff00ffu | halves_of_1024, 128.0) * scale;
+  const f16vec2 largest = f16vec2(65504.0);
+  even = clamp(even, -largest, largest);
+  odd = clamp(odd, -largest, largest);
   return uvec2(packFloat2x16(f16vec2(even.x, odd.x)), packFloat2x16(f16vec2(even.y, odd.y)));
 }
 

@@ -18,8 +18,12 @@ bool units_attend(const Mapping& mapping, const AttentionShape& shape);
 // attention. `seen` is positions_seen(). A window may begin and end within a split.
 std::uint32_t units_splits(const Mapping& mapping, const AttentionShape& shape, std::uint32_t seen);
 
-// Returns how many positions the subgroups of a kTogether workgroup compute at once; each subgroup takes one split.
+// Returns how many positions a kTogether workgroup of kTogetherSubgroups subgroups computes at once; each subgroup
+// takes one split. Columns that see more positions may be shared by several workgroups.
 std::uint32_t together_positions(const Mapping& mapping);
+
+// In steps of up to this many columns, a workgroup computes a column's head, or some of its heads (kTogether).
+constexpr std::uint32_t kTogetherColumns = 16;
 
 // How attention without matrix units divides its work (attention.comp). Every choice gives the same bits.
 struct LanesAttention {
@@ -41,16 +45,19 @@ AttentionVariant lanes_variant(const Mapping& mapping, const AttentionShape& sha
 // How attention by matrix units divides its work (attention_units.comp). Every choice gives the same bits.
 struct UnitAttention {
   AttentionMode mode = AttentionMode::kWhole;
-  std::uint32_t subgroups = 1;       // in a workgroup
-  std::uint32_t heads = 1;           // query heads of a KV head that a subgroup computes together
-  std::uint32_t heads_together = 1;  // kTogether: heads in a workgroup, for columns that see few positions
-  std::uint32_t entry_parts = 1;     // kTogether: workgroups that share the entries of their heads' results
-  std::uint32_t query_tiles = 1;     // per subgroup, each of eight queries
-  std::uint32_t key_words = 32;      // key words that a lane loads at once
-  std::uint32_t values_ahead = 0;    // tiles of 16 values that are loaded before the scores are computed
-  bool early_keys = false;           // keys are loaded one block ahead
-  bool through_shared = false;       // kTiles: attention_tiles.comp computes it
-  bool alone = false;                // only for columns that have no neighbour
+  std::uint32_t subgroups = 1;  // in a workgroup
+  std::uint32_t heads = 1;      // query heads of a KV head that a subgroup computes together
+  std::uint32_t heads_together =
+      1;  // kTogether: heads in a workgroup, for columns that see few positions
+  std::uint32_t entry_parts =
+      1;  // kTogether: workgroups that share the entries of their heads' results
+  std::uint32_t query_tiles = 1;  // per subgroup, each of eight queries
+  std::uint32_t key_words = 32;   // key words that a lane loads at once
+  std::uint32_t values_ahead =
+      0;                        // tiles of 16 values that are loaded before the scores are computed
+  bool early_keys = false;      // keys are loaded one block ahead
+  bool through_shared = false;  // kTiles: attention_tiles.comp computes it
+  bool alone = false;           // only for columns that have no neighbour
   bool spreads = true;  // kTogether: workgroups share the splits of columns that see many positions
 };
 // Returns how many groups of heads a column has for matrix units: each has one KV head and at most eight query heads.

@@ -1,26 +1,26 @@
 // In a chain, an attention kernel waits for the kernel before it. While it waits, it loads keys and values, so that
-// they are in the device's caches when it needs them. It does so only if the workgroup has a subgroup for each split.
+// they are in the device's caches when it needs them: those of the splits with which its subgroups begin.
 #ifdef BULKHEAD_CHAINED
-// The kernel loads a word of each sector of the first blocks of a subgroup's split. kTouchParts workgroups share them;
+// The kernel loads a word of each sector of the first pages of a subgroup's split. kTouchParts workgroups share them;
 // this one is number `part` of these.
-const uint kTouchBlocks = 2;
-const uint kBlockTouches = (kHeadBytes / 32u + kLanes * kTouchParts - 1u) / (kLanes * kTouchParts);
-const uint kTouchWords = kTouchBlocks * kBlockTouches * 2u;
+const uint kTouchPages = 2;
+const uint kPageTouches = (kHeadBytes / 32u + kLanes * kTouchParts - 1u) / (kLanes * kTouchParts);
+const uint kTouchWords = kTouchPages * kPageTouches * 2u;
 
 void touch_split(uint page_table, Splits all, uint kv_head, uint part, out uint touched[kTouchWords]) {
   uint start = split_begin(all, gl_SubgroupID), end = split_end(all, gl_SubgroupID);
   [[unroll]] for (uint i = 0; i < kTouchWords; i++) touched[i] = 0u;
   if (start >= all.end) return;
-  uint pages[kTouchBlocks];
-  [[unroll]] for (uint b = 0; b < kTouchBlocks; b++) {
+  uint pages[kTouchPages];
+  [[unroll]] for (uint b = 0; b < kTouchPages; b++) {
     pages[b] = Words(push.pages).v[page_table + min(start + b * kPageTokens, end - 1u) / kPageTokens];
   }
-  [[unroll]] for (uint b = 0; b < kTouchBlocks; b++) {
+  [[unroll]] for (uint b = 0; b < kTouchPages; b++) {
     uint64_t at = uint64_t(pages[b]) * kPageBytes + kv_head * kHeadBytes;
-    [[unroll]] for (uint i = 0; i < kBlockTouches; i++) {
+    [[unroll]] for (uint i = 0; i < kPageTouches; i++) {
       uint sector = min((i * kTouchParts + part) * kLanes + gl_SubgroupInvocationID, kHeadBytes / 32u - 1u) * 32u;
-      touched[(b * kBlockTouches + i) * 2u] = Words(push.keys + at + sector).v[0];
-      touched[(b * kBlockTouches + i) * 2u + 1u] = Words(push.values + at + sector).v[0];
+      touched[(b * kPageTouches + i) * 2u] = Words(push.keys + at + sector).v[0];
+      touched[(b * kPageTouches + i) * 2u + 1u] = Words(push.values + at + sector).v[0];
     }
   }
 }

@@ -12,14 +12,14 @@
 #include "attention_results.glsl"
 #include "chain.glsl"
 
-// kTiles and kSpreadTiles leave out columns without a neighbour, which kWhole computes (kAlone).
+// kTiles and kSpreadTiles leave out columns without a neighbour, which kWhole or kTogether computes (kAlone).
 #include "values/attention_mode.glsl"
 #include "constants/attention.glsl"
 #include "constants/attention_range.glsl"
 // The constants of attention by matrix units. Their ids follow those of AttentionRangeConstants.
 CONSTANTS(AttentionUnitsConstants, 23)
 CONSTANT(23, kQueryTiles, query_tiles, 1u)  // a subgroup computes this many tiles of eight queries
-CONSTANT(24, kAlone, alone, 0u)             // kWhole: the kernel skips columns that have neighbours
+CONSTANT(24, kAlone, alone, 0u)             // kWhole, kTogether: columns that have neighbours are skipped
 CONSTANT(25, kValuesAhead, values_ahead, 0u)   // tiles of 16 values that are loaded before the scores are computed
 CONSTANT(26, kEarlyKeys, early_keys, 0u)       // 1: keys are loaded one block ahead
 // kTogether: heads that a workgroup computes for a column with few positions
@@ -39,7 +39,7 @@ const bool kSpreads = kMode == kSpread || kMode == kSpreadTiles;
 const uint kTogetherHeads = kShareTogether < kShare ? kShareTogether : kShare;
 const uint kTogetherParts = (kShare + kTogetherHeads - 1u) / kTogetherHeads;
 // A workgroup's room has an item for each split of a head: the entries of its part, in the order of tiles of results
-// (item_entry()), and then the split's numbers.
+// (place_of_result()), and then the split's numbers.
 const uint kItemEntries = kEntryParts == 1u ? kHeadPadded : (kHeadPadded + 63u) / 64u * 64u / kEntryParts;
 const uint kItemFloats = kItemEntries + 8u;
 const uint kTogetherRoom = kSubgroups * kTogetherHeads * kItemFloats;

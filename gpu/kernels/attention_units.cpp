@@ -87,6 +87,13 @@ KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape, const At
   return spec;
 }
 
+// Bytes of shared memory in workgroups whose subgroups share eight queries: these queries, and at most so much beside
+// them and the room for splits.
+std::uint32_t shared_queries(const AttentionShape& shape) {
+  return (shape.head_padded() + 31) / 32 * 512;
+}
+constexpr std::uint32_t kOtherShared = 1024;
+
 // Figures of an H200 for all choices below: bench-attention and bench-decode.
 
 // Returns how many workgroups share the entries of a group's results (kEntryParts), if a step has `columns` columns: as
@@ -96,13 +103,12 @@ std::uint32_t entry_parts(const Mapping& mapping, const AttentionShape& shape,
   constexpr std::uint32_t kMostParts = 8, kProcessors = 128;
   const std::uint32_t groups = columns * groups_of(shape, sharing.heads);
   const std::uint32_t sets = (shape.head_padded() + 63) / 64;  // of four tiles of results each
-  const std::uint32_t queries = sets * 1024;                   // bytes
   for (const std::uint32_t parts : {sets * 4, sets * 2, sets}) {
     // Cells of bytes are not divided.
     if (parts > sets && shape.kv == KvFormat::kQ8) continue;
     const std::uint32_t room = kTogetherSubgroups * sharing.heads * (sets * 64 / parts + 8) * 4;
     if (parts <= kMostParts && groups * parts <= kProcessors &&
-        room + queries + 1024 <= mapping.shared_bytes)
+        room + shared_queries(shape) + kOtherShared <= mapping.shared_bytes)
       return parts;
   }
   return 1;
@@ -113,7 +119,7 @@ std::uint32_t entry_parts(const Mapping& mapping, const AttentionShape& shape,
 void share_column(const Mapping& mapping, const AttentionShape& shape, const AttentionRange& range,
                   std::uint32_t columns, UnitAttention& sharing) {
   const auto heads_in = [&](std::uint32_t subgroups) {
-    const std::uint32_t room = mapping.shared_bytes - 1024;  // its other variables are small
+    const std::uint32_t room = mapping.shared_bytes - shared_queries(shape) - kOtherShared;
     return std::clamp(room / (subgroups * partial_floats(shape) * 4), 1U, kTileQueries);
   };
   const std::uint32_t near = together_positions(mapping);
@@ -130,7 +136,7 @@ void share_column(const Mapping& mapping, const AttentionShape& shape, const Att
     sharing.heads_together = sharing.heads;
     sharing.entry_parts = parts;
     sharing.spreads = false;
-  } else if (columns <= kTogetherSubgroups) {
+  } else if (columns <= kTogetherColumns) {
     sharing.subgroups = 12;  // with more, each has too few registers
     sharing.heads_together =
         heads_sharing(shape, columns <= kFewAttentionColumns ? 1 : heads_in(sharing.subgroups));
@@ -168,8 +174,10 @@ AttentionVariant attention_alone(const Mapping& mapping, const AttentionShape& s
   sharing.heads = heads_sharing(shape, kTileQueries);
   sharing.alone = true;
   const std::uint32_t groups = groups_of(shape, sharing.heads);
-  if (shape.head_padded() > 128) return units_attention(mapping, shape, range, sharing, columns, 0, false);
-  const bool few = columns * groups <= 528;  // half as many as a device of 132 processors computes at once
+  if (shape.head_padded() > 128)
+    return units_attention(mapping, shape, range, sharing, columns, 0, false);
+  const bool few =
+      columns * groups <= 528;  // half as many as a device of 132 processors computes at once
   if (few) {
     sharing.mode = AttentionMode::kTogether;
     sharing.subgroups = 2;
@@ -227,8 +235,8 @@ AttentionVariant units_attention(const Mapping& mapping, const AttentionShape& s
   variant.x = columns;
   variant.y = groups_of(shape, sharing.heads);
   if (sharing.mode == AttentionMode::kTogether)
-    variant.y *= (sharing.heads + sharing.heads_together - 1) / sharing.heads_together *
-                 sharing.entry_parts;
+    variant.y *=
+        (sharing.heads + sharing.heads_together - 1) / sharing.heads_together * sharing.entry_parts;
   const std::uint32_t splits = units_splits(mapping, shape, context);
   if (sharing.mode == AttentionMode::kWhole) {
     variant.x = (columns + sharing.subgroups - 1) / sharing.subgroups;

@@ -1,7 +1,6 @@
 // What every kernel shares: references to plain memory, the step's parameters, the layout of activations.
 //
-// A kernel gets 64-bit addresses in its push constants and no descriptors. Loads have four or sixteen bytes, so the
-// device needs no small-type feature.
+// A kernel gets 64-bit addresses in its push constants and no descriptors. Most loads have four or sixteen bytes.
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #extension GL_EXT_control_flow_attributes : require
@@ -60,17 +59,18 @@ void store_input_quad(uint64_t base, uint column, uint stride, uint k, vec4 valu
 }
 
 // Converts a float to a half with round to nearest even, the same on every device (packHalf2x16 leaves the rounding
-// open).
+// open). What is beyond the largest half becomes that half: an infinite value would be a NaN in the sums of columns
+// that do not see its position, too, because they weigh it with zero.
 uint half_bits(float value) {
   uint bits = floatBitsToUint(value);
   uint sign = (bits >> 16) & 0x8000u;
   uint a = bits & 0x7fffffffu;
   uint h;
   if (a >= 0x47800000u) {
-    h = a > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    h = a > 0x7f800000u ? 0x7e00u : 0x7bffu;
   } else if (a >= 0x38800000u) {
     uint r = a - 0x38000000u;
-    h = (r + 0xfffu + ((r >> 13) & 1u)) >> 13;
+    h = min((r + 0xfffu + ((r >> 13) & 1u)) >> 13, 0x7bffu);
   } else {
     precise float aligned = uintBitsToFloat(a) + 0.5;
     h = floatBitsToUint(aligned) - 0x3f000000u;

@@ -176,7 +176,6 @@ KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape, const Ro
           constants_of(rope_workgroup(mapping, shape), head_constants(shape), rope), 0};
 }
 
-// Returns how many positions the subgroups of a workgroup compute at once; each takes a split.
 std::uint32_t together_positions(const Mapping& mapping) {
   return kTogetherSubgroups * mapping.attention_split;
 }
@@ -191,6 +190,7 @@ std::vector<AttentionRange> attention_ranges(const Mapping& mapping, const Atten
                                              std::uint32_t columns) {
   // Heads of more entries leave a subgroup too few registers: single columns are then faster without matrix units up to
   // this position, and in windows.
+  // (Whoever changes these raises kNumericsVersion.)
   constexpr std::uint32_t kMostEntries = 128, kFarPosition = 1024;
   if (mapping.units_attention == UnitsAttention::kNowhere || !units_attend(mapping, shape))
     return {{}};
@@ -218,17 +218,17 @@ AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape
                                                                      : AttentionMode::kTiles;
     // The heads of a few columns are fastest if each gets its own workgroup. (With rows as long as latents' rows, a
     // split for each subgroup doesn't fit into a workgroup's memory.) If many heads share a KV head, spreading is
-    // faster with 16 columns, and slower with 8; not with matrix units.
-    constexpr std::uint32_t kManyHeads = 7, kColumnsOfMany = 12, kColumns = 16;
+    // faster with 16 columns, and slower with 8. (In a chain it was not tried with matrix units.)
+    constexpr std::uint32_t kManyHeads = 7, kColumnsOfMany = 12;
     // With matrix units, one workgroup for a group of heads is faster than several if a large device's processors all
     // have one. (Heads of more than 128 entries were not tried.)
     constexpr std::uint32_t kProcessors = 128;
-    if (range.units && columns > kColumns) {
+    if (range.units && columns > kTogetherColumns) {
       const bool busy = columns * unit_attention_groups(shape) >= kProcessors;
       return busy && shape.head_padded() <= 128 ? AttentionMode::kTogether : AttentionMode::kSpread;
     }
     const bool many = !range.units && shape.heads / shape.kv_heads >= kManyHeads;
-    if (mapping.attention_together && columns <= (many ? kColumnsOfMany : kColumns) &&
+    if (mapping.attention_together && columns <= (many ? kColumnsOfMany : kTogetherColumns) &&
         shape.value_entries == 0 &&
         lanes_shared_bytes(mapping, shape, AttentionMode::kTogether, 1, kTogetherSubgroups) <=
             mapping.shared_bytes)
@@ -254,7 +254,8 @@ std::uint32_t partial_splits(const Mapping& mapping, const AttentionShape& shape
     const std::uint32_t seen = std::min(positions_seen(shape, context), range.until);
     const std::uint32_t splits =
         range.units ? units_splits(mapping, shape, seen) : attention_splits(mapping, seen);
-    switch (attention_mode(mapping, shape, range, columns, seen)) {
+    const AttentionMode mode = attention_mode(mapping, shape, range, columns, seen);
+    switch (mode) {
       case AttentionMode::kWhole:
       case AttentionMode::kTiles:
         break;
@@ -262,7 +263,9 @@ std::uint32_t partial_splits(const Mapping& mapping, const AttentionShape& shape
         most = std::max(most, mapping.attention_splits);
         break;
       case AttentionMode::kTogether:
-        if (seen > together_positions(mapping)) most = std::max(most, splits);
+        if (seen > together_positions(mapping) &&
+            (!range.units || unit_attention(mapping, shape, range, mode, columns).spreads))
+          most = std::max(most, splits);
         break;
       case AttentionMode::kSpread:
       case AttentionMode::kSpreadTiles:
@@ -314,8 +317,9 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape,
                            std::uint32_t context, bool near_first) {
   context = std::min(positions_seen(shape, context), range.until);
   if (range.units)
-    return units_attention(mapping, shape, range, unit_attention(mapping, shape, range, mode, columns),
-                           columns, context, near_first);
+    return units_attention(mapping, shape, range,
+                           unit_attention(mapping, shape, range, mode, columns), columns, context,
+                           near_first);
   return lanes_variant(mapping, shape, range, lanes_attention(mapping, shape, mode, columns),
                        columns, context, near_first);
 }

@@ -41,13 +41,14 @@ struct Mapping {
   std::uint32_t wide_invocations =
       256;  // invocations of a workgroup of element-wise kernels, norms and the greedy choice
   std::uint32_t sorting_invocations = 512;  // of a workgroup that sorts a row's best tokens
-  std::uint32_t attention_split = 64;   // the least number of positions in a split
-  std::uint32_t attention_splits = 64;  // the most splits of a column
-  std::uint32_t attention_heads = 8;    // the most query heads of a KV head that attention computes together
-  std::uint32_t attention_ahead = 8;    // how many loads of one kind attention issues at once
-  std::uint32_t shared_bytes = 32768;   // per workgroup
-  std::uint32_t most_columns = 8;       // per workgroup of a matrix-vector product
-  std::uint32_t norm_invocations = 8;   // per workgroup of a norm
+  std::uint32_t attention_split = 64;       // the least number of positions in a split
+  std::uint32_t attention_splits = 64;      // the most splits of a column
+  std::uint32_t attention_heads =
+      8;  // the most query heads of a KV head that attention computes together
+  std::uint32_t attention_ahead = 8;   // how many loads of one kind attention issues at once
+  std::uint32_t shared_bytes = 32768;  // per workgroup
+  std::uint32_t most_columns = 8;      // per workgroup of a matrix-vector product
+  std::uint32_t norm_invocations = 8;  // per workgroup of a norm
   // A workgroup may have kTogetherSubgroups subgroups, for the splits of attention.
   bool attention_together = false;
 
@@ -99,9 +100,10 @@ struct MatvecShape {
   Epilogue epilogue = Epilogue::kStore;
   bool permuted_out = false;  // the result is the input of another product
   Scaling scaling = Scaling::kNone;
-  Gate gate = Gate::kSilu;     // Epilogue::kGated
-  bool biased = false;         // results have biases; not with Epilogue::kQkv, which has its own biases
-  std::uint32_t together = 1;  // matrices of the shape that a column uses at once: those of its experts
+  Gate gate = Gate::kSilu;  // Epilogue::kGated
+  bool biased = false;  // results have biases; not with Epilogue::kQkv, which has its own biases
+  std::uint32_t together =
+      1;  // matrices of the shape that a column uses at once: those of its experts
 };
 // A variant of a product for steps of up to `columns` columns, with the types and shapes that it supports.
 struct MatvecVariant {
@@ -160,13 +162,14 @@ struct AttentionShape {
   bool rope_halves = false;  // rotates pairs (i, i + pairs); otherwise pairs (2i, 2i + 1)
   // positions that a column sees up to its own, which is one of them; 0: all up to its own
   std::uint32_t window = 0;
-  float soft_cap = 0;        // bounds the scores; 0: no bound
-  bool sinks = false;        // each head has a score that is part of the sum of weights but has no value
+  float soft_cap = 0;  // bounds the scores; 0: no bound
+  bool sinks = false;  // each head has a score that is part of the sum of weights but has no value
   // If not 0, the first `value_entries` entries of each key are its value, and values take no room of their own. The
   // results are then [column][head], and each is an input of a product (attention_results.glsl). If 0, values are as
   // long as keys.
   std::uint32_t value_entries = 0;
-  bool plain_out = false;  // results are floats in plain order, whatever the form of a product's input
+  bool plain_out =
+      false;  // results are floats in plain order, whatever the form of a product's input
   // A column also sees the positions of its sequence after its own; with a window, as many of them as before its own.
   // The kernel then reads a changed list of columns (ParameterLayout::sights): an entry's position is the last one of
   // the sequence, and its token is the column's own position.
@@ -291,12 +294,12 @@ KernelSpec edit_logits(const Mapping& mapping, EditPass pass);
 
 // What one output asks of the sampling kernel (sample.comp). All zeros ask for nothing.
 struct SampleChoice {
-  std::uint32_t mode;  // 1: samples from all tokens, 2: with top-p or min-p; above: kAdjustedShift
-  std::uint32_t top_k;     // 0: all tokens; at most kSampleTopK
-  float scale;             // 1 / temperature
-  float least;             // (logit - best) * scale of the least likely token that min-p keeps
-  std::uint32_t top_p;     // in units of 2^-32; all bits set: 1
-  std::uint32_t draw;      // the upper 32 bits of the draw,
+  std::uint32_t mode;   // 1: samples from all tokens, 2: with top-p or min-p; above: kAdjustedShift
+  std::uint32_t top_k;  // 0: all tokens; at most kSampleTopK
+  float scale;          // 1 / temperature
+  float least;          // (logit - best) * scale of the least likely token that min-p keeps
+  std::uint32_t top_p;  // in units of 2^-32; all bits set: 1
+  std::uint32_t draw;   // the upper 32 bits of the draw,
   std::uint32_t draw_low;  // and the 21 bits below them
   std::uint32_t
       logprobs;  // 1 + the number of best tokens that logprobs.comp reports; 0: it does nothing

@@ -5,8 +5,8 @@ VALUE(kWhole, kWhole, 0)  // a subgroup computes a column's head, or the heads t
 // attention_combine.
 VALUE(kPartial, kPartial, 1)
 // Mappings with attention_together: a workgroup computes a column's head (with matrix units, some of the heads that
-// share a KV head), with a subgroup for each split. If the column sees many positions, all of its workgroups share
-// the splits, as in kSpread.
+// share a KV head, or some entries of their results), and its subgroups take the splits in turns. If the column sees
+// many positions, its workgroups may share the splits, as in kSpread.
 VALUE(kTogether, kTogether, 2)
 // Not in the rows mapping: some workgroups compute the heads of a column that share a KV head, and the last of them
 // combines the partial results.
