@@ -3,8 +3,6 @@
 //
 // The includer has unit_fragments.glsl, attention_state.glsl and `push`.
 #ifdef BULKHEAD_EMULATED_UNITS
-#define any_lane(value) true
-#define all_lanes(value) false
 #define EACH dont_unroll  // a CPU's compiler is slow enough
 #else
 #define any_lane subgroupAny

@@ -1,55 +1,39 @@
 // Compares attention by matrix units with float64. Its bits must be the same however heads, columns and splits are
-// shared out. On a device without such units, workgroups of one subgroup emulate their fragments
-// (gpu/kernels/units_emulated.glsl). If every_way() is false, each shape runs in some ways, and all shapes together run
-// in every mode.
+// shared out. On a device without such units, invocations emulate their fragments (gpu/kernels/units_emulated.glsl). If
+// every_way() is false, each shape runs in some ways, and all shapes together run in every mode.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <random>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 
+#include "attention_scene.hpp"
 #include "gpu/kernels/attention_constants.hpp"
 #include "gpu/kernels/attention_tiles.hpp"
 #include "gpu/kernels/attention_tiles_emulated.hpp"
 #include "gpu/kernels/attention_units_emulated.hpp"
 #include "gpu/kernels/units_check.hpp"
 #include "kernel_harness.hpp"
-#include "reference.hpp"
+#include "worker/forward/kernel_compiler.hpp"
 
 namespace bulkhead::forward {
 namespace {
 
-namespace k = gpu::kernels;
-
-struct Case {
-  std::uint32_t head, heads, kv_heads;
-  std::uint32_t split, splits;  // least positions in a split, and most splits
-  // as in AttentionShape
-  std::uint32_t window = 0;
-  float soft_cap = 0;
-  bool sinks = false;
-  k::KvFormat kv = k::KvFormat::kF16;
-};
-
-// Columns of one sequence: `count` of them from position `first` on.
-struct Stretch {
-  std::uint32_t first, count;
-};
-
-// The ways of sharing. Each begins at the first position, or leaves the positions before a later one to another
-// kernel.
-enum class Name {
+// The ways of sharing.
+enum class WayName {
   kTiles,
   kNarrowTiles,
   kTogether,
   kEntryParts,
+  kFewerParts,
   kManyTogether,
   kInRounds,
   kSpread,
+  kAlone,
+  kManyAlone,
   kTilesFrom,
   kSpreadTilesFrom,
   kTogetherFrom,
@@ -57,6 +41,103 @@ enum class Name {
   kLastInTiles,
   kTilesInSteps,
   kTogetherInSteps,
+};
+
+struct SpecialWay {
+  std::uint32_t from = 0, until = k::kNoPosition;  // other positions are another kernel's
+  std::uint32_t skips = 0;                         // columns that are not in the step
+  std::uint32_t step = 0;  // columns of each step: one, or a multiple of eight; 0: all in one
+  bool narrow = false, rounds = false, fewer_parts = false;
+  bool alone = false;  // attention_alone() makes the kernel
+};
+
+// A way has one kernel. Those of tiles leave out columns that have no neighbour, and attention_alone() leaves out all
+// others.
+struct AttentionWay {
+  WayName name;
+  const char* what;
+  k::AttentionMode mode;
+  std::uint32_t columns;  // of the steps for which its kernel is chosen
+  SpecialWay special = {};
+
+  bool takes(const AttentionScene& scene, std::uint32_t column) const;
+};
+
+constexpr AttentionWay kAttentionWays[] = {
+    {WayName::kTiles, "tiles of columns", k::AttentionMode::kTiles, 512},
+    {WayName::kNarrowTiles,
+     "narrow tiles of columns",
+     k::AttentionMode::kTiles,
+     512,
+     {.narrow = true}},
+    {WayName::kTogether, "a workgroup of subgroups", k::AttentionMode::kTogether, 16},
+    {WayName::kEntryParts,
+     "workgroups that share entries",
+     k::AttentionMode::kTogether,
+     1,
+     {.until = 1024}},
+    {WayName::kFewerParts,
+     "half as many workgroups that share entries",
+     k::AttentionMode::kTogether,
+     1,
+     {.until = 1024, .fewer_parts = true}},
+    {WayName::kManyTogether, "workgroups of a few subgroups", k::AttentionMode::kTogether, 64},
+    {WayName::kInRounds,
+     "in rounds, none of them spread",
+     k::AttentionMode::kTogether,
+     1,
+     {.rounds = true}},
+    {WayName::kSpread, "spread over some workgroups", k::AttentionMode::kSpread, 1},
+    {WayName::kAlone, "columns without a neighbour", k::AttentionMode::kTiles, 16, {.alone = true}},
+    {WayName::kManyAlone,
+     "many columns without a neighbour",
+     k::AttentionMode::kTiles,
+     4096,
+     {.from = 62, .alone = true}},
+    {WayName::kTilesFrom, "tiles of columns", k::AttentionMode::kTiles, 512, {.from = 62}},
+    {WayName::kSpreadTilesFrom,
+     "spread tiles of columns",
+     k::AttentionMode::kSpreadTiles,
+     1,
+     {.from = 62}},
+    {WayName::kTogetherFrom,
+     "a workgroup of subgroups",
+     k::AttentionMode::kTogether,
+     16,
+     {.from = 64}},
+    {WayName::kSpreadFrom,
+     "spread over some workgroups",
+     k::AttentionMode::kSpread,
+     1,
+     {.from = 64}},
+    // Tiles begin elsewhere, at other columns of a sequence.
+    {WayName::kLastInTiles,
+     "tiles of the last columns",
+     k::AttentionMode::kTiles,
+     512,
+     {.skips = 13}},
+    {WayName::kTilesInSteps, "tiles in steps", k::AttentionMode::kTiles, 512, {.step = 16}},
+    {WayName::kTogetherInSteps, "a step for each", k::AttentionMode::kTogether, 16, {.step = 1}},
+};
+
+bool AttentionWay::takes(const AttentionScene& scene, std::uint32_t column) const {
+  const auto count = static_cast<std::uint32_t>(scene.columns.size());
+  const std::uint32_t position = scene.columns[column].position;
+  if (position < special.from || position >= special.until) return false;
+  if (mode != k::AttentionMode::kTiles && mode != k::AttentionMode::kSpreadTiles) return true;
+  const std::uint32_t step = special.step == 0 ? count : special.step;
+  const std::uint32_t first = special.skips + (column - special.skips) / step * step;
+  return scene.has_neighbour(column, first, std::min(first + step, count)) != special.alone;
+}
+
+// Each case with its ways where units are emulated.
+using AttentionCases = std::vector<std::pair<AttentionCase, std::vector<WayName>>>;
+
+// A scene on the device, and room for the results.
+struct OnDevice {
+  gpu::Buffer counts, page_table, keys, values, queries, sinks, out, partials, done;
+  k::AttentionPush push{};
+  std::size_t halves = 0, done_words = 0;  // of results; of counters
 };
 
 class AttentionUnits : public KernelTest {
@@ -70,390 +151,249 @@ class AttentionUnits : public KernelTest {
     real_ = device().info().matrix_units && found.ok() && *found;
   }
 
-  void check(const Case& each, const std::vector<Stretch>& runs, const std::vector<Name>& some);
+  // Runs the case in the ways `some`, or in every way if every_way() is true.
+  void check(const AttentionCase& each, const std::vector<Stretch>& runs,
+             const std::vector<WayName>& some);
+  // Leaves out cases without ways, unless every_way() is true.
+  void check_all(const AttentionCases& cases,
+                 const std::function<std::vector<Stretch>(const AttentionCase&)>& runs_of);
 
   bool real_ = false;
+
+ private:
+  OnDevice upload_scene(const AttentionScene& scene);
+  k::AttentionVariant on_these_units(k::AttentionVariant variant);
+  k::AttentionVariant kernel_of(const AttentionScene& scene, const AttentionWay& way);
+  void launch(const k::AttentionVariant& kernel, const k::AttentionPush& push,
+              std::uint32_t columns);
+  void run_way(const AttentionScene& scene, const OnDevice& there, const AttentionWay& way,
+               const k::AttentionVariant& kernel);
 };
 
-// The data of attention: keys and values of some sequences in scattered pages, and queries of their columns.
-struct Scene {
-  k::Mapping mapping;
-  k::AttentionShape shape;
-  std::vector<k::ColumnEntry> columns;
-  std::vector<std::uint32_t> pages;        // each sequence's, one after another
-  std::vector<std::uint8_t> keys, values;  // as they lie
-  std::vector<float> queries;              // [column][head][head_padded]
-  std::vector<float> sinks;                // each head's
-  std::vector<std::vector<double>> exact_keys,
-      exact_values;  // [page * kv_heads + kv head]: [position][entry]
-  std::uint32_t stride = 0;
-
-  std::uint32_t context() const {
-    std::uint32_t last = 0;
-    for (const k::ColumnEntry& column : columns)
-      last = std::max(last, column.position);
-    return last + 1;
-  }
-  // Returns the first position that a column at this position sees.
-  std::uint32_t first_seen(std::uint32_t position) const {
-    return shape.window == 0 || position < shape.window ? 0 : position + 1 - shape.window;
-  }
-  std::uint32_t columns_padded() const {
-    return (static_cast<std::uint32_t>(columns.size()) + 7) / 8 * 8;
-  }
-  // Returns the place of a half in the results.
-  std::size_t at(std::uint32_t column, std::uint32_t i) const {
-    return (std::size_t{column / 8} * (stride / 32) + i / 32) * 256 + column % 8 * 32 + i % 32;
-  }
-};
-
-// Makes one position's key or value in a head's part of a page, and returns its entries. Bytes are those that a kernel
-// may write, in blocks whose scale is sometimes zero or a subnormal half.
-std::vector<double> make_entries(const k::AttentionShape& shape, std::uint8_t* at,
-                                 std::uint32_t slot, bool is_value, std::mt19937& random) {
-  const std::uint32_t padded = shape.head_padded(), size = shape.kv == k::KvFormat::kQ8 ? 1 : 2;
-  const auto place = [&](std::uint32_t i) {
-    return (is_value ? slot * padded + i : (i / 8 * 32 + slot) * 8 + i % 8) * size;
-  };
-  std::vector<double> entries(shape.head);
-  if (shape.kv == k::KvFormat::kQ8) {
-    const std::uint32_t blocks = padded / 32;
-    for (std::uint32_t i = 0; i < padded; i += 32) {
-      const std::uint32_t exponent = random() % 8 == 0 ? 0 : 8, block = i / 32;
-      const auto scale = static_cast<std::uint16_t>(exponent << 10 | random() % 1024);
-      std::memcpy(at + padded * 32 + (is_value ? slot * blocks + block : block * 32 + slot) * 2,
-                  &scale, 2);
-      for (std::uint32_t e = i; e < i + 32; ++e) {
-        const int step = e < shape.head ? static_cast<int>(random() % 255) - 127 : 0;
-        at[place(e)] = static_cast<std::uint8_t>(step + 128);
-        if (e < shape.head) entries[e] = step * reference::half(scale);
-      }
-    }
-    return entries;
-  }
-  std::normal_distribution<float> normal;
-  for (std::uint32_t i = 0; i < padded; ++i) {
-    // Rounds towards zero to eleven bits, so that a half holds the value exactly.
-    const float drawn = i < shape.head ? normal(random) : 0;
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(drawn) & 0xffffe000U;
-    const auto half = static_cast<std::uint16_t>(std::abs(drawn) < 0x1p-14F
-                                                     ? 0
-                                                     : ((bits >> 16) & 0x8000U) |
-                                                           ((((bits >> 23) & 255U) - 112U) << 10) |
-                                                           ((bits >> 13) & 1023U));
-    std::memcpy(at + place(i), &half, 2);
-    if (i < shape.head) entries[i] = reference::half(half);
-  }
-  return entries;
-}
-
-Scene make_scene(const Case& each, const std::vector<Stretch>& runs, std::mt19937& random) {
-  Scene s;
-  s.mapping.units = true;
-  s.mapping.lanes = 32;
-  s.mapping.attention_split = each.split;
-  s.mapping.attention_splits = each.splits;
-  s.mapping.attention_together = true;
-  s.shape = {each.head, each.heads,  each.kv_heads, each.kv,
-             false,     each.window, each.soft_cap, each.sinks};
-  s.stride = k::input_stride(s.mapping, each.heads * each.head);
-  std::uint32_t page_count = 0;
-  for (const Stretch& run : runs) {
-    const auto start = static_cast<std::uint32_t>(s.pages.size());
-    const std::uint32_t own = (run.first + run.count + 31) / 32;
-    for (std::uint32_t i = 0; i < own; ++i)
-      s.pages.push_back(page_count + own - 1 - i);
-    page_count += own;
-    for (std::uint32_t i = 0; i < run.count; ++i)
-      s.columns.push_back({0, run.first + i, start, 0});
-  }
-  // In slots that no sequence has filled, two bytes are a half that is NaN, as a number or as a scale.
-  const std::uint32_t padded = s.shape.head_padded();
-  s.keys.assign(page_count * s.shape.page_bytes(), 0x7e);
-  s.values = s.keys;
-  s.exact_keys.assign(std::size_t{page_count} * each.kv_heads,
-                      std::vector<double>(32 * std::size_t{each.head}));
-  s.exact_values = s.exact_keys;
-  std::size_t column = 0;
-  for (const Stretch& run : runs) {
-    const std::uint32_t start = s.columns[column].page_table;
-    column += run.count;
-    for (std::uint32_t p = s.first_seen(run.first) / 32 * 32; p < run.first + run.count; ++p) {
-      const std::uint32_t page = s.pages[start + p / 32], slot = p % 32;
-      for (std::uint32_t h = 0; h < each.kv_heads; ++h) {
-        const std::size_t head = std::size_t{page} * each.kv_heads + h;
-        const std::size_t base = head * 32 * k::kv_position_bytes(each.head, each.kv);
-        std::ranges::copy(make_entries(s.shape, &s.keys[base], slot, false, random),
-                          &s.exact_keys[head][slot * each.head]);
-        std::ranges::copy(make_entries(s.shape, &s.values[base], slot, true, random),
-                          &s.exact_values[head][slot * each.head]);
-      }
-    }
-  }
-  std::normal_distribution<float> normal;
-  const auto scale = static_cast<float>(1.4426950408889634 / std::sqrt(each.head));
-  for (std::size_t i = 0; i < s.columns.size() * each.heads; ++i) {
-    for (std::uint32_t e = 0; e < padded; ++e)
-      s.queries.push_back(e < each.head ? normal(random) * scale : 0);
-  }
-  for (std::uint32_t h = 0; h < each.heads; ++h)
-    s.sinks.push_back(3 + normal(random));  // of the size of many weights' sum
-  return s;
-}
-
-// Returns the largest difference from float64, over the first and the last head of some columns.
-double largest_error(const Scene& s, const std::vector<std::uint16_t>& got) {
-  const std::uint32_t head = s.shape.head, padded = s.shape.head_padded();
-  double largest = 0;
-  bool rounded_once = true;
-  for (std::uint32_t c = 0; c < s.columns.size(); c += 3) {
-    for (const std::uint32_t h : {0U, s.shape.heads - 1}) {
-      const std::uint32_t kv_head = h / (s.shape.heads / s.shape.kv_heads);
-      std::vector<double> result(head);
-      const double cap = s.shape.soft_cap * 1.4426950408889634;
-      double sum = s.shape.sinks ? std::exp2(s.sinks[h]) : 0;
-      for (std::uint32_t p = s.first_seen(s.columns[c].position); p <= s.columns[c].position; ++p) {
-        const std::size_t page =
-            std::size_t{s.pages[s.columns[c].page_table + p / 32]} * s.shape.kv_heads + kv_head;
-        double score = 0;
-        for (std::uint32_t i = 0; i < head; ++i)
-          score += s.queries[(std::size_t{c} * s.shape.heads + h) * padded + i] *
-                   s.exact_keys[page][p % 32 * head + i];
-        const double weight = std::exp2(cap == 0 ? score : cap * std::tanh(score / cap));
-        sum += weight;
-        for (std::uint32_t i = 0; i < head; ++i)
-          result[i] += weight * s.exact_values[page][p % 32 * head + i];
-      }
-      for (std::uint32_t i = 0; i < head; ++i) {
-        const double made = reference::half(got[s.at(c, h * head + i)]);
-        const double error = std::abs(made - result[i] / sum);
-        // The result of the first position is its value, rounded to a half once.
-        if (s.columns[c].position == 0 && !s.shape.sinks)
-          rounded_once &= error <= std::abs(result[i] / sum) * 0x1p-10 + 0x1p-24;
-        largest = error <= largest ? largest : error;  // NaN is larger
-      }
-    }
-  }
-  EXPECT_TRUE(rounded_once);
-  return largest;
-}
-
-// Runs the case in the ways `some`, or in every way that the device supports.
-void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs,
-                           const std::vector<Name>& some) {
-  Scene s = make_scene(each, runs, random_);
+OnDevice AttentionUnits::upload_scene(const AttentionScene& s) {
   const auto count = static_cast<std::uint32_t>(s.columns.size());
-  const gpu::Buffer counts = parameters(count, s.columns),
-                    page_table = buffer(std::span<const std::uint32_t>(s.pages)),
-                    keys = buffer(std::span<const std::uint8_t>(s.keys)),
-                    values = buffer(std::span<const std::uint8_t>(s.values)),
-                    queries = buffer(std::span<const float>(s.queries)),
-                    sinks = buffer(std::span<const float>(s.sinks));
-  const std::size_t halves = std::size_t{s.columns_padded()} * s.stride;
-  const gpu::Buffer out = empty(halves * 2);
-  const std::uint32_t context = s.context(), seen = k::positions_seen(s.shape, context);
-  const std::uint32_t splits = k::units_splits(s.mapping, s.shape, seen);
-  const gpu::Buffer partials =
-      empty(std::uint64_t{count} * each.heads * splits * k::partial_floats(s.shape) * 4);
-  const std::vector<std::uint32_t> zeros(std::size_t{count} * each.heads * k::kAttentionCountBytes /
-                                         4);
-  const gpu::Buffer done = buffer(std::span<const std::uint32_t>(zeros));
-  k::AttentionPush push{};
-  push.q = queries.address();
-  push.keys = keys.address();
-  push.values = values.address();
-  push.parameters = counts.address();
-  push.pages = page_table.address();
-  push.out_address = out.address();
-  push.out_stride = s.stride;
-  push.padded_width = k::input_padded(s.mapping, each.heads * each.head);
-  push.partials = partials.address();
-  push.counts = done.address();
-  push.sinks = sinks.address();
-  push.most_splits = splits;
-  const auto launch = [&](k::AttentionVariant variant, bool rounds, std::uint32_t columns) {
-    const bool tiled = variant.spec.spirv.data() == gpu::spirv::attention_tiles.data();
-    if (!real_) {
-      variant.spec.spirv =
-          tiled ? gpu::spirv::attention_tiles_emulated : gpu::spirv::attention_units_emulated;
-      variant.spec.required_subgroup_size = 0;
-    }
-    auto constants = k::read_constants<k::AttentionConstants>(variant.spec);
-    const std::uint32_t subgroups = constants.invocations / 32;
-    if (!real_) constants.invocations = 32;
-    if (rounds) constants.spread_from = 0xffffffffU;
-    k::write_constants(variant.spec, constants);
-    if (tiled && !real_ && each.head > 64) {
-      // llvmpipe ends an invocation's loops after 65,535 rounds in total, and two tiles may take
-      // more.
-      auto tiling = k::read_constants<k::AttentionTilesConstants>(variant.spec);
-      tiling.portion = 1;
-      k::write_constants(variant.spec, tiling);
-    }
-    const bool whole = constants.mode == static_cast<std::uint32_t>(k::AttentionMode::kWhole);
-    // Some workgroups more than there are columns, as recorded steps have.
-    run(variant.spec, push, whole ? (columns + 3) / (real_ ? subgroups : 1) + 1 : columns + 2,
-        variant.y, variant.z);
-  };
-  const std::string name = "head of " + std::to_string(each.head) + ", " +
-                           std::to_string(each.heads) + " to " + std::to_string(each.kv_heads) +
-                           (each.window != 0 ? ", window " + std::to_string(each.window) : "") +
-                           (each.soft_cap != 0 ? ", cap" : "") + (each.sinks ? ", sinks" : "") +
-                           (each.kv == k::KvFormat::kQ8 ? ", pages of bytes" : "");
-  const k::AttentionRange everywhere{.units = true};
-  launch(k::attention(s.mapping, s.shape, everywhere, k::AttentionMode::kWhole, count, context),
-         false, count);
-  const auto wanted = read<std::uint16_t>(out, halves);
-  EXPECT_LE(largest_error(s, wanted), 2e-3) << name;
+  const std::uint32_t width = s.shape.heads * s.shape.head;
+  const std::uint32_t splits =
+      k::units_splits(s.mapping, s.shape, k::positions_seen(s.shape, s.context()));
+  OnDevice made;
+  made.halves = std::size_t{s.columns_padded()} * s.stride;
+  made.done_words = std::size_t{count} * s.shape.heads * k::kAttentionCountBytes / 4;
+  made.counts = parameters(count, s.columns);
+  made.page_table = buffer(std::span<const std::uint32_t>(s.pages));
+  made.keys = buffer(std::span<const std::uint8_t>(s.keys));
+  made.values = buffer(std::span<const std::uint8_t>(s.values));
+  made.queries = buffer(std::span<const float>(s.queries));
+  made.sinks = buffer(std::span<const float>(s.sinks));
+  made.out = empty(made.halves * 2);
+  made.partials =
+      empty(std::uint64_t{count} * s.shape.heads * splits * k::partial_floats(s.shape) * 4);
+  const std::vector<std::uint32_t> zeros(made.done_words);
+  made.done = buffer(std::span<const std::uint32_t>(zeros));
+  made.push.q = made.queries.address();
+  made.push.keys = made.keys.address();
+  made.push.values = made.values.address();
+  made.push.parameters = made.counts.address();
+  made.push.pages = made.page_table.address();
+  made.push.out_address = made.out.address();
+  made.push.out_stride = s.stride;
+  made.push.padded_width = k::input_padded(s.mapping, width);
+  made.push.partials = made.partials.address();
+  made.push.counts = made.done.address();
+  made.push.sinks = made.sinks.address();
+  made.push.most_splits = splits;
+  return made;
+}
 
-  struct Way {
-    Name name;
-    const char* what;
-    k::AttentionMode mode;
-    std::uint32_t columns;
-    bool narrow, rounds;
-    std::uint32_t from = 0;   // positions before it are another kernel's
-    std::uint32_t skips = 0;  // columns that are not in the step
-    std::uint32_t step = 0;   // columns of each step: one, or a multiple of eight; 0: all in one
-    std::uint32_t until = k::kNoPosition;  // positions from it on are another kernel's
-  };
-  using enum Name;
-  constexpr std::uint32_t kSkipped = 13;
-  const Way ways[] = {
-      {kTiles, "tiles of columns", k::AttentionMode::kTiles, 512, false, false},
-      {kNarrowTiles, "narrow tiles of columns", k::AttentionMode::kTiles, 512, true, false},
-      {kTogether, "a workgroup of subgroups", k::AttentionMode::kTogether, 16, false, false},
-      {kEntryParts, "workgroups that share entries", k::AttentionMode::kTogether, 1, false, false, 0,
-       1024},
-      {kManyTogether, "workgroups of a few subgroups", k::AttentionMode::kTogether, 64, false, false},
-      {kInRounds, "in rounds, none of them spread", k::AttentionMode::kTogether, 1, false, true},
-      {kSpread, "spread over some workgroups", k::AttentionMode::kSpread, 1, false, false},
-      {kTilesFrom, "tiles of columns", k::AttentionMode::kTiles, 512, false, false, 62},
-      {kSpreadTilesFrom, "spread tiles of columns", k::AttentionMode::kSpreadTiles, 1, false, false,
-       62},
-      {kTogetherFrom, "a workgroup of subgroups", k::AttentionMode::kTogether, 16, false, false,
-       64},
-      {kSpreadFrom, "spread over some workgroups", k::AttentionMode::kSpread, 1, false, false, 64},
-      // Tiles begin elsewhere, at other columns of a sequence.
-      {kLastInTiles, "tiles of the last columns", k::AttentionMode::kTiles, 512, false, false, 0,
-       kSkipped},
-      {kTilesInSteps, "tiles in steps", k::AttentionMode::kTiles, 512, false, false, 0, 0, 16},
-      {kTogetherInSteps, "a step for each", k::AttentionMode::kTogether, 16, false, false, 0, 0, 1},
-  };
-  for (const Way& way : ways) {
+// Replaces the kernel if the device has no matrix units.
+k::AttentionVariant AttentionUnits::on_these_units(k::AttentionVariant variant) {
+  if (real_) return variant;
+  const bool tiled = variant.spec.spirv.data() == gpu::spirv::attention_tiles.data();
+  variant.spec.spirv =
+      tiled ? gpu::spirv::attention_tiles_emulated : gpu::spirv::attention_units_emulated;
+  variant.spec.required_subgroup_size = 0;
+  if (!on_cpu()) {  // only a CPU's driver can emulate several subgroups
+    auto constants = k::read_constants<k::AttentionConstants>(variant.spec);
+    constants.invocations = 32;
+    k::write_constants(variant.spec, constants);
+  }
+  return variant;
+}
+
+k::AttentionVariant AttentionUnits::kernel_of(const AttentionScene& s, const AttentionWay& way) {
+  const k::AttentionRange range{
+      .units = true, .from = way.special.from, .until = way.special.until};
+  if (way.special.alone)
+    return on_these_units(k::attention_alone(s.mapping, s.shape, range, way.columns));
+  k::UnitAttention sharing = k::unit_attention(s.mapping, s.shape, range, way.mode, way.columns);
+  if (way.special.narrow) {
+    sharing.through_shared = false;
+    sharing.query_tiles = 1;
+  }
+  const std::uint32_t sets = (s.shape.head_padded() + 63) / 64;  // of four tiles of results
+  if (way.special.fewer_parts && sharing.entry_parts >= 2 * sets) sharing.entry_parts /= 2;
+  k::AttentionVariant variant = k::units_attention(s.mapping, s.shape, range, sharing, way.columns,
+                                                   k::positions_seen(s.shape, s.context()), false);
+  if (way.special.rounds) {
+    auto constants = k::read_constants<k::AttentionConstants>(variant.spec);
+    constants.spread_from = k::kNoPosition;
+    k::write_constants(variant.spec, constants);
+  }
+  return on_these_units(variant);
+}
+
+void AttentionUnits::launch(const k::AttentionVariant& kernel, const k::AttentionPush& push,
+                            std::uint32_t columns) {
+  const auto constants = k::read_constants<k::AttentionConstants>(kernel.spec);
+  const bool whole = constants.mode == static_cast<std::uint32_t>(k::AttentionMode::kWhole);
+  // Some workgroups more than there are columns, as recorded steps have.
+  run(kernel.spec, push, whole ? (columns + 3) / (constants.invocations / 32) + 1 : columns + 2,
+      kernel.y, kernel.z);
+}
+
+// Computes columns by the way's kernel. The results of other columns are 0xffff.
+void AttentionUnits::run_way(const AttentionScene& s, const OnDevice& there,
+                             const AttentionWay& way, const k::AttentionVariant& kernel) {
+  std::memset(there.out.mapped().data(), 0xff, there.out.mapped().size());
+  k::AttentionPush push = there.push;
+  const auto count = static_cast<std::uint32_t>(s.columns.size());
+  const std::uint32_t step = way.special.step == 0 ? count : way.special.step;
+  for (std::uint32_t first = way.special.skips; first < count; first += step) {
+    const std::uint32_t columns = std::min(step, count - first);
+    const gpu::Buffer of_step = parameters(columns, std::span(s.columns).subspan(first, columns));
+    push.parameters = of_step.address();
+    push.q = there.push.q + std::uint64_t{first} * s.shape.heads * s.shape.head_padded() * 4;
+    push.out_address = there.push.out_address + s.at(first - way.special.skips, 0) * 2;
+    launch(kernel, push, columns);
+  }
+}
+
+void AttentionUnits::check(const AttentionCase& each, const std::vector<Stretch>& runs,
+                           const std::vector<WayName>& some) {
+  const AttentionScene s = make_scene(each, runs, random_);
+  const auto count = static_cast<std::uint32_t>(s.columns.size());
+  const std::string name = each.name();
+  const k::AttentionVariant whole = on_these_units(k::attention(
+      s.mapping, s.shape, {.units = true}, k::AttentionMode::kWhole, count, s.context()));
+  std::vector<gpu::KernelSpec> specs{whole.spec};
+  std::vector<std::pair<AttentionWay, k::AttentionVariant>> ways;
+  for (const AttentionWay& way : kAttentionWays) {
     if (!every_way() && std::ranges::find(some, way.name) == some.end()) continue;
-    const bool tiles =
-        way.mode == k::AttentionMode::kTiles || way.mode == k::AttentionMode::kSpreadTiles;
-    // A CPU's compiler takes ten seconds for this kernel, and with one subgroup there are rounds in
-    // any case.
-    if (!real_ && way.mode == k::AttentionMode::kTogether && way.rounds) continue;
-    if (!real_ && way.mode == k::AttentionMode::kSpreadTiles && each.head > 64) continue;
-    if (way.narrow && each.heads / each.kv_heads > 8) continue;
-    const k::AttentionRange range{.units = true, .from = way.from, .until = way.until};
-    std::memset(out.mapped().data(), 0xff, out.mapped().size());
-    k::UnitAttention sharing = k::unit_attention(s.mapping, s.shape, range, way.mode, way.columns);
-    if (way.narrow) {
-      sharing.through_shared = false;
-      sharing.query_tiles = 1;
-    }
-    const std::uint32_t step = way.step == 0 ? count : way.step;
-    for (std::uint32_t first = way.skips; first < count; first += step) {
-      const std::uint32_t columns = std::min(step, count - first);
-      const gpu::Buffer of_step = parameters(columns, std::span(s.columns).subspan(first, columns));
-      push.parameters = of_step.address();
-      push.q = queries.address() + std::uint64_t{first} * each.heads * s.shape.head_padded() * 4;
-      push.out_address = out.address() + s.at(first - way.skips, 0) * 2;
-      launch(k::units_attention(s.mapping, s.shape, range, sharing, way.columns, seen, false),
-             way.rounds, columns);
-      if (tiles) launch(k::attention_alone(s.mapping, s.shape, range, columns), false, columns);
-    }
-    const auto made = read<std::uint16_t>(out, halves);
-    for (std::uint32_t column = way.skips; column < count; ++column) {
-      const bool left_out = s.columns[column].position < way.from;
-      for (std::uint32_t i = 0; i < push.padded_width; ++i) {
-        ASSERT_EQ(made[s.at(column - way.skips, i)], left_out ? 0xffff : wanted[s.at(column, i)])
-            << name << ": " << way.what << " from position " << way.from
+    if (way.special.narrow && each.heads / each.kv_heads > 8) continue;
+    specs.push_back(ways.emplace_back(way, kernel_of(s, way)).second.spec);
+  }
+  // A GPU's driver takes seconds for each kernel, so several threads compile them.
+  const Status compiled = KernelCompiler(device(), std::move(specs)).finish({});
+  ASSERT_TRUE(compiled.ok()) << name << ": " << compiled.error().message();
+
+  const OnDevice there = upload_scene(s);
+  launch(whole, there.push, count);
+  const auto wanted = read<std::uint16_t>(there.out, there.halves);
+  EXPECT_LE(largest_error(s, wanted), 2e-3) << name;
+  const std::vector<std::uint32_t> zeros(there.done_words);
+  for (const auto& [way, kernel] : ways) {
+    run_way(s, there, way, kernel);
+    if (HasFatalFailure()) return;
+    const auto made = read<std::uint16_t>(there.out, there.halves);
+    for (std::uint32_t column = way.special.skips; column < count; ++column) {
+      const bool taken = way.takes(s, column);
+      for (std::uint32_t i = 0; i < there.push.padded_width; ++i) {
+        ASSERT_EQ(made[s.at(column - way.special.skips, i)],
+                  taken ? wanted[s.at(column, i)] : 0xffff)
+            << name << ": " << way.what << " from position " << way.special.from
             << " on makes other bits, column " << column << " entry " << i;
       }
     }
-    ASSERT_EQ(read<std::uint32_t>(done, zeros.size()), zeros)
-        << name << ": counts that are not zero again";
+    ASSERT_EQ(read<std::uint32_t>(there.done, zeros.size()), zeros)
+        << name << ": counts that are not zero again, " << way.what;
   }
 }
 
-const std::vector<Stretch> kMixed = {{5, 1},    {30, 9},  {63, 1}, {64, 1},
-                                     {120, 20}, {300, 1}, {0, 2}};
-
-TEST_F(AttentionUnits, AgreesWithDoubleHoweverItIsShared) {
-  using enum Name;
-  // The ways of each case where units are emulated. A workgroup of several subgroups leaves positions out in the same
-  // way as one that spreads its splits.
-  const std::pair<Case, std::vector<Name>> cases[] = {
-      {{64, 8, 2, 64, 4}, {kNarrowTiles, kTogether, kTogetherInSteps, kEntryParts, kSpread}},
-      {{48, 6, 1, 64, 64}, {kTilesFrom, kSpreadTilesFrom}},
-      {{128, 7, 1, 64, 2}, {kTiles, kSpreadFrom}},
-      {{32, 4, 4, 128, 2}, {}},
-      {{256, 2, 1, 64, 4}, {}},
-      {{80, 10, 1, 64, 64}, {}},
-  };
+void AttentionUnits::check_all(
+    const AttentionCases& cases,
+    const std::function<std::vector<Stretch>(const AttentionCase&)>& runs_of) {
   for (const auto& [each, some] : cases) {
-    if (!real_ && some.empty()) break;  // compiling is what takes the time
-    check(each, kMixed, some);
+    if (!every_way() && some.empty()) continue;  // compiling is what takes the time
+    check(each, runs_of(each), some);
     if (HasFatalFailure()) return;
   }
+}
+
+std::vector<Stretch> mixed(const AttentionCase& /*each*/) {
+  return {{5, 1}, {30, 9}, {63, 1}, {64, 1}, {120, 20}, {300, 1}, {0, 2}};
+}
+
+TEST_F(AttentionUnits, AgreesWithDoubleHoweverItIsShared) {
+  using enum WayName;
+  check_all({{{64, 8, 2, 64, 4}, {kNarrowTiles, kTogether, kTogetherInSteps, kSpread, kAlone}},
+             {{48, 6, 1, 64, 64}, {kTilesFrom, kSpreadTilesFrom}},
+             {{128, 7, 1, 64, 2}, {kTiles, kSpreadFrom, kManyAlone}},
+             {{32, 4, 4, 128, 2}, {}},
+             {{256, 2, 1, 64, 4}, {}},
+             {{80, 10, 1, 64, 64}, {}}},
+            mixed);
 }
 
 // Heads of 48 and 80 entries are padded to more entries than in pages of halves.
 TEST_F(AttentionUnits, AgreesWithDoubleOnPagesOfBytes) {
-  using enum Name;
+  using enum WayName;
   constexpr k::KvFormat kQ8 = k::KvFormat::kQ8;
-  const std::pair<Case, std::vector<Name>> cases[] = {
-      {{64, 8, 2, 64, 4, 0, 0, false, kQ8}, {kNarrowTiles, kTogether, kTogetherInSteps, kSpread}},
-      {{48, 6, 1, 64, 64, 0, 0, false, kQ8}, {kTilesFrom, kSpreadTilesFrom}},
-      {{80, 10, 2, 64, 2, 0, 0, false, kQ8}, {kTiles}},
-      {{128, 7, 1, 64, 2, 0, 0, false, kQ8}, {}},
-      {{32, 4, 4, 128, 2, 0, 0, false, kQ8}, {}},
-      {{96, 8, 4, 64, 4, 0, 0, false, kQ8}, {}},
-      {{256, 2, 1, 64, 4, 0, 0, false, kQ8}, {}},
-  };
-  for (const auto& [each, some] : cases) {
-    if (!real_ && some.empty()) break;
-    check(each, kMixed, some);
-    if (HasFatalFailure()) return;
-  }
+  check_all({{{64, 8, 2, 64, 4, 0, 0, false, kQ8}, {kNarrowTiles, kSpread}},
+             {{48, 6, 1, 64, 64, 0, 0, false, kQ8}, {kSpreadTilesFrom}},
+             {{80, 10, 2, 64, 2, 0, 0, false, kQ8}, {kTiles, kAlone}},
+             {{128, 7, 1, 64, 2, 0, 0, false, kQ8}, {}},
+             {{32, 4, 4, 128, 2, 0, 0, false, kQ8}, {}},
+             {{96, 8, 4, 64, 4, 0, 0, false, kQ8}, {}},
+             {{256, 2, 1, 64, 4, 0, 0, false, kQ8}, {}}},
+            mixed);
 }
 
 // The columns lie around the borders of blocks, pages and splits, around the first positions where their windows hide
 // others, and around a position from which splits of wide windows are larger (if there are at most four).
-std::vector<Stretch> around_window(std::uint32_t window) {
+std::vector<Stretch> around(std::uint32_t window) {
   return {{window - 2, 5},   {0, 2},           {31, 1}, {window + 30, 1}, {window + 31, 1},
           {window + 60, 40}, {window + 63, 1}, {64, 1}, {170, 12}};
 }
+std::vector<Stretch> around_window(const AttentionCase& each) {
+  return around(each.window == 0 ? 128 : each.window);
+}
 
 TEST_F(AttentionUnits, AgreesWithDoubleInWindowsWithCapsAndSinks) {
-  using enum Name;
-  const std::pair<Case, std::vector<Name>> cases[] = {
-      {{64, 8, 1, 64, 4, 100, 3, true},
-       {kTiles, kLastInTiles, kTogether, kSpread, kSpreadTilesFrom}},
-      {{64, 4, 2, 64, 4, 32, 0, true}, {kTiles, kSpread}},
-      {{128, 7, 1, 64, 2, 128, 2, false}, {kTiles}},
-      {{64, 3, 1, 64, 4, 512, 0, false}, {}},
-      {{64, 8, 2, 64, 64, 0, 3, true}, {}},
-      {{128, 2, 2, 64, 64, 100, 3, true}, {}},
-      {{48, 8, 1, 64, 4, 100, 3, true, k::KvFormat::kQ8}, {kTiles, kSpread}},
-      {{256, 4, 2, 64, 4, 128, 0, true}, {}},
-      {{80, 10, 1, 64, 64, 32, 3, false}, {}},
-  };
-  for (const auto& [each, some] : cases) {
-    if (!every_way() && some.empty()) break;
-    check(each, around_window(each.window == 0 ? 128 : each.window), some);
-    if (HasFatalFailure()) return;
-  }
+  using enum WayName;
+  check_all({{{64, 8, 1, 64, 4, 100, 3, true},
+              {kTiles, kLastInTiles, kTogether, kFewerParts, kSpread, kSpreadTilesFrom}},
+             {{64, 4, 2, 64, 4, 32, 0, true}, {kTiles, kSpread}},
+             {{128, 7, 1, 64, 2, 128, 2, false}, {kTiles, kEntryParts}},
+             {{64, 3, 1, 64, 4, 512, 0, false}, {}},
+             {{64, 8, 2, 64, 64, 0, 3, true}, {}},
+             {{128, 2, 2, 64, 64, 100, 3, true}, {}},
+             {{48, 8, 1, 64, 4, 100, 3, true, k::KvFormat::kQ8}, {kTiles}},
+             {{256, 4, 2, 64, 4, 128, 0, true}, {}},
+             {{80, 10, 1, 64, 64, 32, 3, false}, {}}},
+            around_window);
+  if (HasFatalFailure() || !every_way()) return;
   // a window that hides nothing
-  if (every_way()) check({64, 8, 2, 64, 4, 1000, 0, true}, around_window(128), {});
-  if (HasFatalFailure()) return;
+  check({64, 8, 2, 64, 4, 1000, 0, true}, around(128), {});
+  if (HasFatalFailure() || !real_) return;
   // Some columns see more positions than a workgroup's subgroups compute at once.
-  if (real_) check({64, 16, 2, 64, 64, 1100, 0, true}, around_window(1100), {});
+  check({64, 16, 2, 64, 64, 1100, 0, true}, around(1100), {});
+}
+
+// The splits of columns that see about 1024 positions fill a workgroup of sixteen subgroups, or several rounds of one
+// with fewer subgroups.
+TEST_F(AttentionUnits, FillsWorkgroupsWithSplits) {
+  using enum WayName;
+  constexpr k::KvFormat kQ8 = k::KvFormat::kQ8;
+  check_all({{{48, 3, 3, 64, 64}, {kEntryParts}},
+             {{96, 4, 1, 64, 64}, {kEntryParts, kFewerParts, kManyTogether}},
+             {{192, 4, 2, 64, 64, 0, 0, true}, {kEntryParts}},
+             {{256, 8, 1, 64, 64, 0, 0, true}, {kFewerParts, kAlone}},
+             {{128, 4, 1, 64, 64, 0, 0, true, kQ8}, {kEntryParts}},
+             {{192, 2, 1, 64, 64, 1000, 0, false, kQ8}, {}},
+             {{64, 16, 16, 64, 64, 0, 3}, {}},
+             {{64, 8, 1, 64, 64, 300, 3, true, kQ8}, {}}},
+            [](const AttentionCase& /*each*/) {
+              return std::vector<Stretch>{{5, 1}, {63, 2}, {300, 1}, {895, 2}, {1022, 4}, {0, 1}};
+            });
 }
 
 // A column's position and the shape decide whether matrix units compute it, whatever the step.
@@ -478,7 +418,8 @@ TEST(AttentionRanges, DependOnTheSettingAndTheShape) {
   };
   const k::AttentionShape plain{128, 8, 8, k::KvFormat::kF16, true},
       window{64, 8, 8, k::KvFormat::kF16, true, 128, 30, true},
-      large{256, 8, 8, k::KvFormat::kF16, true}, large_window{256, 8, 8, k::KvFormat::kF16, true, 512};
+      large{256, 8, 8, k::KvFormat::kF16, true},
+      large_window{256, 8, 8, k::KvFormat::kF16, true, 512};
   for (const k::AttentionShape& shape : {plain, window, large, large_window}) {
     EXPECT_EQ(by_units(kNowhere, shape), "llll");
     EXPECT_EQ(by_units(kEverywhere, shape), "uuuu");
@@ -497,7 +438,7 @@ TEST_F(AttentionUnits, TakesAPromptInTiles) {
   // Has as many splits as above, so that some kernels are compiled already.
   for (const k::KvFormat kv : {k::KvFormat::kF16, k::KvFormat::kQ8}) {
     check({64, 8, 2, 64, 4, 0, 0, false, kv}, {{33, 75}},
-          {Name::kTiles, Name::kTilesInSteps, Name::kNarrowTiles});
+          {WayName::kTiles, WayName::kTilesInSteps, WayName::kNarrowTiles});
     if (real_ && !HasFatalFailure())
       check({128, 32, 8, 64, 64, 0, 0, false, kv}, {{1000, 512}}, {});
     if (HasFatalFailure()) return;
