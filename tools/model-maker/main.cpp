@@ -24,7 +24,7 @@ struct Options {
   bool list = false;
   std::optional<std::string> architecture, name;
   std::optional<std::uint32_t> layers, embedding, feed_forward, heads, kv_heads, head_size,
-      vocabulary, context, experts, experts_used, expert_width;
+      vocabulary, padding, context, experts, experts_used, expert_width;
   std::optional<float> rope_base;
   std::optional<bool> tied;
 };
@@ -70,6 +70,7 @@ Status make(const Options& options) {
   override(shape.kv_heads, options.kv_heads);
   override(shape.head_size, options.head_size);
   override(shape.vocabulary, options.vocabulary);
+  override(shape.padding, options.padding);
   override(shape.context, options.context);
   override(shape.experts, options.experts);
   override(shape.experts_used, options.experts_used);
@@ -136,6 +137,9 @@ int run(int argc, char** argv) {
   app.add_option("--head-size", options.head_size)->group("Shape");
   app.add_option("--vocabulary", options.vocabulary,
                  "Number of tokens, if the vocabulary is made up")
+      ->group("Shape");
+  app.add_option("--padding", options.padding,
+                 "How many of these tokens are unused ones at the end")
       ->group("Shape");
   app.add_option("--context", options.context)->group("Shape");
   app.add_option("--experts", options.experts, "Experts of a layer; 0: none")->group("Shape");

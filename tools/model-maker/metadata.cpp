@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint32_t kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9;
 constexpr std::uint32_t kFixedSizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
-constexpr std::int32_t kNormal = 1, kControl = 3;
+constexpr std::int32_t kNormal = 1, kControl = 3, kUnused = 5;
 
 constexpr const char* kChatMl =
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] "
@@ -332,12 +332,13 @@ Status add_made_vocabulary(const Shape& shape, Metadata& metadata) {
   if (shape.architecture.ends_with("bert")) return add_made_words(shape, metadata);
   const std::vector<std::string> special = {"<|endoftext|>", "<|im_start|>", "<|im_end|>",
                                             "<|pad|>"};
-  if (shape.vocabulary < 256 + special.size() + 10) {
-    return Error(ErrorCode::kInvalidArgument, "a vocabulary of " +
-                                                  std::to_string(shape.vocabulary) +
-                                                  " tokens is too small; it needs 270 at least");
+  if (shape.vocabulary < 256 + special.size() + 10 + std::uint64_t{shape.padding}) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "a vocabulary of " + std::to_string(shape.vocabulary) + " tokens with " +
+                     std::to_string(shape.padding) +
+                     " of padding is too small; it needs 270 others at least");
   }
-  const std::size_t words = shape.vocabulary - special.size();
+  const std::size_t words = shape.vocabulary - special.size() - shape.padding;
   std::vector<std::string> tokens;
   std::vector<std::string> merges;
   for (std::uint32_t byte = 0; byte < 256; ++byte)
@@ -379,6 +380,10 @@ Status add_made_vocabulary(const Shape& shape, Metadata& metadata) {
   for (const std::string& text : special) {
     tokens.push_back(text);
     types.push_back(kControl);
+  }
+  while (tokens.size() < shape.vocabulary) {
+    tokens.push_back("[PAD" + std::to_string(tokens.size()) + "]");
+    types.push_back(kUnused);
   }
   metadata.add_string("tokenizer.ggml.model", "gpt2");
   metadata.add_string("tokenizer.ggml.pre", shape.architecture == "llama" ? "llama-bpe" : "qwen2");

@@ -43,7 +43,8 @@ std::string header_without_tensors(const Metadata& metadata);
 void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metadata);
 
 // Adds a byte-level BPE vocabulary that can encode any text: 256 bytes, syllables built by merges, and at its end
-// ChatML's and the usual special tokens. kInvalidArgument if there are fewer than 270 tokens.
+// ChatML's and the usual special tokens, followed by the padding. kInvalidArgument if there are fewer than 270 tokens
+// besides the padding.
 Status add_made_vocabulary(const Shape& shape, Metadata& metadata);
 
 // Copies every tokenizer.* key of a GGUF file; returns the number of its tokens.

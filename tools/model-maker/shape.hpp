@@ -66,6 +66,9 @@ struct Shape {
   std::uint32_t pooling = 0;
   // Entries between two dense layers after the pooling; 0: there are none.
   std::uint32_t dense = 0;
+  // How many of a decoder's made tokens are unused ones after all others. Two models of the same seed that differ only
+  // in this have the same weights, as far as a matrix has no more than 4 MiB.
+  std::uint32_t padding = 0;
 };
 
 const std::vector<Shape>& presets();

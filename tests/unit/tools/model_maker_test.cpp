@@ -321,6 +321,34 @@ TEST(Mistakes, AnOutputThatIsNoFileStaysWhatItIs) {
   EXPECT_FALSE(std::filesystem::exists(pipe + ".partial"));
 }
 
+// The tokens before the padding are those of the same vocabulary without padding.
+TEST(MadeVocabulary, PaddingComesLast) {
+  const Folder folder;
+  Shape shape = *preset("tiny-llama");
+  std::vector<std::vector<std::string>> texts;
+  std::vector<std::vector<std::int64_t>> types;
+  for (const std::uint32_t padding : {0U, 9U}) {
+    const std::string path = folder.file(std::to_string(padding));
+    shape.vocabulary = 300 + padding;
+    shape.padding = padding;
+    ASSERT_TRUE(make(shape, "Q8_0", path).ok());
+    const auto file = model::GgufFile::open(path);
+    ASSERT_TRUE(file.ok()) << file.error().message();
+    const auto tokens = **(*file)->get_strings("tokenizer.ggml.tokens");
+    texts.emplace_back(tokens.begin(), tokens.end());
+    types.push_back(**(*file)->get_ints("tokenizer.ggml.token_type"));
+    EXPECT_EQ((*file)->get_uint("tokenizer.ggml.eos_token_id")->value(), 298U);
+  }
+  ASSERT_EQ(texts[1].size(), 309U);
+  EXPECT_EQ(texts[1][300], "[PAD300]");
+  for (std::size_t i = 300; i < 309; ++i)
+    EXPECT_EQ(types[1][i], 5);
+  texts[1].resize(300);
+  types[1].resize(300);
+  EXPECT_EQ(texts[0], texts[1]);
+  EXPECT_EQ(types[0], types[1]);
+}
+
 TEST(Mistakes, AreNamed) {
   EXPECT_THAT(preset("llama-9").error().message(), HasSubstr("llama-3.2-1b"));
   EXPECT_THAT(plan_tensors(*preset("tiny-llama"), "Q7_K").error().message(), HasSubstr("Q4_K_M"));
