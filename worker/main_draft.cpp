@@ -1,20 +1,18 @@
 #include "worker/main_draft.hpp"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "config/base/log.hpp"
 #include "gpu/kernels/kv_layout.hpp"
 #include "worker/engine/executor.hpp"
 #include "worker/forward/memory_need.hpp"
 #include "worker/model/architecture.hpp"
+#include "worker/model/shared_vocabulary.hpp"
 
 namespace bulkhead::worker {
 namespace {
 
-constexpr const char* kTokens = "tokenizer.ggml.tokens";
 // A step has at most this many drafts, so no more sequences can have guesses.
 constexpr std::uint32_t kSequences = engine::kMostDrafts + 1;
 constexpr std::uint32_t kReadColumns = 256;
@@ -22,32 +20,17 @@ constexpr std::uint64_t kContexts = 4;
 // The most of the free memory that the draft model takes if the settings name no context.
 constexpr std::uint64_t kMostBytes = std::uint64_t{2} << 30, kShare = 8;
 
-Error other_vocabulary(const model::GgufFile& model, const model::GgufFile& draft,
-                       const std::string& what) {
-  return Error(
-      ErrorCode::kUnsupported,
-      fmt::format("models[].draft: {} can't guess for {}, because its vocabulary is another "
-                  "one: {}",
-                  draft.name(), model.name(), what));
+Status same_vocabulary(const model::GgufFile& file, const model::GgufFile& draft) {
+  const Status shared = model::check_shared_vocabulary(file, draft);
+  if (shared.ok() || shared.error().code() != ErrorCode::kUnsupported) return shared;
+  return Error(ErrorCode::kUnsupported,
+               fmt::format("models[].draft: {} can't guess for {}, because its vocabulary is "
+                           "another one: {}; name a model of the same family, or leave out "
+                           "models[].draft",
+                           draft.name(), file.name(), shared.error().message()));
 }
 
 }  // namespace
-
-Status same_vocabulary(const model::GgufFile& model, const model::ModelGraph& graph,
-                       const model::GgufFile& draft, const model::ModelGraph& draft_graph) {
-  if (graph.vocabulary != draft_graph.vocabulary) {
-    return other_vocabulary(
-        model, draft,
-        fmt::format("it has {} tokens and not {}", draft_graph.vocabulary, graph.vocabulary));
-  }
-  BULKHEAD_TRY(const auto tokens, model.get_strings(kTokens));
-  BULKHEAD_TRY(const auto others, draft.get_strings(kTokens));
-  if (!tokens.has_value() || !others.has_value())
-    return other_vocabulary(model, draft, fmt::format("a file has no {}", kTokens));
-  const auto [here, there] = std::ranges::mismatch(*tokens, *others);
-  if (here == tokens->end() && there == others->end()) return {};
-  return other_vocabulary(model, draft, fmt::format("token {} differs", here - tokens->begin()));
-}
 
 DraftCache draft_cache(const forward::KvNeed& need, std::uint32_t asked_context,
                        std::uint32_t model_context, std::uint32_t draft_context,
@@ -79,7 +62,7 @@ Result<std::unique_ptr<forward::Transformer>> load_draft(const std::string& path
                                                          forward::TransformerOptions options) {
   BULKHEAD_TRY(const auto draft, model::GgufFile::open(path));
   BULKHEAD_TRY(const model::ModelGraph draft_graph, model::read_model(*draft));
-  BULKHEAD_RETURN_IF_ERROR(same_vocabulary(file, graph, *draft, draft_graph));
+  BULKHEAD_RETURN_IF_ERROR(same_vocabulary(file, *draft));
   if (!draft_graph.states.empty()) {
     return Error(ErrorCode::kUnsupported,
                  fmt::format("models[].draft: {} can't guess, because its layers carry states from "

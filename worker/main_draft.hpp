@@ -12,11 +12,6 @@
 
 namespace bulkhead::worker {
 
-// Checks that both files have the same vocabulary: the same tokens in the same number. kUnsupported names both files
-// and the difference.
-Status same_vocabulary(const model::GgufFile& model, const model::ModelGraph& graph,
-                       const model::GgufFile& draft, const model::ModelGraph& draft_graph);
-
 // The capacity of a draft model's KV cache, derived from the context of the model for which it guesses.
 struct DraftCache {
   std::uint32_t context = 0;  // positions that a sequence may have

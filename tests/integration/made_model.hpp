@@ -1,4 +1,4 @@
-// A model file with random weights, for tests of what no fixture has.
+// Model files with random weights, for tests of what no fixture has.
 #pragma once
 
 #include <unistd.h>
@@ -12,6 +12,17 @@
 
 namespace bulkhead::test {
 
+inline void make_model(const model_maker::Shape& shape, const std::string& path) {
+  model_maker::Metadata metadata;
+  const auto plan = model_maker::plan_tensors(shape, "Q8_0");
+  ASSERT_TRUE(plan.ok()) << plan.error().message();
+  model_maker::add_model_keys(shape, plan->file_type, metadata);
+  const Status vocabulary = model_maker::add_made_vocabulary(shape, metadata);
+  ASSERT_TRUE(vocabulary.ok()) << vocabulary.error().message();
+  const auto written = model_maker::write_model(shape, *plan, metadata, {path, 3, 1, nullptr});
+  ASSERT_TRUE(written.ok()) << written.error().message();
+}
+
 class MadeModel : public testing::Test {
  protected:
   ~MadeModel() override { std::filesystem::remove(path_); }
@@ -19,13 +30,7 @@ class MadeModel : public testing::Test {
   void make(const std::string& preset) {
     auto shape = model_maker::preset(preset);
     ASSERT_TRUE(shape.ok()) << shape.error().message();
-    model_maker::Metadata metadata;
-    const auto plan = model_maker::plan_tensors(*shape, "Q8_0");
-    ASSERT_TRUE(plan.ok()) << plan.error().message();
-    model_maker::add_model_keys(*shape, plan->file_type, metadata);
-    ASSERT_TRUE(model_maker::add_made_vocabulary(*shape, metadata).ok());
-    const auto written = model_maker::write_model(*shape, *plan, metadata, {path_, 3, 1, nullptr});
-    ASSERT_TRUE(written.ok()) << written.error().message();
+    make_model(*shape, path_);
   }
 
   const std::string path_ = testing::TempDir() + "made_" + std::to_string(::getpid()) + ".gguf";

@@ -23,9 +23,10 @@ bool device_failed(const Error& error) {
 
 }  // namespace
 
-DraftModel::DraftModel(Executor& executor)
+DraftModel::DraftModel(Executor& executor, std::uint32_t vocabulary)
     : executor_(executor),
       limits_(executor.limits()),
+      vocabulary_(vocabulary),
       pool_(limits_, Sharing::kPrefixes),
       off_(limits_.states > 0),
       read_columns_(std::min(kFirstRead, limits_.max_columns)) {
@@ -35,8 +36,19 @@ DraftModel::DraftModel(Executor& executor)
   members_.reserve(limits_.max_sequences);
 }
 
-bool DraftModel::takes(const DraftContext& context, std::size_t tokens) const {
-  return !off_ && tokens < limits_.context && tokens >= context.starved_until;
+// Says whether the model has all of the tokens. A sequence only grows, so each token is looked at once.
+bool DraftModel::knows(DraftContext& context, std::span<const TokenId> tokens) const {
+  while (context.known < tokens.size() && tokens[context.known] < limits_.vocabulary)
+    ++context.known;
+  return context.known == tokens.size();
+}
+
+bool DraftModel::takes(DraftContext& context, std::span<const TokenId> tokens) const {
+  if (off_ || tokens.size() >= limits_.context) return false;
+  if (knows(context, tokens)) return tokens.size() >= context.starved_until;
+  context.pages.clear();
+  context.computed = context.fed_count = 0;
+  return false;
 }
 
 double DraftModel::bytes() const {
@@ -52,6 +64,7 @@ double DraftModel::bytes() const {
 void DraftModel::begin(Wanted& wanted) {
   DraftContext& context = *wanted.context;
   wanted.count = 0;
+  if (!knows(context, wanted.tokens)) return;
   const auto size = static_cast<std::uint32_t>(wanted.tokens.size());
   if (context.pages.pages().empty()) {
     context.pages = PageList(pool_);
@@ -112,7 +125,8 @@ Result<bool> DraftModel::read(std::span<Wanted> wanted) {
   for (std::size_t i = 0; i < wanted.size() && room > 0; ++i) {
     DraftContext& context = *wanted[i].context;
     const auto size = static_cast<std::uint32_t>(wanted[i].tokens.size());
-    if (size - context.computed <= kReadByRound || tables_.size() >= limits_.max_sequences)
+    if (size - context.computed <= kReadByRound || tables_.size() >= limits_.max_sequences ||
+        !knows(context, wanted[i].tokens))
       continue;
     const std::uint32_t end = std::min(size - 1, context.computed + room);
     if (!context.pages.cover_all(end)) {
@@ -150,7 +164,7 @@ void DraftModel::choose_members(std::span<Wanted> wanted, std::uint32_t rounds) 
     const auto size = static_cast<std::uint32_t>(wanted[i].tokens.size());
     const std::uint32_t pending = size - context.computed;
     // If the sequence has no token that is new since the last round, there is nothing new to guess.
-    if (pending == 0 || pending > kReadByRound || !takes(context, size)) continue;
+    if (pending == 0 || pending > kReadByRound || !takes(context, wanted[i].tokens)) continue;
     const bool room = columns + pending <= limits_.max_columns &&
                       members_.size() < std::min(limits_.max_sequences, limits_.max_outputs);
     if (!room) continue;
@@ -201,7 +215,9 @@ Result<bool> DraftModel::run_round(std::span<Wanted> wanted, std::uint32_t round
     Wanted& each = wanted[members_[columns_[output.column].sequence]];
     if (round == 0)
       computed_to(*each.context, each.tokens, static_cast<std::uint32_t>(each.tokens.size()));
-    if (!std::isfinite(output.best_logprob) || output.best >= limits_.vocabulary) continue;
+    if (!std::isfinite(output.best_logprob) ||
+        output.best >= std::min(limits_.vocabulary, vocabulary_))
+      continue;
     each.guesses[each.count++] = output.best;
   }
   return true;
@@ -215,7 +231,9 @@ Result<DraftModel::Times> DraftModel::guess(
   const auto compute = [&]() -> Status {
     const auto begin_time = now();
     for (Wanted& each : wanted) {
-      each.choice.top_k = std::min(each.choice.top_k, limits_.sampled_top_k);
+      // A top-k of the other model's whole vocabulary stands for all tokens of this one, too.
+      each.choice.top_k =
+          each.choice.top_k >= vocabulary_ ? 0 : std::min(each.choice.top_k, limits_.sampled_top_k);
       begin(each);
     }
     BULKHEAD_TRY(const bool reads, read(wanted));

@@ -1,6 +1,8 @@
 // A small model that guesses the tokens of a large one (speculative decoding, Y. Leviathan 2023). Both models have
-// the same vocabulary. The small model uses the sequence's own draws: draw n of the request's seed. So even at a
-// temperature above 0, both models choose the same token wherever their probabilities are similar.
+// the same vocabulary, but each may have further tokens at its end. The small model guesses for a sequence as long as
+// it has all of the sequence's tokens, and a guess that the large model does not have ends the guesses. The small
+// model uses the sequence's own draws: draw n of the request's seed. So even at a temperature above 0, both models
+// choose the same token wherever their probabilities are similar.
 //
 // The model has its own paged KV cache, where a sequence's positions follow the sequence's tokens. What the model
 // computed after a wrong guess is dead, and the next step overwrites it. No result depends on anything here, because
@@ -29,20 +31,22 @@ struct DraftContext {
   // The guesses that the model itself continued from; they are at the positions from `computed` on.
   std::array<TokenId, kMostDrafts> fed{};
   std::uint32_t fed_count = 0;
+  std::uint32_t known = 0;          // how many of the first tokens of the sequence the model has
   std::uint32_t starved_until = 0;  // the number of tokens that the sequence must have before it gets pages again
 };
 
 class DraftModel {
  public:
   // The executor must outlive this. Its model must not carry states (ExecutorLimits::states), because positions
-  // after wrong guesses are computed again.
-  explicit DraftModel(Executor& executor);
+  // after wrong guesses are computed again. `vocabulary` is the number of tokens of the model for which it guesses.
+  DraftModel(Executor& executor, std::uint32_t vocabulary);
   DraftModel(const DraftModel&) = delete;
   DraftModel& operator=(const DraftModel&) = delete;
 
-  // Returns whether the model can guess for a sequence of this many tokens: they fit its context, and it did not lack
-  // pages for the sequence recently.
-  bool takes(const DraftContext& context, std::size_t tokens) const;
+  // Returns whether the model can guess for the sequence of these tokens: it has them all, they fit its context, and
+  // it did not lack pages for the sequence recently. Without all tokens it never can again, and the sequence's pages
+  // are free.
+  bool takes(DraftContext& context, std::span<const TokenId> tokens) const;
 
   struct Wanted {
     DraftContext* context = nullptr;
@@ -69,6 +73,7 @@ class DraftModel {
   const PagePool& pool() const { return pool_; }
 
  private:
+  bool knows(DraftContext& context, std::span<const TokenId> tokens) const;
   void begin(Wanted& wanted);
   void starve(DraftContext& context, std::size_t tokens) const;
   Result<bool> read(std::span<Wanted> wanted);
@@ -82,6 +87,7 @@ class DraftModel {
 
   Executor& executor_;
   ExecutorLimits limits_;
+  std::uint32_t vocabulary_;  // of the model for which it guesses
   PagePool pool_;
   bool off_ = false;
   std::uint32_t read_columns_;  // in a step that reads

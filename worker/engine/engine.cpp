@@ -41,7 +41,8 @@ Engine::Engine(Executor& executor, const Language& language, EngineOptions optio
   scheduler_.set_ledger(&guard_);
   scheduler_.set_state_ledger(&guard_);
   if (options_.draft_model != nullptr && speculator_.on()) {
-    draft_model_ = std::make_unique<DraftModel>(*options_.draft_model);
+    draft_model_ =
+        std::make_unique<DraftModel>(*options_.draft_model, executor.limits().vocabulary);
     speculator_.set_model(draft_model_.get());
   }
   // One step of many columns takes less time than as many steps of one column.

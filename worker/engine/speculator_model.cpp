@@ -79,7 +79,7 @@ std::uint32_t Speculator::rounds_of_model(const Scheduler& scheduler) {
     ++own;
     auto& sequence = static_cast<DraftedSequence&>(*each);
     Drafting& drafting = sequence.drafting;
-    if (drafting.source == nullptr || !model_->takes(drafting.model, sequence.tokens.size()))
+    if (drafting.source == nullptr || !model_->takes(drafting.model, sequence.tokens))
       continue;
     // Nothing follows the last token of an answer.
     if (sequence.length() + 1 >= sequence.most_tokens) continue;

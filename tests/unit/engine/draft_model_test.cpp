@@ -75,13 +75,15 @@ TEST_P(DraftingEngine, ChangesNoTokenOfAHundredRequests) {
   }
 }
 
-// The models are the same, so they draw the same tokens, at a temperature of 1 as well.
+// The models are the same, so they draw the same tokens, at a temperature of 1 as well, and with a top-k of the whole
+// vocabulary.
 TEST_P(DraftingEngine, DrawsWithTheSequencesOwnDraws) {
-  for (const bool greedy : {true, false}) {
+  for (const int draws : {0, 1, 2}) {
     FakeExecutor draft(limits_of(1));
     EngineHarness harness(limits_of(GetParam()), asking(draft));
     ipc::Submit request = greedy_request(1, {1, 2, 3}, 60);
-    if (!greedy) request.sampling.temperature = 1;
+    if (draws > 0) request.sampling.temperature = 1;
+    if (draws > 1) request.sampling.top_k = limits_of(1).vocabulary;
     request.sampling.seed = 77;
     request.ignore_eos = true;
     harness.engine.submit(request);
@@ -147,6 +149,55 @@ TEST_P(DraftingEngine, AModelWithWindowsGuesses) {
   }
 }
 
+// Each vocabulary has entries that the other one lacks, and answers and guesses have such tokens, too. What the draft
+// model can't read or the model can't have is left out; everything else is guessed.
+TEST_P(DraftingEngine, VocabulariesOfOtherLengthsMakeNoDifference) {
+  for (const std::uint32_t vocabulary : {280U, 297U, 303U, 400U}) {
+    SCOPED_TRACE(vocabulary);
+    ExecutorLimits other = limits_of(1);
+    other.vocabulary = vocabulary;
+    FakeExecutor draft(other);
+    EngineHarness harness(limits_of(GetParam()), asking(draft));
+    harness.executor.script = repeats_itself;
+    agree(draft, 0.7);
+    submit_all(harness, 40);
+    expect_all_same(harness, 40);
+    EXPECT_EQ(harness.engine.scheduler().pool().used_pages(), 0U);
+    EXPECT_GT(figure(harness, "draft_model_accepted_tokens_total"), 10);
+  }
+}
+
+// The same model but for more entries at the end: it guesses some of them, and each such guess ends the guesses.
+TEST_P(DraftingEngine, ALongerVocabularyEndsGuessesAtWhatTheModelLacks) {
+  ExecutorLimits longer = limits_of(1);
+  longer.vocabulary = 330;
+  FakeExecutor draft(longer);
+  EngineHarness harness(limits_of(GetParam()), asking(draft));
+  harness.engine.submit(endless(1, {1, 2, 3}, 100));
+  harness.run();
+  EXPECT_EQ(harness.answer(1).tokens, answer_to(harness.executor, {1, 2, 3}, 100));
+  EXPECT_GT(harness.answer(1).finished->accepted_drafts, 40U);
+  EXPECT_EQ(harness.answer(1).finished->rejected_drafts, 0U);
+}
+
+// The device of the draft model never gets the prompt's token that it has no row for, and the other sequence is
+// guessed.
+TEST_P(DraftingEngine, AShorterVocabularyLeavesOutSequencesWithOtherTokens) {
+  ExecutorLimits shorter = limits_of(1);
+  shorter.vocabulary = 280;
+  FakeExecutor draft(shorter);
+  EngineHarness harness(limits_of(GetParam()), asking(draft));
+  harness.executor.script = [](std::span<const TokenId>) { return TokenId{7}; };
+  draft.script = harness.executor.script;
+  harness.engine.submit(endless(1, {1, 280, 3}, 40));
+  harness.engine.submit(endless(2, {1, 279, 3}, 40));
+  harness.run();
+  EXPECT_EQ(harness.answer(1).tokens, Tokens(40, 7));
+  EXPECT_EQ(harness.answer(2).tokens, Tokens(40, 7));
+  EXPECT_EQ(harness.answer(1).finished->accepted_drafts, 0U);
+  EXPECT_GT(harness.answer(2).finished->accepted_drafts, 20U);
+}
+
 TEST_P(DraftingEngine, ASuccessorGoesOnWithTheSameTokens) {
   for (ipc::Submit request : varied_requests(12)) {
     const std::uint64_t id = request.request.value;
@@ -208,7 +259,8 @@ TEST(DraftModel, GuessesNothingOfRowsThatAreNoNumbers) {
 // ---- the model alone ----
 
 struct Alone {
-  explicit Alone(const ExecutorLimits& limits) : executor(limits), model(executor) {}
+  explicit Alone(const ExecutorLimits& limits)
+      : executor(limits), model(executor, limits.vocabulary) {}
 
   // Returns the guesses after `tokens`.
   Tokens guess(DraftContext& context, const Tokens& tokens, std::uint32_t rounds) {
@@ -276,9 +328,27 @@ TEST(DraftModel, LeavesOutASequenceForWhichItLacksPages) {
   for (int i = 0; i < 9; ++i)
     EXPECT_TRUE(alone.guess(second, b, 2).empty());
   EXPECT_TRUE(second.pages.pages().empty());
-  EXPECT_FALSE(alone.model.takes(second, b.size()));
-  EXPECT_TRUE(alone.model.takes(second, b.size() + 64));
-  EXPECT_TRUE(alone.model.takes(first, a.size()));
+  EXPECT_FALSE(alone.model.takes(second, b));
+  EXPECT_TRUE(alone.model.takes(second, b + some_tokens(3, 64)));
+  EXPECT_TRUE(alone.model.takes(first, a));
+}
+
+TEST(DraftModel, LeavesASequenceForGoodAtATokenThatItLacks) {
+  Alone alone(limits_of(1));
+  DraftContext context;
+  Tokens tokens = some_tokens(1, 30);
+  for (int i = 0; i < 9 && context.pages.pages().empty(); ++i)
+    alone.guess(context, tokens, 2);
+  tokens.push_back(limits_of(1).vocabulary);
+  const std::uint64_t read = alone.model.read_tokens();
+  EXPECT_TRUE(alone.guess(context, tokens, 2).empty());
+  EXPECT_FALSE(alone.model.takes(context, tokens));
+  EXPECT_TRUE(context.pages.pages().empty());
+  tokens = tokens + some_tokens(2, 40);
+  EXPECT_TRUE(alone.guess(context, tokens, 2).empty());
+  EXPECT_FALSE(alone.model.takes(context, tokens));
+  EXPECT_EQ(alone.model.read_tokens(), read);
+  EXPECT_EQ(alone.model.pool().used_pages(), 0U);
 }
 
 }  // namespace
