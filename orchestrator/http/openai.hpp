@@ -36,7 +36,9 @@ using Parsed = std::variant<T, ApiError>;
 // Hostile input is bounded before anything is built from it.
 inline constexpr int kMaxJsonDepth = 64;
 inline constexpr std::size_t kMaxJsonValues = 1U << 20;
-inline constexpr std::size_t kMaxPrompts = 32;
+// Evaluation harnesses send batches of hundreds. The answers of one request, its prompts times n, are also bounded by
+// server.max_choices and server.max_queue, and their memory by server.max_memory_mb.
+inline constexpr std::size_t kMaxPrompts = 1024;
 inline constexpr std::uint32_t kMaxChoices = 128;  // n
 // Editors send over twenty stops. A worker looks for each of them at each token, in time that grows with the square of
 // its length.

@@ -185,6 +185,7 @@ TEST(Limits, FullQueueIs429AndEmptiesAgain) {
   EXPECT_EQ(reply.status, 429);
   EXPECT_FALSE(reply.headers["retry-after"].empty());
   expect_error_shape(reply, "queue");
+  EXPECT_NE(reply.body.find("server.max_queue allows 2"), std::string::npos) << reply.body;
   first.hang_up();
   ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 1; }));
   EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
@@ -196,6 +197,39 @@ TEST(Limits, MoreChoicesThanTheQueueEverTakesAreNotToBeTriedAgain) {
   EXPECT_EQ(reply.status, 400);
   EXPECT_EQ(reply.headers.count("retry-after"), 0U);
   expect_error_shape(reply, "4 answers");
+  const std::string message = json::parse(reply.body)["error"]["message"];
+  EXPECT_NE(message.find("asks for 4 answers"), std::string::npos) << message;
+  EXPECT_NE(message.find("server.max_queue allows 2"), std::string::npos) << message;
+}
+
+// Evaluation harnesses send their prompts in large batches.
+TEST(Limits, ACompletionTakesAThousandPrompts) {
+  const Serving serving = serve();
+  json body = {{"prompt", std::vector<std::string>(1024, "x")}, {"max_tokens", 2}, {"seed", 4}};
+  const HttpReply reply = serving.complete(body);
+  ASSERT_EQ(reply.status, 200) << reply.body.substr(0, 300);
+  const json choices = json::parse(reply.body)["choices"];
+  ASSERT_EQ(choices.size(), 1024U);
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    EXPECT_EQ(choices[i]["index"], i);
+    EXPECT_EQ(choices[i]["text"], expected_text(4, 2));
+  }
+  body["stream"] = true;
+  const Events events = events_of(serving.complete(body).body);
+  EXPECT_TRUE(events.done);
+  std::vector<std::string> texts(1024);
+  for (const json& chunk : events.chunks) {
+    const json& choice = chunk["choices"][0];
+    texts.at(choice["index"].get<std::size_t>()) += choice["text"].get<std::string>();
+  }
+  EXPECT_EQ(texts, std::vector<std::string>(1024, expected_text(4, 2)));
+  body["prompt"] = std::vector<std::string>(1025, "x");
+  const HttpReply refused = serving.complete(body);
+  EXPECT_EQ(refused.status, 400);
+  const json error = json::parse(refused.body)["error"];
+  EXPECT_EQ(error["param"], "prompt");
+  EXPECT_NE(error["message"].get<std::string>().find("more than 1024 prompts"), std::string::npos)
+      << error;
 }
 
 TEST(Limits, OneRequestMayAskForALimitedNumberOfAnswers) {
