@@ -42,6 +42,17 @@ std::size_t bytes_of(const Prompt& prompt) {
                     prompt);
 }
 
+std::size_t bytes_of_parameters(const ipc::Submit& parameters) {
+  std::size_t bytes = parameters.constraint.text.size() + parameters.tool_name.size() +
+                      parameters.logit_bias.size() * sizeof(ipc::TokenBias) +
+                      parameters.stop_tokens.size() * sizeof(ipc::TokenId);
+  for (const auto* texts : {&parameters.stop, &parameters.allowed_tools}) {
+    for (const std::string& each : *texts)
+      bytes += each.size();
+  }
+  return bytes;
+}
+
 std::string_view Answer::key_name() const {
   return ticket_ == nullptr ? std::string_view() : ticket_->name();
 }
@@ -265,14 +276,17 @@ bool ConnectedAnswer::hold_prompts(const GenerationRequest& request) {
   std::size_t bytes = 0;
   for (const Prompt& prompt : request.prompts)
     bytes += bytes_of(prompt);
-  // Each answer has two copies of its prompt: one in the journal, and one in the message to a worker. What the body
-  // holds covers the copies of one answer, except of stored items that the request only names.
-  const std::size_t copies = 2 * bytes * request.n;
+  const std::size_t parameters = bytes_of_parameters(request.parameters);
+  // Each answer has two copies of its prompt and of the parameters: one in the journal, and one in the message to a
+  // worker. What the body holds covers the copies of one answer, except of stored items that the request only names.
+  const std::size_t copies = 2 * (bytes + parameters * request.prompts.size()) * request.n;
   const std::size_t more = copies - std::min(copies, exchange_->held_bytes() + kUncountedBytes);
   if (more == 0 || exchange_->hold_more(more)) return true;
-  const std::string copied =
-      fmt::format("copies of {} KiB of prompts for {}", bytes >> 10,
-                  request.n == 1 ? "one answer" : fmt::format("{} answers", request.n));
+  const std::size_t answers = request.prompts.size() * request.n;
+  const std::string copied = fmt::format(
+      "copies of {} KiB of prompts{} for {}", bytes >> 10,
+      parameters >> 10 == 0 ? "" : fmt::format(" and {} KiB of other parameters", parameters >> 10),
+      answers == 1 ? "one answer" : fmt::format("{} answers", answers));
   const char* const parameter = request.n > 1 ? "n" : "";
   if (const std::size_t most = exchange_->most_to_hold(); copies > most + kUncountedBytes) {
     fail(to_api_error(

@@ -33,6 +33,8 @@ class KeyTicket;  // key_limits.hpp
 class SpanExport;
 
 std::size_t bytes_of(const Prompt& prompt);
+// Returns the bytes of what every answer of a request has a copy of, without the prompt.
+std::size_t bytes_of_parameters(const ipc::Submit& parameters);
 
 // The parts of the daemon that answers need.
 struct AnswerServices {

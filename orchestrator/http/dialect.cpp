@@ -30,7 +30,7 @@ void DialectAnswer::start(std::size_t model, std::chrono::seconds timeout) {
   if (!hold_prompts(request_)) return;
   start_each(model, count, [this, model](std::size_t index) {
     Prompt& prompt = request_.prompts[index / request_.n];
-    const std::size_t bytes = bytes_of(prompt);
+    const std::size_t bytes = bytes_of(prompt) + bytes_of_parameters(request_.parameters);
     ipc::Submit submit = request_.parameters;
     submit.prompt = (index + 1) % request_.n == 0 ? std::move(prompt) : prompt;
     submit.sampling.seed += index % request_.n;

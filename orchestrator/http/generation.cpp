@@ -44,7 +44,7 @@ void Generation::start(std::size_t model, std::chrono::seconds timeout) {
   if (!hold_prompts(request_)) return;
   start_each(model, count, [this, model](std::size_t index) {
     Prompt& prompt = request_.prompts[index / request_.n];
-    const std::size_t bytes = bytes_of(prompt);
+    const std::size_t bytes = bytes_of(prompt) + bytes_of_parameters(request_.parameters);
     ipc::Submit submit = request_.parameters;
     // If the prompt is a text, the echo repeats it as the client sent it.
     submit.tell_prompt =

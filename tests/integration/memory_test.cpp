@@ -135,6 +135,21 @@ TEST(Memory, ChoicesCountAsManyPrompts) {
   }));
 }
 
+// Each choice has its own copy of the parameters, too.
+TEST(Memory, GrammarsOfChoicesCountAsTheirPrompts) {
+  const Serving serving = serve({"server.max_memory_mb=64"});
+  const json body = {{"prompt", std::vector<std::string>(128, "never")},
+                     {"n", 2},
+                     {"grammar", "root ::= \"a\" #" + std::string(200'000, 'x')}};
+  const HttpReply refused = serving.complete(body);
+  expect_refused(refused, 400, "server.max_memory_mb leaves 56 MiB");
+  json few = body;
+  few["n"] = 1;
+  few["prompt"] = std::vector<std::string>(100, "x");
+  few["max_tokens"] = 1;
+  EXPECT_EQ(serving.complete(few).status, 200);
+}
+
 // A short request of the Responses API can name long items of earlier answers.
 TEST(Memory, ItemsThatARequestNamesCountAsItsPrompt) {
   const Serving serving = serve({"server.max_body_mb=1", "server.max_memory_mb=2"});
