@@ -29,11 +29,29 @@ namespace bulkhead::ipc {
 
 // ---- questions, each followed by the message that answers it ----
 
+// In which form the answer has the text of each token.
+enum class TokenTexts {
+  kNone,
+  kPieces,      // the bytes that the token stands for
+  kVocabulary,  // the token as the vocabulary writes it
+};
+constexpr TokenTexts last_enumerator(TokenTexts) {
+  return TokenTexts::kVocabulary;
+}
+
+struct TokenText {
+  std::string bytes;  // any bytes; they need not be UTF-8
+  bool operator==(const TokenText&) const = default;
+  BULKHEAD_FIELDS(any_bytes(bytes))
+};
+
 struct Tokenized {
   RequestId request;
   std::vector<TokenId> tokens;
+  TokenTexts form = TokenTexts::kNone;  // what was asked for
+  std::vector<TokenText> texts = {};    // as many as tokens, unless `form` is kNone
   bool operator==(const Tokenized&) const = default;
-  BULKHEAD_MESSAGE(7, "tokenized", request, tokens)
+  BULKHEAD_MESSAGE(7, "tokenized", request, tokens, form, texts)
 };
 
 struct Tokenize {
@@ -42,8 +60,9 @@ struct Tokenize {
   std::string text;
   bool add_special = true;    // adds BOS and EOS where the model's vocabulary says so
   bool parse_special = true;  // reads the text of a special token as that token
+  TokenTexts texts = TokenTexts::kNone;
   bool operator==(const Tokenize&) const = default;
-  BULKHEAD_MESSAGE(16, "tokenize", request, text, add_special, parse_special)
+  BULKHEAD_MESSAGE(16, "tokenize", request, text, add_special, parse_special, texts)
 };
 
 struct Detokenized {

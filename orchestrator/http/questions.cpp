@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "ipc/utf8.hpp"
 #include "orchestrator/http/request_fields.hpp"
 
 namespace bulkhead::orchestrator {
@@ -26,6 +27,17 @@ Parsed<QuestionRequest<Message>> parse_question(std::string_view body, Read read
   return request;
 }
 
+// Appends a token's text, as llama.cpp does: a string, or an array of bytes if they are not UTF-8.
+void append_piece(std::string& out, std::string_view bytes) {
+  if (ipc::is_utf8(bytes)) return append_json_string(out, bytes);
+  out += '[';
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (i > 0) out += ',';
+    out += std::to_string(static_cast<unsigned char>(bytes[i]));
+  }
+  out += ']';
+}
+
 }  // namespace
 
 Parsed<TokenizeRequest> parse_tokenize(std::string_view body) {
@@ -39,23 +51,42 @@ Parsed<TokenizeRequest> parse_tokenize(std::string_view body) {
     message.add_special = fields.boolean("add_special", fields.boolean("add_special_tokens", true));
     message.parse_special = fields.boolean("parse_special", true);
     // llama.cpp's and vLLM's names for each token's text.
-    for (const char* pieces : {"with_pieces", "return_token_strs"}) {
-      if (fields.boolean(pieces, false))
-        fields.refuse(pieces,
-                      "is not supported here; leave it out, and ask /detokenize for single ids.",
-                      "unsupported_parameter");
-    }
+    const bool pieces = fields.boolean("with_pieces", false);
+    const bool vocabulary = fields.boolean("return_token_strs", false);
+    if (pieces && vocabulary)
+      fields.refuse("return_token_strs", "and 'with_pieces' can't both be true.",
+                    "invalid_combination");
+    message.texts = pieces       ? ipc::TokenTexts::kPieces
+                    : vocabulary ? ipc::TokenTexts::kVocabulary
+                                 : ipc::TokenTexts::kNone;
   });
 }
 
 std::string tokenized_body(const ipc::FromWorker& tokenized) {
-  const std::vector<ipc::TokenId>& tokens = std::get<ipc::Tokenized>(tokenized).tokens;
+  const auto& answer = std::get<ipc::Tokenized>(tokenized);
+  const bool with_pieces = answer.form == ipc::TokenTexts::kPieces;
   std::string body = "{\"tokens\":[";
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
+  for (std::size_t i = 0; i < answer.tokens.size(); ++i) {
     if (i > 0) body += ',';
-    body += std::to_string(tokens[i]);
+    const std::string id = std::to_string(answer.tokens[i]);
+    if (with_pieces) {
+      body += "{\"id\":" + id + ",\"piece\":";
+      append_piece(body, answer.texts[i].bytes);
+      body += '}';
+    } else {
+      body += id;
+    }
   }
-  return body + "],\"count\":" + std::to_string(tokens.size()) + "}";
+  body += "],\"count\":" + std::to_string(answer.tokens.size());
+  if (answer.form == ipc::TokenTexts::kVocabulary) {
+    body += ",\"token_strs\":[";
+    for (std::size_t i = 0; i < answer.texts.size(); ++i) {
+      if (i > 0) body += ',';
+      append_json_string(body, answer.texts[i].bytes);
+    }
+    body += ']';
+  }
+  return body + '}';
 }
 
 Parsed<DetokenizeRequest> parse_detokenize(std::string_view body) {

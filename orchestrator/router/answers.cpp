@@ -163,6 +163,12 @@ Status Router::take_answer(Worker& worker, RequestId request, ipc::FromWorker&& 
       },
       entry->work);
   if (!fits) return violation(request, "an answer of another kind than was asked for");
+  if (const auto* tokenized = std::get_if<ipc::Tokenized>(&answer)) {
+    const ipc::TokenTexts asked = std::get<ipc::Tokenize>(entry->work).texts;
+    const std::size_t texts = asked == ipc::TokenTexts::kNone ? 0 : tokenized->tokens.size();
+    if (tokenized->form != asked || tokenized->texts.size() != texts)
+      return violation(request, "other texts of tokens than were asked for");
+  }
   progressed(request, active->second, worker);
   forget(request, AtWorker::kEnded);
   observer.on_answer(request, answer);

@@ -13,9 +13,13 @@ ipc::FromWorker tokenized(const ipc::Tokenize& tokenize) {
     return ipc::Failed{tokenize.request, ipc::FailureCode::kResourceExhausted,
                        "the answer is larger than the channel takes", ""};
   }
-  ipc::Tokenized answer{tokenize.request, {}};
-  for (const unsigned char c : tokenize.text)
-    answer.tokens.push_back(c);
+  ipc::Tokenized answer{tokenize.request, {}, tokenize.texts};
+  for (const char c : tokenize.text) {
+    answer.tokens.push_back(static_cast<unsigned char>(c));
+    const std::string byte(1, c);
+    if (tokenize.texts == ipc::TokenTexts::kPieces) answer.texts.push_back({byte});
+    if (tokenize.texts == ipc::TokenTexts::kVocabulary) answer.texts.push_back({"<" + byte + ">"});
+  }
   return answer;
 }
 

@@ -160,6 +160,8 @@ class Worker {
     } else if (auto* ping = std::get_if<ipc::Ping>(&*message)) {
       send(ipc::Pong{ping->nonce});
     } else if (std::holds_alternative<ipc::Shutdown>(*message)) {
+    } else if (auto* tokenize = std::get_if<ipc::Tokenize>(&*message)) {
+      send(tokenized(*tokenize));
       std::exit(0);
     }
     return true;
@@ -178,6 +180,15 @@ class Worker {
   // An honest worker's number is 4.
   static float number_of(const std::string& text) {
     const std::string lie = lie_in(text);
+  // An honest worker's answer has a text for each token if the question asks for texts.
+  static ipc::Tokenized tokenized(const ipc::Tokenize& tokenize) {
+    const std::string lie = lie_in(tokenize.text);
+    ipc::Tokenized answer{tokenize.request, {7, 8}, tokenize.texts};
+    if (answer.form != ipc::TokenTexts::kNone) answer.texts = {{"a"}, {"b"}};
+    if (lie == "few_texts" && !answer.texts.empty()) answer.texts.pop_back();
+    if (lie == "few_texts") answer.form = ipc::TokenTexts::kPieces;
+    return answer;
+  }
     return lie.empty() ? 4 : std::stof(lie);
   }
 

@@ -274,6 +274,24 @@ TEST(HostileWorker, NumbersThatAreNotFiniteEndItAndItsSuccessorAnswers) {
   }
 }
 
+TEST(HostileWorker, TextsOfTokensThatNobodyAskedForEndIt) {
+  const Mark mark;
+  const Serving serving = serve({"models.0.path=builtin"}, {{"BULKHEAD_WORKER", HOSTILE_WORKER},
+                                                            {"HOSTILE_TOLD", mark.path()}});
+  const json asked_for[] = {{{"with_pieces", true}}, {{"return_token_strs", true}}, json::object()};
+  for (json body : asked_for) {
+    SCOPED_TRACE(body.dump());
+    mark.remove();
+    body["content"] = "lie=few_texts";
+    const HttpReply reply = serving.post("/tokenize", body.dump());
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(json::parse(reply.body)["count"], 2);
+    const std::string cause = serving.worker()["last_death"];
+    EXPECT_NE(cause.find("other texts of tokens than were asked for"), std::string::npos) << cause;
+    ASSERT_EQ(serving.complete({{"prompt", "warm"}, {"max_tokens", 3}, {"seed", 3}}).status, 200);
+  }
+}
+
 TEST(HostileWorker, NumbersThatAreNeverFiniteEndTheRequestWithTheReason) {
   const Serving serving = serve({"models.0.path=builtin", "isolation.max_strikes=1"},
                                 {{"BULKHEAD_WORKER", HOSTILE_WORKER}});

@@ -21,6 +21,34 @@ TEST(Tokenize, ThereAndBack) {
   EXPECT_EQ(serving.post("/tokenize", "{}").status, 400);
 }
 
+// In llama.cpp's form. The scripted worker's tokens are bytes, so each of the two of an "é" is no text.
+TEST(Tokenize, GivesPieces) {
+  Serving serving = serve();
+  const auto tokenized = [&serving](const char* body) {
+    return json::parse(serving.post("/tokenize", body).body);
+  };
+  EXPECT_EQ(tokenized(R"({"content":"a\u00e9\"","with_pieces":true})"),
+            json::parse(R"({"tokens":[{"id":97,"piece":"a"},{"id":195,"piece":[195]},
+                {"id":169,"piece":[169]},{"id":34,"piece":"\""}],"count":4})"));
+  EXPECT_EQ(tokenized(R"({"content":"","with_pieces":true})")["tokens"], json::array());
+  EXPECT_EQ(tokenized(R"({"content":"a","with_pieces":false})")["tokens"], json({97}));
+}
+
+// In vLLM's form, which has tokens as the vocabulary writes them.
+TEST(Tokenize, GivesTheVocabularysTexts) {
+  Serving serving = serve();
+  const auto tokenized = [&serving](const char* body) {
+    return json::parse(serving.post("/tokenize", body).body);
+  };
+  EXPECT_EQ(tokenized(R"({"prompt":"a b","return_token_strs":true})"),
+            json::parse(R"({"tokens":[97,32,98],"count":3,"token_strs":["<a>","< >","<b>"]})"));
+  EXPECT_FALSE(tokenized(R"({"prompt":"a"})").contains("token_strs"));
+  const HttpReply both =
+      serving.post("/tokenize", R"({"prompt":"a","return_token_strs":true,"with_pieces":true})");
+  EXPECT_EQ(both.status, 400);
+  EXPECT_EQ(json::parse(both.body)["error"]["param"], "return_token_strs") << both.body;
+}
+
 TEST(CheckConstraint, TakesTheFormsOfCompletionsAndNeedsOne) {
   Serving serving = serve();
   for (const char* body : {R"({"regex":"[ab]+"})", R"({"grammar":"root ::= \"a\""})",

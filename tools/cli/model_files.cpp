@@ -32,8 +32,7 @@ std::string in_mib(std::uint64_t bytes) {
 // Prints one line for each token: ID "TEXT".
 bool put_pieces(const model::Tokenizer& tokenizer, std::span<const model::TokenId> ids) {
   for (const model::TokenId id : ids) {
-    std::string_view text = tokenizer.piece(id);
-    if (text.empty()) text = tokenizer.vocabulary_text(id);
+    const std::string_view text = tokenizer.visible_piece(id);
     if (!put(std::to_string(id) + " \"" + cleaned(text) + "\"\n")) return false;
   }
   return true;

@@ -94,9 +94,17 @@ Status check_tokens(const model::Tokenizer& tokenizer, std::span<const model::To
 
 Result<ipc::Tokenized> answer_to(const Language& language, const ipc::Tokenize& question,
                                  std::string&) {
-  return ipc::Tokenized{
-      question.request,
-      language.tokenizer->encode(question.text, question.add_special, question.parse_special)};
+  const model::Tokenizer& tokenizer = *language.tokenizer;
+  ipc::Tokenized answer{question.request, tokenizer.encode(question.text, question.add_special,
+                                                           question.parse_special)};
+  answer.form = question.texts;
+  if (question.texts == ipc::TokenTexts::kNone) return answer;
+  for (const model::TokenId token : answer.tokens) {
+    answer.texts.push_back({std::string(question.texts == ipc::TokenTexts::kPieces
+                                            ? tokenizer.visible_piece(token)
+                                            : tokenizer.vocabulary_text(token))});
+  }
+  return answer;
 }
 
 Result<ipc::Detokenized> answer_to(const Language& language, const ipc::Detokenize& question,

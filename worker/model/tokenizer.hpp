@@ -48,6 +48,11 @@ class Tokenizer {
   virtual std::string_view piece(TokenId token) const = 0;
   // Returns the token as the vocabulary writes it ("<|im_end|>"), for messages and for /detokenize of special tokens.
   virtual std::string_view vocabulary_text(TokenId token) const = 0;
+  // Returns the piece, or the vocabulary's text of a token that has none, for people who look at single tokens.
+  std::string_view visible_piece(TokenId token) const {
+    const std::string_view text = piece(token);
+    return text.empty() ? vocabulary_text(token) : text;
+  }
   // Joins pieces; if the file says so, the first token's leading space is dropped (SentencePiece).
   virtual std::string decode(std::span<const TokenId> tokens) const = 0;
 

@@ -286,6 +286,25 @@ TEST(EngineRequests, TokenizeAndDetokenize) {
   EXPECT_EQ(harness.answer(4).failed->parameter, "tokens");
 }
 
+TEST(EngineRequests, TokenizeGivesTheTextsThatAreAskedFor) {
+  EngineHarness harness(small_limits(), {}, {"hello"});
+  for (const ipc::TokenTexts form :
+       {ipc::TokenTexts::kNone, ipc::TokenTexts::kPieces, ipc::TokenTexts::kVocabulary})
+    harness.engine.answer(ipc::Tokenize{RequestId{1}, "hello!\xC3<eos>", false, true, form});
+  harness.run();
+  ASSERT_EQ(harness.others.size(), 3U);
+  using Texts = std::vector<ipc::TokenText>;
+  EXPECT_EQ(std::get<ipc::Tokenized>(harness.others[0]).texts, Texts());
+  const auto& pieces = std::get<ipc::Tokenized>(harness.others[1]);
+  EXPECT_EQ(pieces.form, ipc::TokenTexts::kPieces);
+  // A token that stands for no text is shown as the vocabulary writes it.
+  EXPECT_EQ(pieces.texts, (Texts{{"hello"}, {"!"}, {"\xC3"}, {"<eos>"}}));
+  const auto& vocabulary = std::get<ipc::Tokenized>(harness.others[2]);
+  EXPECT_EQ(vocabulary.form, ipc::TokenTexts::kVocabulary);
+  EXPECT_EQ(vocabulary.texts.size(), 4U);
+  EXPECT_EQ(vocabulary.texts.back().bytes, "<eos>");
+}
+
 TEST(EngineRequests, DrainingLetsWhatIsThereFinishAndSaysSoOnce) {
   EngineHarness harness;
   harness.engine.submit(greedy_request(1, {1, 2}, 5));

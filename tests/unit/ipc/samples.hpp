@@ -70,7 +70,7 @@ inline std::vector<FromWorker> samples_from_worker() {
                9,
                "END"},
       Failed{RequestId{3}, FailureCode::kContextExceeded, "too long", "prompt"},
-      Tokenized{RequestId{4}, {9, 8, 7}},
+      Tokenized{RequestId{4}, {9, 8, 7}, TokenTexts::kPieces, {{"any\xFF"}, {""}, {"\u00e9"}}},
       Detokenized{RequestId{5}, std::string("any\xFF\x00 bytes", 11)},
       Stats{11, 2, 3, 4, 5, {{"steps_total", 11.0}, {"tokens_total", 0.5}}},
       Pong{99},
