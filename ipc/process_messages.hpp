@@ -79,6 +79,9 @@ struct VaultReport {
                   pages_adopted, pages_withheld)
 };
 
+// A worker leaves out the text of a special token that is longer.
+inline constexpr std::size_t kMostSpecialTokenBytes = 1024;
+
 // The worker sends this when it has loaded the model and run one forward pass.
 struct Ready {
   std::string model_name;
@@ -97,11 +100,14 @@ struct Ready {
   std::vector<Optimization> optimizations;
   std::vector<Protection> protections;
   VaultReport vault;
+  // Empty if there is none; 256 KiB at most, because the worker uses no longer template.
+  std::string template_source;
+  std::string bos_token, eos_token;  // as the vocabulary writes them; empty if there are none
   bool operator==(const Ready&) const = default;
   BULKHEAD_MESSAGE(2, "ready", model_name, architecture, device, numerics_id, context_limit,
                    vocabulary_size, kv_cache_tokens, weight_bytes, load_milliseconds,
                    has_chat_template, chat_template, capabilities, optimizations, protections,
-                   vault)
+                   vault, template_source, bos_token, eos_token)
 };
 
 // Most descriptors that one vault may have.

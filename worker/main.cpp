@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -117,6 +118,13 @@ void add_capabilities_of_text(const Loaded& loaded, ipc::Ready& ready) {
   if (loaded.executor->limits().embedding > 0) ready.capabilities.emplace_back("embedding");
 }
 
+// Returns the token as the vocabulary writes it, for clients who want to know.
+std::string special_token(const model::Tokenizer& tokenizer, std::optional<model::TokenId> token) {
+  if (!token.has_value() || *token >= tokenizer.size()) return "";
+  const std::string_view text = tokenizer.vocabulary_text(*token);
+  return text.size() <= ipc::kMostSpecialTokenBytes ? std::string(text) : "";
+}
+
 ipc::Ready ready_message(const Loaded& loaded, const engine::Engine& engine,
                          std::chrono::milliseconds load_time) {
   const engine::ExecutorLimits& limits = loaded.executor->limits();
@@ -133,6 +141,9 @@ ipc::Ready ready_message(const Loaded& loaded, const engine::Engine& engine,
   const auto& chat = loaded.language.chat;
   ready.has_chat_template = chat.ok();
   ready.chat_template = chat.ok() ? loaded.language.family->name : chat.error().message();
+  if (chat.ok()) ready.template_source = chat->source();
+  ready.bos_token = special_token(*loaded.tokenizer, loaded.tokenizer->bos());
+  ready.eos_token = special_token(*loaded.tokenizer, loaded.tokenizer->eos());
   const auto& ranker = loaded.language.ranker;
   if (ranker.ok()) ready.capabilities.emplace_back("rerank");
   const bool embeds = loaded.executor->limits().embedding > 0;

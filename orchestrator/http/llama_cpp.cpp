@@ -407,10 +407,12 @@ json llama_props(const Router& router) {
   for (const ModelInfo& model : router.models()) {
     if (model.retired) continue;
     json& settings = props["default_generation_settings"];
-    for (const Worker* worker : model.workers) {
-      if (worker->ready().architecture.empty()) continue;  // it was never loaded
-      settings["n_ctx"] = worker->ready().context_limit;
-      break;
+    if (const ipc::Ready* ready = model.reported(); ready != nullptr) {
+      settings["n_ctx"] = ready->context_limit;
+      props["chat_template"] = ready->template_source;
+      props["bos_token"] = ready->bos_token;
+      props["eos_token"] = ready->eos_token;
+      props["total_slots"] = router.sequences_at_once(model);
     }
     for (const LlamaDefault& each : kLlamaDefaults) {
       json& value = settings["params"][each.name];

@@ -19,14 +19,6 @@ std::string time_as_text(std::int64_t since_1970) {
   return text;
 }
 
-// Returns what a worker reported when it last loaded the model; null if no worker has loaded it.
-const ipc::Ready* told_of(const ModelInfo& model) {
-  for (const Worker* worker : model.workers) {
-    if (!worker->ready().architecture.empty()) return &worker->ready();
-  }
-  return nullptr;
-}
-
 // Says whether the model has a process that serves it, even one that is about to end.
 bool is_running(const ModelInfo& model) {
   return std::ranges::any_of(model.workers,
@@ -41,7 +33,7 @@ json details_of(const ipc::Ready* ready) {
 }
 
 json entry_of(const ModelInfo& model) {
-  const ipc::Ready* ready = told_of(model);
+  const ipc::Ready* ready = model.reported();
   return {{"name", model.id},
           {"model", model.id},
           {"size", ready != nullptr ? ready->weight_bytes : model.file_bytes},
@@ -66,7 +58,7 @@ json ollama_ps(const Router& router) {
   constexpr std::int64_t kYear = 365 * 24 * 3600;
   json models = json::array();
   for (const ModelInfo& model : router.models()) {
-    const ipc::Ready* ready = told_of(router.serving(model));
+    const ipc::Ready* ready = router.serving(model).reported();
     if (model.retired || ready == nullptr || !is_running(router.serving(model))) continue;
     json entry = entry_of(model);
     entry["size_vram"] = ready->weight_bytes;
@@ -78,7 +70,7 @@ json ollama_ps(const Router& router) {
 }
 
 json ollama_show(const ModelInfo& model) {
-  const ipc::Ready* ready = told_of(model);
+  const ipc::Ready* ready = model.reported();
   json info = json::object();
   json capabilities = {"completion"};  // the default until a worker has reported its own
   if (ready != nullptr) {

@@ -157,6 +157,13 @@ Worker& Router::add_worker(std::size_t model) {
 
 // ---- who is there ----
 
+const ipc::Ready* ModelInfo::reported() const {
+  for (const Worker* worker : workers) {
+    if (!worker->ready().architecture.empty()) return &worker->ready();
+  }
+  return nullptr;
+}
+
 bool ModelInfo::has_alias(std::string_view name) const {
   return std::ranges::any_of(
       settings.aliases, [name](const std::string& alias) { return lower(alias) == lower(name); });

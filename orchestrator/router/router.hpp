@@ -110,6 +110,8 @@ struct ModelInfo {
 
   bool has_alias(std::string_view name) const;  // ignores case
   void count_file_bytes();                      // from the marks
+  // Returns what a worker reported when it last loaded the model; null if no worker has loaded it.
+  const ipc::Ready* reported() const;
 
   // A reload removed the entry from the configuration, or replaced it by the `successor` entry. The entry takes no
   // new requests, and its workers end as soon as no request needs them.
@@ -184,6 +186,8 @@ class Router : private WorkerEvents {
   };
   // Returns where an unfinished request is; empty if the request is over.
   std::optional<Place> place_of(RequestId request) const;
+  // Returns how many sequences the model's workers compute at a time, all together.
+  std::size_t sequences_at_once(const ModelInfo& model) const;
   // Returns what the tokens of a request that is with a worker depend on, apart from the request: the model's file
   // (name, size, time) and how the worker computes.
   std::string identity(RequestId request) const;

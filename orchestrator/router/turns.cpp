@@ -30,6 +30,13 @@ constexpr std::size_t kMostAhead = 4;
 
 }  // namespace
 
+std::size_t Router::sequences_at_once(const ModelInfo& model) const {
+  std::size_t all = 0;
+  for (const Worker* worker : model.workers)
+    all += batch_of(*worker, settings_.engine.max_batch);
+  return all;
+}
+
 // Says whether the worker has all that it computes at a time, and a quarter of that to prepare meanwhile.
 bool Router::has_enough(const Worker& worker) const {
   if (settings_.server.keys.empty()) return false;

@@ -16,6 +16,9 @@ namespace {
 constexpr std::size_t kNameBytes = 256;       // the name of a thing
 constexpr std::size_t kReasonBytes = 4096;    // one sentence or a few
 constexpr std::size_t kFailureBytes = 65536;  // the client gets this text
+// A template has 256 KiB at most, and a byte that is no UTF-8 becomes three.
+constexpr std::size_t kTemplateBytes = std::size_t{768} << 10;
+constexpr std::size_t kSpecialTokenBytes = 3 * ipc::kMostSpecialTokenBytes;
 constexpr std::size_t kNumericsIdBytes =
     1024;  // three names of up to 255 bytes that a driver reports, and numbers
 constexpr std::size_t kMostCounters = 256;
@@ -67,6 +70,10 @@ struct Check {
     BULKHEAD_RETURN_IF_ERROR(check_numerics_id(m.numerics_id));
     BULKHEAD_RETURN_IF_ERROR(too_long("vault.reason", m.vault.reason.size(), kReasonBytes));
     BULKHEAD_RETURN_IF_ERROR(too_long("ready.chatTemplate", m.chat_template.size(), kFailureBytes));
+    BULKHEAD_RETURN_IF_ERROR(
+        too_long("ready.templateSource", m.template_source.size(), kTemplateBytes));
+    BULKHEAD_RETURN_IF_ERROR(too_long("ready.bosToken", m.bos_token.size(), kSpecialTokenBytes));
+    BULKHEAD_RETURN_IF_ERROR(too_long("ready.eosToken", m.eos_token.size(), kSpecialTokenBytes));
     BULKHEAD_RETURN_IF_ERROR(too_many("capabilities", m.capabilities.size(), kMostCapabilities));
     for (const std::string& each : m.capabilities)
       BULKHEAD_RETURN_IF_ERROR(too_long("capability", each.size(), kNameBytes));

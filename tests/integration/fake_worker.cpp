@@ -149,6 +149,9 @@ class Worker {
     ready.vocabulary_size = 200000;
     ready.has_chat_template = true;
     ready.chat_template = "chatml";
+    ready.template_source = "{{ messages }} \u00e9\n";
+    ready.bos_token = "<s>";
+    ready.eos_token = "</s>";
     ready.capabilities = {"completion", "tools"};
     ready.optimizations = {{"memory_pool", true, ""}};
     ready_ = ready;

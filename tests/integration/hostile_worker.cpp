@@ -130,6 +130,9 @@ class Worker {
     ready.numerics_id = numerics_id(lie);
     ready.context_limit = lie == "context" ? 0xFFFFFFFF : 100000;
     ready.vocabulary_size = 200000;
+    if (lie == "template") ready.template_source.assign(1 << 20, 't');
+    if (lie == "bos") ready.bos_token.assign(1 << 20, 'b');
+    if (lie == "eos") ready.eos_token.assign(1 << 20, 'e');
     if (lie == "protections") ready.protections.assign(10000, {"name", true, "detail"});
     if (lie == "optimizations") ready.optimizations.assign(10000, {"name", false, "reason"});
     if (lie == "waiting_vault") ready.vault.state = ipc::VaultState::kWaiting;
@@ -157,11 +160,11 @@ class Worker {
       send(ipc::Embedded{embed->request, 1, {3, last}});
     } else if (auto* rank = std::get_if<ipc::Rank>(&*message)) {
       send(ipc::Ranked{rank->request, 1, number_of(rank->document)});
+    } else if (auto* tokenize = std::get_if<ipc::Tokenize>(&*message)) {
+      send(tokenized(*tokenize));
     } else if (auto* ping = std::get_if<ipc::Ping>(&*message)) {
       send(ipc::Pong{ping->nonce});
     } else if (std::holds_alternative<ipc::Shutdown>(*message)) {
-    } else if (auto* tokenize = std::get_if<ipc::Tokenize>(&*message)) {
-      send(tokenized(*tokenize));
       std::exit(0);
     }
     return true;
@@ -177,9 +180,6 @@ class Worker {
         (told != nullptr && ::open(told, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600) >= 0);
     return lies ? text.substr(at + 4) : "";
   }
-  // An honest worker's number is 4.
-  static float number_of(const std::string& text) {
-    const std::string lie = lie_in(text);
   // An honest worker's answer has a text for each token if the question asks for texts.
   static ipc::Tokenized tokenized(const ipc::Tokenize& tokenize) {
     const std::string lie = lie_in(tokenize.text);
@@ -189,6 +189,9 @@ class Worker {
     if (lie == "few_texts") answer.form = ipc::TokenTexts::kPieces;
     return answer;
   }
+  // An honest worker's number is 4.
+  static float number_of(const std::string& text) {
+    const std::string lie = lie_in(text);
     return lie.empty() ? 4 : std::stof(lie);
   }
 

@@ -147,5 +147,14 @@ TEST(LlamaCpp, CompletesWithItsOwnNames) {
   EXPECT_EQ(settings["params"]["temperature"], 0.8);
 }
 
+TEST(LlamaCpp, ReportsTheTemplateAndTheSlots) {
+  const Serving serving = serve({"engine.max_batch=3"});
+  const json props = json::parse(serving.get("/props").body);
+  EXPECT_EQ(props["total_slots"], 3) << props;
+  EXPECT_EQ(props["chat_template"], "{{ messages }} \u00e9\n") << props;
+  EXPECT_EQ(props["bos_token"], "<s>");
+  EXPECT_EQ(props["eos_token"], "</s>");
+}
+
 }  // namespace
 }  // namespace bulkhead::test

@@ -48,6 +48,9 @@ inline std::vector<FromWorker> samples_from_worker() {
   ready.protections = {{"landlock", true, "version 7"},
                        {"user_namespace", false, "unshare: EPERM"}};
   ready.vault = {VaultState::kImported, "no \u00e9", 84000, 2100, 700, 126};
+  ready.template_source = "{{ messages }}\n";
+  ready.bos_token = "<s>";
+  ready.eos_token = "</s>";
   return {
       Hello{protocol_version(), 4242, "bulkhead 0.1.0"},
       Progress{"reading weights", 10, 100},
