@@ -476,8 +476,9 @@ TEST(Places, ClientsThatNeverEndTheirHeadsMakePlaceToo) {
   EXPECT_GT(serving.metric("bulkhead_http_idle_closed_total"), 0);
   const double ended_late = serving.metric("bulkhead_http_slow_senders_total");
   // On a busy machine the first heads' time may be over by now.
-  if (std::chrono::steady_clock::now() - began < std::chrono::seconds(15))
+  if (std::chrono::steady_clock::now() - began < std::chrono::seconds(15)) {
     EXPECT_EQ(ended_late, 0) << "the heads' own time, 15 s, has not made the places";
+  }
 }
 
 // Without this limit, clients that hold all their connections would leave no descriptor for a worker's
