@@ -77,7 +77,7 @@ void add_cors_headers(const ApiOptions& options, const HttpRequest& request,
   if (!is_allowed_page(options, request)) return;
   response.headers.emplace_back("Access-Control-Allow-Origin", request.origin);
   response.headers.emplace_back("Access-Control-Expose-Headers",
-                                "X-Request-Id, Retry-After, X-Bulkhead-Warning");
+                                "X-Request-Id, request-id, Retry-After, X-Bulkhead-Warning");
   response.headers.emplace_back("Vary", "Origin");
 }
 

@@ -71,14 +71,15 @@ void Answer::add_warnings(Exchange& exchange, std::span<const std::string> warni
 }
 
 void Answer::watch(Exchange& exchange) {
-  if (!std::exchange(knows_request_, true)) {
-    method_ = exchange.method;
-    trace_ = exchange.trace;
-    began_ = exchange.arrived;
-  }
+  // This comes first: if there is no memory for the rest, the connection's end ends the answer.
   exchange.on_lost = [weak = weak_from_this()](Exchange::Lost how) {
     if (auto self = weak.lock()) self->lost(how);
   };
+  if (std::exchange(knows_request_, true)) return;
+  request_id_ = exchange.request_id();
+  method_ = exchange.method;
+  trace_ = exchange.trace;
+  began_ = exchange.arrived;
 }
 
 void Answer::start_deadline(std::chrono::seconds timeout) {
@@ -170,7 +171,6 @@ void Answer::count_end(int status, std::string_view how) {
     services_.metrics.count(events::kTokens, {"completion"}, facts.usage.completion_tokens);
     services_.metrics.time(events::kRequest, line.took);
     const std::chrono::duration<double, std::milli> first_token = first_token_ - began_;
-    line.id = facts.id;
     line.more = {Field::quoted("model", facts.model),
                  Field::flag("stream", facts.stream),
                  Field::number("choices", facts.choices),
@@ -234,7 +234,8 @@ RequestLine Answer::line_of(int status) const {
           .status = status,
           .took = Clock::now() - began_,
           .trace = &trace_,
-          .key = key_name()};
+          .key = key_name(),
+          .id = id()};
 }
 
 // ---- for as long as its client's connection ----
@@ -313,7 +314,7 @@ void ConnectedAnswer::finish(std::string_view how, std::string_view last_events)
     response.body = whole();  // if there is no memory for it, the answer can still fail
   end_with(200, how, [&] {
     exchange_->on_lost = nullptr;
-    if (!streaming_) return respond(std::move(response));
+    if (!streaming_) return exchange_->respond(std::move(response));
     if (!last_events.empty()) exchange_->write(last_events);
     exchange_->end_stream(false);
   });
@@ -326,15 +327,9 @@ void ConnectedAnswer::tell_exception() {
 
 void ConnectedAnswer::tell(const ApiError& error) {
   exchange_->on_lost = nullptr;
-  if (!streaming_) return respond(refuse_(error));
+  if (!streaming_) return exchange_->respond(refuse_(error, exchange_->request_id()));
   if (const std::string event = failure(error); !event.empty()) exchange_->write(event);
   exchange_->end_stream(true);
-}
-
-void ConnectedAnswer::respond(HttpResponse response) {
-  if (const std::string_view id = facts().id; !id.empty())
-    response.headers.emplace_back("X-Request-Id", id);
-  exchange_->respond(std::move(response));
 }
 
 }  // namespace bulkhead::orchestrator

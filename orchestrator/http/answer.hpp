@@ -61,6 +61,8 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
     bool recovered = false;  // an earlier daemon began it
   };
   virtual Facts facts() const { return {}; }
+  // Returns the request's id, which the answer's head and the log have.
+  std::string_view id() const { return generates() ? facts().id : std::string_view(request_id_); }
   bool over() const { return over_; }
   // Takes the ticket of the client's key, which may be null. Call it before the answer begins.
   void take_ticket(std::shared_ptr<KeyTicket> ticket) { ticket_ = std::move(ticket); }
@@ -72,7 +74,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   Clock::time_point first_token() const { return first_token_; }  // 0 until the first token has come
   std::string_view key_name() const;  // name of the client's key; empty if the client has none
   std::string_view turn_of() const override { return key_name(); }
-  std::string request_name() const override { return std::string(facts().id); }
+  std::string request_name() const override { return std::string(id()); }
 
  protected:
   // `endpoint` is the route's label in the metrics and the log.
@@ -145,9 +147,10 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   RequestLine line_of(int status) const;
 
   bool over_ = false;
+  std::string request_id_;  // the first exchange's; facts() have the same one, or none
   std::string method_;
   TraceContext trace_;
-  bool knows_request_ = false;         // method_, trace_ and began_ are set
+  bool knows_request_ = false;         // request_id_, method_, trace_ and began_ are set
   std::shared_ptr<KeyTicket> ticket_;  // the ticket of the client's key, until the answer ends
   Timer deadline_, silence_;
   bool spoke_ = false;  // whether the stream has sent anything since silence_ was started
@@ -191,7 +194,6 @@ class ConnectedAnswer : public Answer {
   bool streaming_ = false;  // the stream's head has been sent
 
  private:
-  void respond(HttpResponse response);  // adds the id that the log has
   void start_from(std::size_t index, std::size_t count, const StartOne& start_one);
 
   const RefusalForm refuse_;

@@ -43,17 +43,22 @@ void Api::configure(config::ServerSettings server) {
 }
 
 HttpResponse Api::protocol_error(const ErrorKind& kind, const std::string& message,
-                                 std::string_view path) {
+                                 std::string_view path, Exchange& exchange) {
+  const Route& route = nearest_route(path);
+  exchange.second_id_field = route.second_id_field();
+  const std::string& id = exchange.request_id();
   end_request(context_.services.metrics,
-              {.method = {}, .endpoint = kUnknownLabel, .status = kind.status});
-  HttpResponse response = refusal_for(path, api_error(kind, message));
+              {.method = {}, .endpoint = kUnknownLabel, .status = kind.status, .id = id});
+  HttpResponse response = route.refuse(api_error(kind, message), id);
   response.close = true;
   return response;
 }
 
-std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
+std::optional<HttpResponse> Api::answer_head(const HttpRequest& request, Exchange& exchange) {
   const RouteMatch match = find_route(request.path, request.method);
   const Route* const route = match.route;
+  const Route& protocol = route != nullptr ? *route : nearest_route(request.path);
+  exchange.second_id_field = protocol.second_id_field();
   auto answer = [&](HttpResponse response) {
     add_cors_headers(context_.options, request, response);
     const char* const label = route != nullptr ? route->label : kUnknownLabel;
@@ -63,12 +68,12 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
                  .endpoint = label,
                  .status = response.status,
                  .took = std::chrono::steady_clock::now() - request.arrived,
-                 .trace = &request.trace});
+                 .trace = &request.trace,
+                 .id = exchange.request_id()});
     return response;
   };
-  const auto refuse = [&request, route](const ErrorKind& kind, std::string message) {
-    const ApiError error = api_error(kind, std::move(message));
-    return route != nullptr ? route->refuse(error) : refusal_for(request.path, error);
+  const auto refuse = [&](const ErrorKind& kind, std::string message) {
+    return protocol.refuse(api_error(kind, std::move(message)), exchange.request_id());
   };
   if (request.hosts > 1 || (request.http_1_1 && request.hosts == 0))
     return answer(refuse(kBadRequest, "An HTTP/1.1 request has exactly one Host field."));

@@ -28,12 +28,12 @@ class Api {
 
   // Returns the answer if it needs no body (a refusal, or the answer to a GET). Empty: read the body and call
   // handle().
-  std::optional<HttpResponse> answer_head(const HttpRequest& request);
+  std::optional<HttpResponse> answer_head(const HttpRequest& request, Exchange& exchange);
   void handle(HttpRequest request, std::shared_ptr<Exchange> exchange);
   // Renders an error of the HTTP layer itself in the form for clients of this path. The path is empty if the
   // connection does not know it.
   HttpResponse protocol_error(const ErrorKind& kind, const std::string& message,
-                              std::string_view path);
+                              std::string_view path, Exchange& exchange);
 
   std::vector<DaemonFigure> figures() const;  // the figures of clients' keys, for /metrics
   const KeyLimits& limits() const { return context_.limits; }

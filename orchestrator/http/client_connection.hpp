@@ -56,7 +56,7 @@ class ClientConnection final : public Connection,
   // ---- Exchange ----
 
   void respond(HttpResponse response) override;
-  void begin_stream(std::string_view request_id, std::string_view content_type) override;
+  void begin_stream(std::string_view content_type) override;
   void write(std::string_view events) override;
   void end_stream(bool close) override;
   std::size_t unsent_bytes() const override { return unsent_.size(); }
@@ -142,7 +142,9 @@ class ClientConnection final : public Connection,
 
   // ---- writing ----
 
-  std::string connection_field() const;
+  std::string_view connection_field() const;
+  // Returns the last fields of each head: the request's id, and whether the connection ends.
+  std::string last_fields();
   void finish_answer();
   void pump();
   void answer_out();

@@ -84,7 +84,7 @@ void ClientConnection::ended_by(const std::exception& error) {
 // ---- reading ----
 
 void ClientConnection::refuse(const ErrorKind& kind, const std::string& message) {
-  respond(server_->api->protocol_error(kind, message, path_));
+  respond(server_->api->protocol_error(kind, message, path_, *this));
 }
 
 void ClientConnection::read_head() {
@@ -95,6 +95,7 @@ void ClientConnection::read_head() {
   for_operators_ = false;
   head_only_ = false;
   path_.clear();
+  forget_request();
   idle_ = true;
   idle_since_ = std::chrono::steady_clock::now();
   if (buffer_.size() > 0) return continue_head();
@@ -190,8 +191,7 @@ void ClientConnection::head_read(const RequestHead& head) {
   for_operators_ = is_for_operators(request.path);
   if (operators_only_ && !for_operators_) return refuse_for_overload();
 
-  extra_headers.clear();  // these fields belong to the request before
-  if (std::optional<HttpResponse> answer = server_->api->answer_head(request)) {
+  if (std::optional<HttpResponse> answer = server_->api->answer_head(request, *this)) {
     if (request.has_body) answer->close = true;  // nobody reads the request's body
     return respond(*std::move(answer));
   }

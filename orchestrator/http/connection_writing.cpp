@@ -32,7 +32,7 @@ constexpr seconds kLingerTimeout{2};
 void ClientConnection::respond(HttpResponse response) {
   if (closed_ || !answering_) return;
   if (response.close) close_after_answer_ = true;
-  const std::string head = response_head(response, extra_headers, connection_field());
+  const std::string head = response_head(response, extra_headers, last_fields());
   const bool with_body = may_have_body(response.status) && !head_only_;
   // If there is no memory, nothing of the response is sent, and a smaller one can take its place.
   unsent_.reserve_for(head.size() + (with_body ? response.body.size() : 0));
@@ -41,7 +41,7 @@ void ClientConnection::respond(HttpResponse response) {
   finish_answer();
 }
 
-void ClientConnection::begin_stream(std::string_view request_id, std::string_view content_type) {
+void ClientConnection::begin_stream(std::string_view content_type) {
   if (closed_ || !answering_) return;
   chunked_ = request_http_1_1_;  // an HTTP/1.0 stream ends with its connection
   // A stream is the last answer on its connection, even if the stream's end is marked. Clients that
@@ -49,8 +49,7 @@ void ClientConnection::begin_stream(std::string_view request_id, std::string_vie
   // close") when Node.js puts a guard on a kept connection, as Debian 12's 18.20.4 and others do:
   // https://github.com/nodejs/node/issues/63989
   close_after_answer_ = true;
-  unsent_.append(
-      stream_head(content_type, request_id, extra_headers, chunked_, connection_field()));
+  unsent_.append(stream_head(content_type, extra_headers, chunked_, last_fields()));
   streaming_ = true;
   largest_write_ = 0;
   pump();
@@ -101,7 +100,14 @@ void ClientConnection::end_stream(bool close) {
   finish_answer();
 }
 
-std::string ClientConnection::connection_field() const {
+std::string ClientConnection::last_fields() {
+  std::string fields = fmt::format("X-Request-Id: {}\r\n", request_id());
+  if (second_id_field != nullptr)
+    fields += fmt::format("{}: {}\r\n", second_id_field, request_id());
+  return fields.append(connection_field());
+}
+
+std::string_view ClientConnection::connection_field() const {
   if (close_after_answer_ || !keep_alive_) return "Connection: close\r\n";
   return request_http_1_1_ ? "" : "Connection: keep-alive\r\n";
 }

@@ -334,7 +334,7 @@ json describe_answer(const Router& router, const Answer& answer) {
     tries = std::max(tries, place->resubmissions + 1);
   }
   const bool any_token = answer.first_token() != Answer::Clock::time_point{};
-  return {{"id", facts.id.empty() ? json(nullptr) : json(facts.id)},
+  return {{"id", answer.id()},
           {"endpoint", answer.endpoint()},
           {"model", model},
           {"key", answer.key_name().empty() ? json(nullptr) : json(answer.key_name())},

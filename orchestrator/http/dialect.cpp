@@ -19,10 +19,11 @@ DialectAnswer::DialectAnswer(AnswerServices& services, std::string endpoint, Ref
 }
 
 void DialectAnswer::start(std::size_t model, std::chrono::seconds timeout) {
-  begin(timeout);
-  add_warnings(*exchange_, request_.warnings);
   head_ = {true, answers_[0].dialect->new_id(), std::time(nullptr),
            services_.router.models()[model].id};
+  exchange_->take_request_id(head_.id);
+  begin(timeout);
+  add_warnings(*exchange_, request_.warnings);
   resolve(request_);
   const std::size_t count = request_.prompts.size() * request_.n;
   for (std::uint32_t i = 1; i < count; ++i)
@@ -57,7 +58,7 @@ void DialectAnswer::on_accepted(RequestId request, std::span<const ipc::TokenId>
   running->dialect->begin(head_, running->usage, events);
   if (request_.stream && !streaming_ && std::ranges::all_of(answers_, &Running::accepted)) {
     streaming_ = true;
-    exchange_->begin_stream(head_.id, running->dialect->content_type());
+    exchange_->begin_stream(running->dialect->content_type());
     watch_silence([this] { send(answers_[0].dialect->keep_alive()); });
     send(std::exchange(held_, {}));
   }

@@ -59,7 +59,7 @@ ApiError to_api_error(const Failure& failure) {
   return api_error(error_kind(failure.code), failure.message, failure.parameter);
 }
 
-HttpResponse to_response(const ApiError& error) {
+HttpResponse to_response(const ApiError& error, std::string_view) {
   HttpResponse response;
   response.status = error.status;
   response.body = error_body(error);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "orchestrator/http/exchange.hpp"
 #include "orchestrator/http/openai.hpp"
@@ -66,9 +67,10 @@ const ErrorKind& error_kind(ipc::FailureCode code);
 
 ApiError api_error(const ErrorKind& kind, std::string message, std::string parameter = "");
 ApiError to_api_error(const Failure& failure);
-HttpResponse to_response(const ApiError& error);
+// OpenAI's form has no place for the request's id.
+HttpResponse to_response(const ApiError& error, std::string_view request_id = {});
 // Renders a refusal in the form of a protocol, as to_response() does in OpenAI's form.
-using RefusalForm = HttpResponse (*)(const ApiError& error);
+using RefusalForm = HttpResponse (*)(const ApiError& error, std::string_view request_id);
 inline HttpResponse refusal(const ErrorKind& kind, std::string message) {
   return to_response(api_error(kind, std::move(message)));
 }

@@ -46,9 +46,7 @@ class Exchange {
   virtual ~Exchange() = default;
   // Sends the whole answer, once. A stream of events uses begin_stream, write..., end_stream instead.
   virtual void respond(HttpResponse response) = 0;
-  // `request_id` is the value of X-Request-Id; empty: the head has no such field.
-  virtual void begin_stream(std::string_view request_id = {},
-                            std::string_view content_type = kEventStream) = 0;
+  virtual void begin_stream(std::string_view content_type = kEventStream) = 0;
   virtual void write(std::string_view events) = 0;
   // `close`: the connection ends after the stream, so that the client sees that the stream is incomplete.
   virtual void end_stream(bool close) = 0;
@@ -60,6 +58,16 @@ class Exchange {
   // Returns how much memory counts for this request, and how much could if the server had no other request.
   virtual std::size_t held_bytes() const = 0;
   virtual std::size_t most_to_hold() const = 0;
+
+  // Returns the request's id, which the answer's head (X-Request-Id) and the log line have. The
+  // exchange makes one when it is first asked. A client's own X-Request-Id is ignored, so that no
+  // two requests have the same id.
+  const std::string& request_id();
+  // Makes `id` the request's id. A generation gives its own id, before the answer's head is sent.
+  void take_request_id(std::string_view id) { request_id_ = id; }
+
+  // The name of a second field with the id in the answer's head; null: there is none.
+  const char* second_id_field = nullptr;
 
   // For the request's log line (request_line.hpp).
   std::string method;
@@ -73,6 +81,17 @@ class Exchange {
   // Called at most once, from the event loop, when the answer can't reach the client any more. kTooSlow: more unsent
   // bytes had gathered than the connection's limit. Not called after the answer's end.
   std::function<void(Lost)> on_lost;
+
+ protected:
+  // Forgets what belongs to one request and would be told with the next one.
+  void forget_request() {
+    request_id_.clear();
+    second_id_field = nullptr;
+    extra_headers.clear();
+  }
+
+ private:
+  std::string request_id_;  // empty until somebody asks for it
 };
 
 }  // namespace bulkhead::orchestrator

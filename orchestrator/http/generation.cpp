@@ -23,9 +23,10 @@ Generation::Generation(AnswerServices& services, std::string endpoint, RefusalFo
       }) {}
 
 void Generation::start(std::size_t model, std::chrono::seconds timeout) {
-  begin(timeout);
   head_.chat = request_.chat;
   head_.id = fmt::format("{}-{:016x}", request_.chat ? "chatcmpl" : "cmpl", random_u64());
+  exchange_->take_request_id(head_.id);
+  begin(timeout);
   head_.created = std::time(nullptr);
   head_.model = services_.router.models()[model].id;
   resolve(request_);
@@ -75,7 +76,7 @@ void Generation::on_accepted(RequestId request, std::span<const ipc::TokenId> pr
       std::ranges::all_of(choices_, [](const Running& each) { return each.choice.is_accepted(); });
   if (!request_.stream || streaming_ || !all) return;
   streaming_ = true;
-  exchange_->begin_stream(head_.id);
+  exchange_->begin_stream();
   watch_silence([this] { exchange_->write(kSseComment); });
   if (!held_.empty()) exchange_->write(std::exchange(held_, {}));
 }

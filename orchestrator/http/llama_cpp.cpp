@@ -384,7 +384,7 @@ Parsed<GenerationRequest> parse_llama_infill(std::string_view body) {
   return request;
 }
 
-HttpResponse infill_refusal(const ApiError& error) {
+HttpResponse infill_refusal(const ApiError& error, std::string_view) {
   // A worker knows the fields by the names that completions have. This parser's own messages quote the field.
   static constexpr FieldName kNames[] = {{"suffix", "input_suffix"}, {"prompt", "input_prefix"}};
   const bool quotes = error.message.starts_with("'" + error.parameter + "'");

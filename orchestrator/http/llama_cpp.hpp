@@ -16,7 +16,7 @@ Parsed<GenerationRequest> parse_llama_completion(std::string_view body);
 // Parses a request for the text between `input_prefix` and `input_suffix`, with the same defaults.
 Parsed<GenerationRequest> parse_llama_infill(std::string_view body);
 // Renders a refusal of such a request.
-HttpResponse infill_refusal(const ApiError& error);
+HttpResponse infill_refusal(const ApiError& error, std::string_view request_id = {});
 std::unique_ptr<Dialect> llama_completion_dialect(std::string_view body);
 
 // Renders the answer to GET /props, with facts about the first model that the daemon serves.

@@ -15,7 +15,7 @@ Parsed<GenerationRequest> parse_messages(std::string_view body);
 
 std::unique_ptr<Dialect> messages_dialect(std::string_view body);
 std::string counted_tokens_body(std::size_t tokens);
-// Renders {"type": "error", "error": {"type", "message"}} with the error's status.
-HttpResponse messages_refusal(const ApiError& error);
+// Renders {"type": "error", "error": {"type", "message"}, "request_id"} with the error's status.
+HttpResponse messages_refusal(const ApiError& error, std::string_view request_id);
 
 }  // namespace bulkhead::orchestrator

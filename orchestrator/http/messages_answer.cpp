@@ -28,12 +28,14 @@ void append_member(std::string& out, std::string_view name, std::string_view tex
   append_json_string(out, text);
 }
 
-std::string error_object(const ApiError& error) {
+std::string error_object(const ApiError& error, std::string_view request_id) {
   std::string out = "{\"type\":\"error\",\"error\":{";
   append_member(out, "type", error.messages_type);
   out += ',';
   append_member(out, "message", error.message);
-  return out + "}}";
+  out += "},";
+  append_member(out, "request_id", request_id);
+  return out + "}";
 }
 
 std::string usage_object(const Usage& usage) {
@@ -105,7 +107,7 @@ class MessagesDialect final : public Dialect {
   }
 
   void fail(const ApiError& error, std::string& events) override {
-    events += "event: error\ndata: " + error_object(error) + "\n\n";
+    events += "event: error\ndata: " + error_object(error, head_.id) + "\n\n";
   }
 
   std::string whole() const override {
@@ -218,9 +220,9 @@ std::string counted_tokens_body(std::size_t tokens) {
   return fmt::format("{{\"input_tokens\":{}}}", tokens);
 }
 
-HttpResponse messages_refusal(const ApiError& error) {
+HttpResponse messages_refusal(const ApiError& error, std::string_view request_id) {
   HttpResponse response = to_response(error);
-  response.body = error_object(with_own_names(error, kMessagesNames));
+  response.body = error_object(with_own_names(error, kMessagesNames), request_id);
   return response;
 }
 

@@ -36,7 +36,7 @@ std::unique_ptr<Dialect> ollama_dialect(OllamaCall call);
 // "load" or "unload".
 std::string ollama_loaded_body(OllamaCall call, const std::string& model, const char* reason);
 // Renders {"error": TEXT} with the error's status.
-HttpResponse ollama_refusal(const ApiError& error);
+HttpResponse ollama_refusal(const ApiError& error, std::string_view request_id = {});
 
 // These render the answers to GET /api/tags and GET /api/ps, and to POST /api/show for one model.
 nlohmann::json ollama_tags(const Router& router);

@@ -207,7 +207,7 @@ std::string ollama_loaded_body(OllamaCall call, const std::string& model, const 
       reason);
 }
 
-HttpResponse ollama_refusal(const ApiError& error) {
+HttpResponse ollama_refusal(const ApiError& error, std::string_view) {
   HttpResponse response = to_response(error);
   response.body = "{\"error\":" + as_json(with_own_names(error, kOllamaNames).message) + "}";
   return response;

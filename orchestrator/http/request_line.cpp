@@ -10,7 +10,7 @@ void end_request(Metrics& metrics, RequestLine line) {
   using log::Field;
   metrics.count(events::kRequestsDone, {std::string(line.endpoint), std::to_string(line.status)});
   std::vector<Field> fields;
-  if (!line.id.empty()) fields.push_back(Field::word("id", line.id));
+  fields.push_back(Field::word("id", line.id));
   fields.push_back(Field::word("endpoint", line.endpoint));
   if (!line.method.empty()) fields.push_back(Field::word("method", line.method));
   fields.push_back(Field::number("status", line.status));

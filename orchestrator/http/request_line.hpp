@@ -19,11 +19,11 @@ struct RequestLine {
   std::chrono::steady_clock::duration took{};
   const TraceContext* trace = nullptr;  // null: the client sent none
   std::string_view key = {};            // name of the client's key; empty: none
-  std::string_view id = {};             // X-Request-Id; empty: the answer has none
+  std::string_view id;                  // X-Request-Id
   std::vector<log::Field> more = {};    // further fields for this kind of request
 };
 
-// The line begins with `request id=ID endpoint=...`, or with `request endpoint=...` if there is no id.
+// The line begins with `request id=ID endpoint=...`.
 void end_request(Metrics& metrics, RequestLine line);
 
 }  // namespace bulkhead::orchestrator

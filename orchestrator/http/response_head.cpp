@@ -26,7 +26,7 @@ bool may_have_body(int status) {
 }
 
 std::string response_head(const HttpResponse& response, const HeaderFields& extra,
-                          std::string_view connection) {
+                          std::string_view last_fields) {
   std::string head = status_line(response.status);
   if (may_have_body(response.status)) {
     head += "Content-Type: " + response.content_type + "\r\n";
@@ -34,20 +34,19 @@ std::string response_head(const HttpResponse& response, const HeaderFields& extr
   }
   append_fields(head, response.headers);
   append_fields(head, extra);
-  head += connection;
+  head += last_fields;
   head += "\r\n";
   return head;
 }
 
-std::string stream_head(std::string_view content_type, std::string_view request_id,
-                        const HeaderFields& extra, bool chunked, std::string_view connection) {
+std::string stream_head(std::string_view content_type, const HeaderFields& extra, bool chunked,
+                        std::string_view last_fields) {
   std::string head = status_line(200);
   head += fmt::format("Content-Type: {}\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",
                       content_type);
-  if (!request_id.empty()) head += fmt::format("X-Request-Id: {}\r\n", request_id);
   append_fields(head, extra);
   if (chunked) head += "Transfer-Encoding: chunked\r\n";
-  head += connection;
+  head += last_fields;
   head += "\r\n";
   return head;
 }

@@ -20,6 +20,6 @@ std::string name_in_namespace(std::string_view space, std::string_view name);
 std::unique_ptr<Dialect> responses_dialect(std::string_view body);
 // Renders how many tokens a request's prompt has: {"object": "response.input_tokens", "input_tokens": N}.
 std::string input_tokens_body(std::size_t tokens);
-HttpResponse responses_refusal(const ApiError& error);
+HttpResponse responses_refusal(const ApiError& error, std::string_view request_id = {});
 
 }  // namespace bulkhead::orchestrator

@@ -285,7 +285,7 @@ std::string input_tokens_body(std::size_t tokens) {
   return fmt::format(R"({{"object":"response.input_tokens","input_tokens":{}}})", tokens);
 }
 
-HttpResponse responses_refusal(const ApiError& error) {
+HttpResponse responses_refusal(const ApiError& error, std::string_view) {
   return to_response(with_own_names(error, kResponsesNames));
 }
 

@@ -104,6 +104,7 @@ void ResumableStream::expire_after(std::chrono::seconds time) {
 // ---- the reader ----
 
 void ResumableStream::attach(std::shared_ptr<Exchange> exchange, std::size_t first_event) {
+  exchange->take_request_id(begun_.id);
   if (reader_ != nullptr) {
     reader_->on_lost = nullptr;
     if (streaming_) {
@@ -129,7 +130,7 @@ void ResumableStream::pump() {
   full_reader_.cancel();
   if (reader_ == nullptr || !announced_) return;
   if (!std::exchange(streaming_, true)) {
-    reader_->begin_stream(begun_.id);
+    reader_->begin_stream();
     watch_silence([this] {
       if (reader_ != nullptr && streaming_) reader_->write(kSseComment);
     });
@@ -324,7 +325,7 @@ void ResumableStream::tell(const ApiError& error) {
     if (owner_.disk_ == nullptr) return made_durable(ends_.size());
     return keep(RecordType::kFailed, event);
   }
-  given_up_ = true;  // no client has the stream's id, so this is an ordinary error with its status
+  given_up_ = true;  // the stream has not begun, so this is an ordinary error with its status
   if (reader_ == nullptr) return;
   reader_->on_lost = nullptr;
   reader_->respond(to_response(error));

@@ -276,7 +276,7 @@ void go_on_reading(Call call) {
   if (auto error =
           call.context.streams.attach(call.parameter, call.request.last_event_id, call.exchange))
     return call.refuse(*error);
-  call.ended(200, call.parameter);
+  call.ended(200);
 }
 
 // ---- the rows ----
@@ -404,7 +404,7 @@ void Call::respond(HttpResponse response) {
   exchange->respond(std::move(response));
 }
 
-void Call::ended(int status, std::string_view id) const {
+void Call::ended(int status) const {
   end_request(context.services.metrics,
               {.method = exchange->method,
                .endpoint = route.label,
@@ -412,11 +412,11 @@ void Call::ended(int status, std::string_view id) const {
                .took = std::chrono::steady_clock::now() - exchange->arrived,
                .trace = &exchange->trace,
                .key = key_name(),
-               .id = id});
+               .id = exchange->request_id()});
 }
 
 void Call::refuse(const ApiError& error) {
-  respond(route.refuse(error));
+  respond(route.refuse(error, exchange->request_id()));
 }
 
 void handle(Call call) {
@@ -428,15 +428,18 @@ void handle(Call call) {
              call.route.way);
 }
 
-HttpResponse refusal_for(std::string_view path, const ApiError& error) {
-  if (const RouteMatch match = find_route(path, ""); match.route != nullptr)
-    return match.route->refuse(error);
+const char* Route::second_id_field() const {
+  return refuse == kMessages ? "request-id" : nullptr;
+}
+
+const Route& nearest_route(std::string_view path) {
+  if (const RouteMatch match = find_route(path, ""); match.route != nullptr) return *match.route;
   const std::string plain = without_slips(path);
   const Route* nearest = &kRoutes[0];
   for (const Route& route : kRoutes) {
     if (shared_parts(route.path, plain) > shared_parts(nearest->path, plain)) nearest = &route;
   }
-  return nearest->refuse(error);
+  return *nearest;
 }
 
 RouteMatch find_route(std::string_view path, std::string_view method) {

@@ -51,7 +51,7 @@ struct Call {
   std::string_view key_name() const;  // name of the client's key; empty if the client has none
   void respond(HttpResponse response);
   // Counts and logs the request's end, if it is answered in another way than by respond().
-  void ended(int status, std::string_view id = {}) const;
+  void ended(int status) const;
   // Refuses the request in the form of the route's protocol (Route::refuse).
   void refuse(const ApiError& error);
 };
@@ -115,6 +115,9 @@ struct Route {
   RefusalForm refuse;
   Way way;
 
+  // Returns the field in which clients of the route's protocol look for a request's id; null:
+  // X-Request-Id.
+  const char* second_id_field() const;
   // Null if the route needs the whole request.
   AtOnce answer() const {
     const AtOnce* at_once = std::get_if<AtOnce>(&way);
@@ -136,9 +139,9 @@ struct Route {
 // Passes the call, whose body is there, to its route's handler, or refuses it if its body can't be parsed.
 void handle(Call call);
 
-// Renders `error` in the form of the path's route. A path that has no route gets the form of the route whose path has
-// the most parts in common with it.
-HttpResponse refusal_for(std::string_view path, const ApiError& error);
+// Returns the path's route; if there is none, the route whose path has the most parts in common
+// with it. Errors at this path have the form of that route.
+const Route& nearest_route(std::string_view path);
 
 // The route of a path, and the text in place of its {...}.
 struct RouteMatch {

@@ -63,6 +63,7 @@ TEST(Memory, UnfinishedBodiesStayWithinTheBudgetAndSmallRequestsGoOn) {
     HttpReply reply = client->receive();
     if (reply.status != 503) continue;
     EXPECT_FALSE(reply.headers["retry-after"].empty());
+    EXPECT_FALSE(reply.headers["x-request-id"].empty());
     ++told;
   }
   EXPECT_GT(told, 0);

@@ -43,6 +43,7 @@ TEST(RequestLines, EveryRequestHasOneWithItsFieldsAsMembers) {
   const std::vector<json> lines = request_lines(serving);
   EXPECT_EQ(lines.size(), 7U) << json(lines).dump(1);
   for (const json& line : lines) {
+    EXPECT_TRUE(line["id"].is_string()) << line;
     EXPECT_TRUE(line["status"].is_number()) << line;
     EXPECT_TRUE(line["total_ms"].is_number()) << line;
     EXPECT_FALSE(line.contains("trace_id")) << line;
@@ -85,10 +86,10 @@ TEST(RequestLines, CountARequestsTimeFromItsArrival) {
 
 TEST(RequestLines, AreWordsInALogOfText) {
   const Serving serving = serve();
-  EXPECT_EQ(serving.get("/health").status, 200);
+  HttpReply reply = serving.get("/health");
   EXPECT_TRUE(Serving::eventually([&] {
-    return serving.daemon->log().find(
-               "info: request endpoint=/health method=GET status=200 total_ms=") !=
+    return serving.daemon->log().find("info: request id=" + reply.headers["x-request-id"] +
+                                      " endpoint=/health method=GET status=200 total_ms=") !=
            std::string::npos;
   })) << serving.daemon->log();
 }

@@ -498,16 +498,19 @@ TEST(MessagesErrors, HaveTheTypesOfTheirRows) {
       {error_kind(ipc::FailureCode::kTimeout), "timeout_error"},
       {error_kind(ipc::FailureCode::kWorkerCrashed), "api_error"}};
   for (const auto& [kind, type] : rows) {
-    const HttpResponse response = messages_refusal(api_error(kind, "why"));
+    const HttpResponse response = messages_refusal(api_error(kind, "why"), "req_1");
     EXPECT_EQ(response.status, kind.status);
     EXPECT_EQ(json::parse(response.body)["error"]["type"], type);
+    EXPECT_EQ(json::parse(response.body)["request_id"], "req_1");
   }
 }
 
 // The error of a path without a route has the form of the most similar routes.
 TEST(Refusals, HaveTheFormOfTheNearestRoute) {
   const ApiError error = api_error(kUnknownUrl, "why");
-  const auto body = [&](const char* path) { return json::parse(refusal_for(path, error).body); };
+  const auto body = [&](const char* path) {
+    return json::parse(nearest_route(path).refuse(error, "req_1").body);
+  };
   for (const char* path : {"/v1/messages", "/messages", "/v1/messages/batches", "//v1/messages/"})
     EXPECT_EQ(body(path).value("type", ""), "error") << path;
   for (const char* path : {"/api/chat", "/api/blobs", "/api/blobs/sha256:1"})

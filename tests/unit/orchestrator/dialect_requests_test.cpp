@@ -214,8 +214,9 @@ const std::string kLongName(300, 'n');
 
 TEST(OwnNames, OfAMessagesRequest) {
   const auto refusal_of = [](const std::string& members) {
-    return told(messages_refusal(refused(parse_messages(
-        R"({"max_tokens":9,"messages":[{"role":"user","content":"x"}],)" + members + "}"))));
+    const ApiError error = refused(parse_messages(
+        R"({"max_tokens":9,"messages":[{"role":"user","content":"x"}],)" + members + "}"));
+    return told(messages_refusal(error, "req_1"));
   };
   const std::string schema = R"({"type":"json_schema","schema":7})";
   EXPECT_THAT(refusal_of(R"("output_format":)" + schema), HasSubstr("'output_format.schema' must"));

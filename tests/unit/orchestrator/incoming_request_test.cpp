@@ -74,10 +74,10 @@ TEST(ResponseHead, HasNoBodyWhereTheStatusHasNone) {
             "\r\n");
 }
 
-TEST(ResponseHead, OfAStreamNamesItsRequestAndItsCoding) {
-  EXPECT_EQ(stream_head("text/event-stream", "id", {}, true, ""),
+TEST(ResponseHead, OfAStreamNamesItsCoding) {
+  EXPECT_EQ(stream_head("text/event-stream", {}, true, "X-Request-Id: id\r\n"),
             "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
-            "X-Accel-Buffering: no\r\nX-Request-Id: id\r\nTransfer-Encoding: chunked\r\n\r\n");
+            "X-Accel-Buffering: no\r\nTransfer-Encoding: chunked\r\nX-Request-Id: id\r\n\r\n");
 }
 
 }  // namespace
