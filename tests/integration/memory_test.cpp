@@ -429,8 +429,11 @@ TEST(SlowSenders, AreHeardNoMoreAfterThe408) {
         "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50000\r\n\r\n{");
   }
   for (const Clients* const slow : {&bodies, &heads}) {  // a body's time is over before a head's
-    for (const auto& client : *slow)
-      EXPECT_EQ(client->receive().status, 408);
+    for (const auto& client : *slow) {
+      const HttpReply reply = client->receive();
+      EXPECT_EQ(reply.status, 408);
+      EXPECT_EQ(reply.headers.count("x-request-id"), 1U);
+    }
     expect_unheard(serving, *slow);
   }
 }
@@ -458,6 +461,7 @@ TEST(Places, WhenAllAreTakenTheOperatorsEndpointsStillAnswer) {
   ASSERT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_connections") >= 2034; }));
   const HttpReply refused = small(serving);
   EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.count("x-request-id"), 1U);
   EXPECT_EQ(serving.get("/health").status, 200);
   EXPECT_EQ(serving.get("/v1/workers").status, 200);
 }

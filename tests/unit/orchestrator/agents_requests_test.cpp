@@ -505,6 +505,22 @@ TEST(MessagesErrors, HaveTheTypesOfTheirRows) {
   }
 }
 
+// Those who read only the events of a stream learn which request failed.
+TEST(Messages, AnErrorThatEndsAStreamHasTheRequestsId) {
+  const std::unique_ptr<Dialect> dialect = messages_dialect("{}");
+  AnswerHead head;
+  head.id = "msg_1";
+  std::string events;
+  dialect->begin(head, {}, events);
+  events.clear();
+  dialect->fail(api_error(kOutOfMemory, "why"), events);
+  const std::string begin = "event: error\ndata: ";
+  ASSERT_TRUE(events.starts_with(begin)) << events;
+  EXPECT_EQ(json::parse(events.substr(begin.size())),
+            json::parse(R"({"type":"error","request_id":"msg_1",
+                            "error":{"type":"overloaded_error","message":"why"}})"));
+}
+
 // The error of a path without a route has the form of the most similar routes.
 TEST(Refusals, HaveTheFormOfTheNearestRoute) {
   const ApiError error = api_error(kUnknownUrl, "why");
