@@ -11,8 +11,8 @@
 // --lanes instead times the ways of dividing attention without matrix units, for columns that each belong to their own
 // sequence. --own times the ways with matrix units for such columns, which have no neighbour in their step.
 //
-// --kv-type gives keys and values another type of engine.kv_type. Shapes and types that matrix units do not attend have
-// the way without units alone.
+// --kv-type gives keys and values another type of engine.kv_type. If matrix units cannot compute a shape's attention
+// with this type, the program times only the way without them.
 #include <algorithm>
 #include <bit>
 #include <cstdio>
@@ -84,6 +84,7 @@ std::vector<Way> ways_of_own(const k::Mapping& mapping, const k::AttentionShape&
   std::vector<Way> ways;
   const k::AttentionMode before = k::attention_mode(mapping, shape, {}, columns, context);
   ways.push_back({"without units", k::attention(mapping, shape, {}, before, columns, context)});
+  if (!k::units_attend(mapping, shape)) return ways;
   const k::AttentionRange range{.units = true};
   ways.push_back({"*", k::attention_alone(mapping, shape, range, columns)});
   for (const auto mode : {k::AttentionMode::kWhole, k::AttentionMode::kTogether}) {

@@ -54,13 +54,12 @@ bool due(const char* point);
 inline void reach(const char* point) {
   if (detail::active) (void)detail::reached(point);
 }
-// Reports that the process has reached `point`, a step that can fail. Returns true if the plan says that the step
-// fails.
+// Reports that the process has reached `point`, where a step can fail. Returns true if the plan makes this step fail.
 inline bool fails(const char* point) {
   return detail::active && detail::reached(point) == detail::Deed::kFail;
 }
-// Reports that the process has reached `point`, a step that has a result. Returns true if the plan says that the
-// result is damaged.
+// Reports that the process has reached `point`, where a step has a result. Returns true if the plan damages the
+// result.
 inline bool corrupts(const char* point) {
   return detail::active && detail::reached(point) == detail::Deed::kCorrupt;
 }

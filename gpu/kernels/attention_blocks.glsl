@@ -26,14 +26,14 @@ uint halves_of(vec2 two) { return packFloat2x16(f16vec2(clamp(two, -65504.0, 655
 
 float from_lane_float(float value, uint lane) { return uintBitsToFloat(from_lane(floatBitsToUint(value), lane)); }
 
-// `seen` is the number of positions up to a column's own, which is one of them. With a window, the column sees only the
-// last kWindow of these.
+// Returns whether a column sees a position. `seen` is the number of positions up to and including the column's own.
+// Without a window, the column sees all of these positions; with one, it sees only the last kWindow of them.
 bool sees(uint position, uint seen) { return position < seen && (kWindow == 0u || position + kWindow >= seen); }
 
-// Returns the positions in a split of a column; `seen` is as in sees(). With a window, the positions that a column sees
-// may begin and end within a split, so positions that would fill kMaximumSplits - 1 splits may lie in kMaximumSplits.
-// There are 16 more positions because the kernels also count the splits of the columns that a subgroup computes
-// together: the last one's position is at most 15 behind the first one's.
+// Returns how many positions a split of a column has; `seen` is as in sees(). With a window, the positions that a
+// column sees may begin and end within a split, so positions that would fill kMaximumSplits - 1 splits may lie in
+// kMaximumSplits. The function adds 16 positions because a subgroup may compute several columns together, of which the
+// last lies at most 15 positions behind the first.
 uint size_of_splits(uint seen) {
   if (kWindow == 0u) return split_size(seen);
   uint positions = min(seen, kWindow) + 16u, size = kMinimumSplit;

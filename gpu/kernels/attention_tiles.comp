@@ -14,8 +14,8 @@
 //            the first octet has keys 0, 8, 2, 10, 4, 12, 6 and 14 of 16, and the second octet has the keys behind
 //            them.
 //
-// With a window, the workgroup goes through the blocks that any of its queries sees, and a subgroup computes those that
-// any of its own queries sees.
+// With a window, the workgroup loads each block that at least one of its queries sees. A subgroup computes a block only
+// if at least one of the subgroup's own queries sees it.
 //
 // While a block's weights are computed and its values are added, the next block's scores are computed, and the
 // following values and keys are being loaded into registers. Two barriers per block enclose the moment in which these

@@ -96,8 +96,8 @@ constexpr std::uint32_t kOtherShared = 1024;
 
 // Figures of an H200 for all choices below: bench-attention and bench-decode.
 
-// Returns how many workgroups share the entries of a group's results (kEntryParts), if a step has `columns` columns: as
-// many as a large device has processors for.
+// Returns kEntryParts for a step of `columns` columns: the number of workgroups that share the entries of one group's
+// results. All workgroups of the step together are at most as many as a large device has processors.
 std::uint32_t entry_parts(const Mapping& mapping, const AttentionShape& shape,
                           const UnitAttention& sharing, std::uint32_t columns) {
   constexpr std::uint32_t kMostParts = 8, kProcessors = 128;

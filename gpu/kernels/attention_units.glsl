@@ -10,8 +10,8 @@
 // With pages of bytes, the entries of keys and values are halves that are rounded once (attention_cells.glsl).
 // Everything else is as with pages of halves.
 //
-// The order of a query's additions: blocks of 64 positions come in rising order. They begin at multiples of 64, and so
-// lie at the same positions for all columns. With a window, the first block is the one that holds the first position
+// The order of a query's additions: the kernel takes blocks of 64 positions in rising order. Blocks begin at multiples
+// of 64, so all columns have the same blocks. With a window, the first block is the one that holds the first position
 // that the column sees. A score is one chain of multiply-adds over the head's entries, eight of each lane's share at a
 // time (two such chains' steps cover a group of 32 entries). The weights of a block are halves, relative to the
 // largest score so far; the earlier sum is scaled once for each block. An entry of a result is one chain of
@@ -26,8 +26,8 @@ const uint kKeyTiles = kBlockPositions / 16u;
 const uint kOwn = kQueryTiles * 2u;                     // queries whose sums a lane holds: two of each tile
 const uint kEntryGroups = (kHeadPadded + 31u) / 32u;    // of a query or a key
 const uint kValueSets = (kHeadPadded + 63u) / 64u;      // cells of a value that a lane takes
-// A subgroup computes all entries of its queries' results, or one of kEntryParts parts of them. Then it loads all keys
-// but only those words of the values' cells that its part needs.
+// A subgroup computes all entries of its queries' results, or one of kEntryParts parts of these entries. For a part,
+// the subgroup loads all keys, but of the values' cells only the words that the part needs.
 const uint kValueTiles = kValueSets * 4u / kEntryParts;  // of 16 entries, for each tile of queries
 const uint kPartSets = (kValueTiles + 3u) / 4u;
 const uint kCellWords = kValueTiles < 4u ? kValueTiles : 4u;  // of a cell, in a part

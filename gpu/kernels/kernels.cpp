@@ -188,9 +188,9 @@ std::uint32_t positions_seen(const AttentionShape& shape, std::uint32_t context)
 
 std::vector<AttentionRange> attention_ranges(const Mapping& mapping, const AttentionShape& shape,
                                              std::uint32_t columns) {
-  // Heads of more entries leave a subgroup too few registers: single columns are then faster without matrix units up to
-  // this position, and in windows.
-  // (Whoever changes these raises kNumericsVersion.)
+  // Heads of more than kMostEntries entries leave a subgroup too few registers. Single columns of such heads are faster
+  // without matrix units in windows, and elsewhere before kFarPosition. Whoever changes these numbers must raise
+  // kNumericsVersion.
   constexpr std::uint32_t kMostEntries = 128, kFarPosition = 1024;
   if (mapping.units_attention == UnitsAttention::kNowhere || !units_attend(mapping, shape))
     return {{}};

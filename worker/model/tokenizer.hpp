@@ -48,7 +48,7 @@ class Tokenizer {
   virtual std::string_view piece(TokenId token) const = 0;
   // Returns the token as the vocabulary writes it ("<|im_end|>"), for messages and for /detokenize of special tokens.
   virtual std::string_view vocabulary_text(TokenId token) const = 0;
-  // Returns the piece, or the vocabulary's text of a token that has none, for people who look at single tokens.
+  // Returns the token's piece, or the vocabulary's text if the piece is empty. Callers show single tokens to people.
   std::string_view visible_piece(TokenId token) const {
     const std::string_view text = piece(token);
     return text.empty() ? vocabulary_text(token) : text;

@@ -45,7 +45,7 @@ TEST_F(Architectures, NemotronH) {
   expect_computes(facts, 40);
 }
 
-// The experts have no gates either. In the larger models they read and write latent vectors.
+// Experts without gates. In the larger models of this architecture, experts read and write latent vectors.
 TEST_F(Architectures, NemotronHMoe) {
   Facts facts{.architecture = "nemotron_h_moe", .layers = 4};
   facts.mamba = {.heads = 4, .size = 16, .groups = 2, .state = 16};
