@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "config/base/log.hpp"
 #include "gpu/kernels/kernels.hpp"
 
 namespace bulkhead::forward {
@@ -26,12 +25,6 @@ void want_chain(StepContext& context, config::ChainedKernels setting) {
   constexpr std::uint32_t kNvidia = 0x10de;
   if (setting == config::ChainedKernels::kAuto && context.device->info().vendor_id != kNvidia)
     return;
-  if (context.kv_format == k::KvFormat::kQ8) {
-    spdlog::info(
-        "chained_kernels: not with engine.kv_type q8_0, whose keys and values are rounded by a "
-        "kernel of their own; barriers stand between dispatches");
-    return;
-  }
   context.chain.columns = kChainedColumns;
 }
 

@@ -280,16 +280,27 @@ TEST_F(SameBits, ReplayedTokensAreTheSameBits) {
 }
 
 TEST_F(SameBits, ChainedKernelsDoNotChangeABit) {
-  for (const std::string& name :
-       {std::string("builtin"), or_builtin("tiny-qwen2-Q4_K_M"), or_builtin("tiny-qwen3-Q4_K_M"),
-        or_builtin("tiny-llama-F16"), or_builtin("tiny-qwen3-BF16"),
-        or_builtin("tiny-qwen35-Q4_K_M"), or_builtin("tiny-qwen35moe-Q8_0"),
-        or_builtin("tiny-gpt-oss-MXFP4"), or_builtin("tiny-gemma2-Q5_K_M")}) {
+  using enum config::KvType;
+  const std::pair<std::string, config::KvType> models[] = {{"builtin", kF16},
+                                                           {"tiny-qwen2-Q4_K_M", kF16},
+                                                           {"tiny-qwen2-Q4_K_M", kQ8_0},
+                                                           {"tiny-qwen3-Q4_K_M", kF16},
+                                                           {"tiny-llama-F16", kF16},
+                                                           {"tiny-llama-F16", kQ8_0},
+                                                           {"tiny-qwen3-BF16", kF16},
+                                                           {"tiny-qwen35-Q4_K_M", kF16},
+                                                           {"tiny-qwen35moe-Q8_0", kF16},
+                                                           {"tiny-gpt-oss-MXFP4", kF16},
+                                                           {"tiny-gpt-oss-MXFP4", kQ8_0},
+                                                           {"tiny-gemma2-Q5_K_M", kF16}};
+  for (const auto& [file, kv] : models) {
+    const std::string name = or_builtin(file);
     std::vector<std::vector<Row>> made;
     for (const config::ChainedKernels setting :
          {config::ChainedKernels::kOff, config::ChainedKernels::kOn}) {
       Options options;
       options.max_batch = 16;
+      options.kv = kv;
       options.gpu = [&](config::GpuOptimizations& gpu) { gpu.chained_kernels = setting; };
       const Loaded model = load(name, options);
       ASSERT_NE(model.executor, nullptr);
@@ -314,7 +325,8 @@ TEST_F(SameBits, ChainedKernelsDoNotChangeABit) {
       }
       EXPECT_EQ(counter_of(*model.executor, "steps_computed_again"), 0);
     }
-    expect_same_bits(made[1], made[0], name + ": chained kernels");
+    expect_same_bits(made[1], made[0],
+                     name + ": chained kernels, pages of " + config::to_string(kv));
   }
 }
 
@@ -331,6 +343,7 @@ TEST_F(SameBits, LongContextsKeepTheirBitsHoweverTheyAreComputed) {
       {"dispatched", config::ChainedKernels::kOff},
       {"chained", config::ChainedKernels::kOn},
       {"pages of bytes", config::ChainedKernels::kOff, config::KvType::kQ8_0},
+      {"pages of bytes, chained", config::ChainedKernels::kOn, config::KvType::kQ8_0},
   };
   for (const std::string& name :
        std::set{or_builtin("tiny-qwen2-Q4_K_M"), or_builtin("tiny-qwen3-Q4_K_M"),
