@@ -1,10 +1,39 @@
 #include "worker/forward/step_attention.hpp"
 
 #include <algorithm>
+#include <variant>
 
 namespace bulkhead::forward {
 
 namespace k = gpu::kernels;
+
+AttentionBorders attention_borders(const StepContext& context, std::uint32_t columns) {
+  AttentionBorders borders;
+  for (const PlanStep& step : context.plan.steps) {
+    const auto* const attend = std::get_if<model::Attend>(&step);
+    if (attend == nullptr) continue;
+    const k::AttentionShape shape = attention_shape(context.graph, *attend, context.kv_format);
+    for (const k::AttentionRange& range : k::attention_ranges(context.mapping, shape, columns)) {
+      if (range.from > 0 && range.from < context.context)
+        borders.first = std::min(borders.first, range.from);
+      if (range.until < context.context) borders.last = std::max(borders.last, range.until);
+    }
+  }
+  return borders;
+}
+
+Positions positions_of(std::span<const engine::Column> columns, const AttentionBorders& borders) {
+  if (borders.last == 0) return Positions::kAny;
+  const auto all = [&](const auto& lies) {
+    return std::all_of(columns.begin(), columns.end(),
+                       [&](const engine::Column& column) { return lies(column.position); });
+  };
+  if (all([&](std::uint32_t position) { return position < borders.first; }))
+    return Positions::kBefore;
+  if (all([&](std::uint32_t position) { return position >= borders.last; }))
+    return Positions::kBehind;
+  return Positions::kAny;
+}
 
 std::uint64_t AttentionSteps::counts() const {
   if (!in_chain()) return activations_.attention_counts.slice().address;
@@ -86,7 +115,10 @@ Status AttentionSteps::add(const model::Attend& attend) {
     push.counts = counts();
   }
   for (const k::AttentionRange& range : k::attention_ranges(context_.mapping, shape, columns_)) {
-    if (range.from >= context_.context) continue;  // no column lies there
+    const bool has_columns = range.from < context_.context &&
+                             !(positions_ == Positions::kBefore && range.from > 0) &&
+                             !(positions_ == Positions::kBehind && range.until < context_.context);
+    if (!has_columns) continue;
     BULKHEAD_RETURN_IF_ERROR(attend_range(attend, shape, range, push));
   }
   return {};

@@ -3,11 +3,22 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "config/base/error.hpp"
+#include "worker/engine/executor.hpp"
 #include "worker/forward/step_part.hpp"
 
 namespace bulkhead::forward {
+
+// Where the kernels of attention change (gpu::kernels::attention_ranges()), over all layers. Columns before `first`
+// need only the kernels that begin at position 0, and columns from `last` on need only those that have no end.
+struct AttentionBorders {
+  std::uint32_t first = gpu::kernels::kNoPosition, last = 0;
+};
+AttentionBorders attention_borders(const StepContext& context, std::uint32_t columns);
+// Returns on which side of the borders all of these columns lie. kAny: on both sides, between, or there are no borders.
+Positions positions_of(std::span<const engine::Column> columns, const AttentionBorders& borders);
 
 class AttentionSteps : public StepPart {
  public:

@@ -7,16 +7,21 @@
 #include "worker/forward/step_buffers.hpp"
 #include "worker/forward/step_context.hpp"
 #include "worker/forward/step_emitter.hpp"
+#include "worker/forward/step_shapes.hpp"
 
 namespace bulkhead::forward {
 
-// Makes parts for a step of up to `columns` columns in `slot`. All arguments must outlive the
-// object.
+// Makes parts for a step of this shape in `slot`. All arguments must outlive the object.
 class StepPart {
  public:
-  StepPart(const StepContext& context, const Activations& activations, std::uint32_t columns,
+  StepPart(const StepContext& context, const Activations& activations, const StepShape& shape,
            std::uint32_t slot, StepEmitter& emit)
-      : context_(context), activations_(activations), columns_(columns), slot_(slot), emit_(emit) {}
+      : context_(context),
+        activations_(activations),
+        columns_(shape.columns),
+        positions_(shape.positions),
+        slot_(slot),
+        emit_(emit) {}
 
  protected:
   std::uint64_t parameters() const { return context_.parameters_of(slot_); }
@@ -28,7 +33,9 @@ class StepPart {
 
   const StepContext& context_;
   const Activations& activations_;
-  const std::uint32_t columns_, slot_;
+  const std::uint32_t columns_;
+  const Positions positions_;
+  const std::uint32_t slot_;
   StepEmitter& emit_;
 };
 

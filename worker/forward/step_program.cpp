@@ -318,7 +318,7 @@ class Builder {
 
   template <typename Steps, typename Step>
   Status add_by(const Step& step) {
-    return Steps(context_, activations_, shape_.columns, slot_, *emit_).add(step);
+    return Steps(context_, activations_, shape_, slot_, *emit_).add(step);
   }
   Status add(const model::Rotate& rotate) { return add_by<AttentionSteps>(rotate); }
   Status add(const model::RotateLatent& rotate) { return add_by<AttentionSteps>(rotate); }

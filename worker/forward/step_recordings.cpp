@@ -49,8 +49,9 @@ Result<const StepRecording*> StepRecordings::get(StepShape shape) {
   } else {
     BULKHEAD_TRY(activations, make_activations(shape));
   }
-  // The ring has room for one recording of each shape.
-  const auto keep = shape.chooses_later ? CommandRing::Keep::kAlways : CommandRing::Keep::kInRing;
+  // The ring has room for one recording of each number of columns.
+  const bool plain = !shape.chooses_later && shape.positions == Positions::kAny;
+  const auto keep = plain ? CommandRing::Keep::kInRing : CommandRing::Keep::kAlways;
   BULKHEAD_TRY(auto made, record(std::move(activations), keep,
                                  [&](const Activations& buffers, std::uint32_t slot) {
                                    return build_step(context_, buffers, shape, slot);
@@ -92,11 +93,12 @@ Result<std::shared_ptr<Activations>> StepRecordings::make_activations(StepShape 
   return result;
 }
 
-void StepRecordings::forget(StepShape shape) {
-  const auto found = recorded_.find(shape);
-  if (found == recorded_.end()) return;
-  parts_.command_ring->drop(found->second->id);
-  recorded_.erase(found);
+void StepRecordings::forget(std::uint32_t columns) {
+  std::erase_if(recorded_, [&](const auto& entry) {
+    const bool forgets = entry.first.columns == columns;
+    if (forgets) parts_.command_ring->drop(entry.second->id);
+    return forgets;
+  });
 }
 
 void StepRecordings::forget_all() {

@@ -39,7 +39,7 @@ class StepRecordings {
   // Returns the recording of what follows the step; null: nothing does. Valid as long as the step's.
   Result<const StepRecording*> follower(const StepRecording& step, const OutputWishes& wishes);
 
-  void forget(StepShape shape);
+  void forget(std::uint32_t columns);  // for all shapes of so many columns
   void forget_all();  // for all shapes
   // With the pool off: call it when the last step, which has this shape, is over.
   void give_memory_back(StepShape shape);

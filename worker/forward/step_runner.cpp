@@ -12,6 +12,8 @@
 namespace bulkhead::forward {
 
 Status StepRunner::prepare(std::vector<StepShape> shapes) {
+  for (const StepShape& shape : shapes)
+    borders_[shape.columns] = attention_borders(context_, shape.columns);
   recordings_.set_shapes(std::move(shapes));
   return slots_.make();
 }
@@ -37,6 +39,7 @@ Status StepRunner::start(const engine::Step& step, StepShape shape) {
   if (slots_.in_flight() > 0) BULKHEAD_RETURN_IF_ERROR(read_hidden(slots_.last()));
   BULKHEAD_RETURN_IF_ERROR(slots_.write_parameters(step));
   shape.chooses_later = slots_[index].waits;
+  shape.positions = positions_of(step.columns, borders_[shape.columns]);
   last_shape_ = slots_[index].shape = shape;
   BULKHEAD_TRY(last_recorded_, recordings_of(index));
   const Status launched = launch(last_recorded_, index);
@@ -66,6 +69,8 @@ Status StepRunner::flush() {
 }
 
 Status StepRunner::record(StepShape shape, const OutputWishes& wishes) {
+  const engine::Column first;
+  shape.positions = positions_of({&first, 1}, borders_[shape.columns]);
   BULKHEAD_TRY(const StepRecording* const made, recordings_.get(shape));
   BULKHEAD_TRY([[maybe_unused]] const auto* const follower, recordings_.follower(*made, wishes));
   recordings_.give_memory_back(shape);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "gpu/command_ring.hpp"
 #include "gpu/optimizations.hpp"
 #include "worker/engine/executor.hpp"
+#include "worker/forward/step_attention.hpp"
 #include "worker/forward/step_program.hpp"
 #include "worker/forward/step_recordings.hpp"
 #include "worker/forward/step_slots.hpp"
@@ -48,7 +50,8 @@ class StepRunner {
   }
   // Starts a step of this shape without checks.
   Status start(const engine::Step& step, StepShape shape);
-  // Makes everything that start() needs for this shape and for outputs with these wishes, and submits nothing.
+  // Makes everything that start() needs for this shape, for a column at position 0 and for outputs with these wishes,
+  // and submits nothing.
   Status record(StepShape shape, const OutputWishes& wishes = {});
   // Waits at most `wait_ms` and returns whether the step submitted last is over.
   Result<bool> finished(std::uint32_t wait_ms);
@@ -58,7 +61,7 @@ class StepRunner {
   Result<std::vector<gpu::KernelTime>> profile();
 
   // Forgets the recordings, which the next step then makes again.
-  void forget(StepShape shape) { recordings_.forget(shape); }
+  void forget(std::uint32_t columns) { recordings_.forget(columns); }
   void forget_all() { recordings_.forget_all(); }
 
   const Status& broken() const { return broken_; }
@@ -102,6 +105,7 @@ class StepRunner {
   gpu::Optimizations& parts_;
   StepSlots slots_;
   StepRecordings recordings_;
+  std::map<std::uint32_t, AttentionBorders> borders_;  // by the columns of a shape
   StepShape last_shape_;
   Recordings last_recorded_;  // of the step submitted last, until the next one or wait()
   // The work that follows the step submitted last. choose() sets it; it is submitted with the next step or before.

@@ -8,11 +8,16 @@
 
 namespace bulkhead::forward {
 
+// On which side of the position where attention's kernels change (attention_borders()) all columns of a step lie.
+enum class Positions : std::uint8_t { kAny, kBefore, kBehind };
+
 struct StepShape {
   std::uint32_t columns = 1;
   std::uint32_t outputs = 0;
   // Whether the step leaves the choice of tokens to what follows it, because outputs are adjusted.
   bool chooses_later = false;
+  // The step has no kernels for other positions.
+  Positions positions = Positions::kAny;
   auto operator<=>(const StepShape&) const = default;
 };
 // Returns every shape for which steps are made, from narrow to wide. The last shape takes any step. A shape has as

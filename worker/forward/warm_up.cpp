@@ -159,7 +159,7 @@ Result<double> WarmUp::time_step(std::uint32_t columns, const engine::ExecutorLi
   const StepShape shape =
       shape_for(steps_.shapes(), columns, std::min(columns, limits.max_outputs));
   columns = std::min(columns, shape.columns);
-  steps_.forget(shape);
+  steps_.forget(shape.columns);
   const engine::PageIndex page = hidden_page(limits);
   const std::span<const engine::PageIndex> sequence(&page, 1);
   std::vector<engine::Column> all(columns);

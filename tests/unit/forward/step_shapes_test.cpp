@@ -5,6 +5,7 @@
 
 #include "failing_device.hpp"
 #include "worker/forward/memory_need.hpp"
+#include "worker/forward/step_attention.hpp"
 #include "worker/forward/step_emitter.hpp"
 
 namespace bulkhead::forward {
@@ -81,6 +82,47 @@ TEST(StepShapes, AChunkBesideThoseThatGenerateHasItsOwn) {
   EXPECT_EQ(shape_for(shapes, 513, 1).columns, 1024U);
   EXPECT_EQ(shape_for(shapes, 1025, 1).columns, 2048U);
   EXPECT_EQ(shape_for(shapes, 60, 16).columns, 64U);
+}
+
+// A step has the kernels of its own positions only. Here heads of 128 entries have two ranges in narrow steps, heads
+// of 256 in all steps, and windows have none.
+TEST(StepShapes, APositionsKernelsAreThoseOfItsRanges) {
+  using enum Positions;
+  StepContext context;
+  context.context = 4096;
+  context.mapping.units = true;
+  context.mapping.units_attention = gpu::kernels::UnitsAttention::kWhereFaster;
+  context.mapping.attention_together = true;
+  context.graph.kv.resize(1);
+  context.graph.activations.resize(1);
+  const auto positions = [&](std::uint32_t columns, std::vector<std::uint32_t> at) {
+    std::vector<Column> step(at.size());
+    for (std::size_t i = 0; i < at.size(); ++i)
+      step[i].position = at[i];
+    return positions_of(step, attention_borders(context, columns));
+  };
+  const auto attend = [](std::uint32_t size, std::uint32_t window) {
+    model::Attend made;
+    made.heads = {.heads = 8, .kv_heads = 2, .size = size};
+    made.kv = 0;
+    made.out = 0;
+    made.rules.window = window;
+    return made;
+  };
+  context.plan.steps = {attend(128, 0), attend(128, 512)};
+  EXPECT_EQ(positions(1, {0}), kBefore);
+  EXPECT_EQ(positions(2, {5, 1023}), kBefore);
+  EXPECT_EQ(positions(2, {5, 1024}), kAny);
+  EXPECT_EQ(positions(2, {1024, 4095}), kBehind);
+  EXPECT_EQ(positions(16, {0}), kAny) << "one range";
+  context.context = 1024;
+  EXPECT_EQ(positions(1, {0}), kAny) << "no sequence gets there";
+  context.context = 4096;
+  context.plan.steps = {attend(256, 0), attend(256, 512)};
+  EXPECT_EQ(positions(512, {0, 1000}), kBefore);
+  EXPECT_EQ(positions(512, {1024}), kBehind);
+  context.plan.steps = {attend(256, 512)};
+  EXPECT_EQ(positions(512, {1024}), kAny);
 }
 
 std::vector<std::uint32_t> widths(const std::vector<StepShape>& shapes) {
