@@ -101,9 +101,7 @@ std::vector<Way> ways_of_own(const k::Mapping& mapping, const k::AttentionShape&
           sharing.heads_together = sharing.heads;
           sharing.key_words = words;
           sharing.values_ahead = ahead;
-          if (!all ||
-              (subgroups + 1) * sharing.heads * k::partial_floats(shape) * 4 > mapping.shared_bytes)
-            continue;
+          if (!all || k::units_shared_bytes(mapping, shape, sharing) > mapping.shared_bytes) continue;
           const bool whole = mode == k::AttentionMode::kWhole;
           ways.push_back(
               {(whole ? "whole/s" : "together/s") + std::to_string(subgroups) + "/k" +
@@ -142,9 +140,8 @@ std::vector<Way> ways_of(const k::Mapping& mapping, const k::AttentionShape& sha
     k::UnitAttention sharing = usual;
     sharing.entry_parts /= 2;
     const std::uint32_t sets = (shape.head_padded() + 63) / 64;
-    const std::uint32_t entries = sets * 64 / sharing.entry_parts + 8;
     if (sharing.entry_parts % sets == 0 &&
-        (sharing.subgroups + 1) * sharing.heads * entries * 4 <= mapping.shared_bytes)
+        k::units_shared_bytes(mapping, shape, sharing) <= mapping.shared_bytes)
       add(sharing, std::to_string(sharing.entry_parts) + " parts, ");
   }
   if (!all) return ways;
@@ -160,10 +157,7 @@ std::vector<Way> ways_of(const k::Mapping& mapping, const k::AttentionShape& sha
   for (const std::uint32_t subgroups :
        tiles ? std::vector<std::uint32_t>{2, 4, 8} : std::vector<std::uint32_t>{8, 12, 16}) {
     for (const std::uint32_t heads : {1U, 2U, (group + 1) / 2, group}) {
-      if (tiles ? heads != group
-                : heads > 8 ||
-                      (subgroups + 1) * heads * k::partial_floats(shape) * 4 > mapping.shared_bytes)
-        continue;
+      if (tiles ? heads != group : heads > 8) continue;
       for (const std::uint32_t words : {16U, 32U, 64U, 128U}) {
         for (const std::uint32_t ahead : {0U, 1U, 2U, 4U}) {
           for (const bool early : {false, true}) {
@@ -176,7 +170,8 @@ std::vector<Way> ways_of(const k::Mapping& mapping, const k::AttentionShape& sha
             sharing.key_words = words;
             sharing.values_ahead = ahead;
             sharing.early_keys = early;
-            add(sharing, "");
+            if (k::units_shared_bytes(mapping, shape, sharing) <= mapping.shared_bytes)
+              add(sharing, "");
           }
         }
       }

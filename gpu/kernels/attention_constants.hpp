@@ -60,6 +60,9 @@ struct UnitAttention {
   bool alone = false;           // only for columns that have no neighbour
   bool spreads = true;  // kTogether: workgroups share the splits of columns that see many positions
 };
+// Returns the bytes of shared memory that a workgroup of attention_units.comp takes, or a little more.
+std::uint32_t units_shared_bytes(const Mapping& mapping, const AttentionShape& shape,
+                                 const UnitAttention& sharing);
 // Returns how many groups of heads a column has for matrix units: each has one KV head and at most eight query heads.
 std::uint32_t unit_attention_groups(const AttentionShape& shape);
 // Returns the best division for steps of `columns` columns.

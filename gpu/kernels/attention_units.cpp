@@ -31,12 +31,17 @@ std::uint32_t keys_ahead(const AttentionShape& shape, std::uint32_t words) {
   return std::bit_floor(std::clamp(words / tile_words, 1U, 4U));
 }
 
+// Returns how many times four tiles of 16 entries a head's results are.
+std::uint32_t result_sets(const AttentionShape& shape) {
+  return (shape.head_padded() + 63) / 64;
+}
+
 // Returns whether workgroups load a block's keys and values through shared memory. A subgroup then needs two sums for
 // each of its results, and has enough registers only if heads are short.
 bool through_shared_memory(const Mapping& mapping, const AttentionShape& shape) {
   constexpr std::uint32_t kPositions = 64;
   const std::uint32_t keys = (shape.head_padded() + 31) / 32 * 32 * kPositions * 2;
-  const std::uint32_t values = (shape.head_padded() + 63) / 64 * 64 * kPositions * 2;
+  const std::uint32_t values = result_sets(shape) * 64 * kPositions * 2;
   return shape.head_padded() <= 128 && keys + values <= mapping.shared_bytes;
 }
 
@@ -87,13 +92,6 @@ KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape, const At
   return spec;
 }
 
-// Bytes of shared memory in workgroups whose subgroups share eight queries: these queries, and at most so much beside
-// them and the room for splits.
-std::uint32_t shared_queries(const AttentionShape& shape) {
-  return (shape.head_padded() + 31) / 32 * 512;
-}
-constexpr std::uint32_t kOtherShared = 1024;
-
 // Figures of an H200 for all choices below: bench-attention and bench-decode.
 
 // Returns kEntryParts for a step of `columns` columns: the number of workgroups that share the entries of one group's
@@ -102,26 +100,35 @@ std::uint32_t entry_parts(const Mapping& mapping, const AttentionShape& shape,
                           const UnitAttention& sharing, std::uint32_t columns) {
   constexpr std::uint32_t kMostParts = 8, kProcessors = 128;
   const std::uint32_t groups = columns * groups_of(shape, sharing.heads);
-  const std::uint32_t sets = (shape.head_padded() + 63) / 64;  // of four tiles of results each
+  const std::uint32_t sets = result_sets(shape);
   for (const std::uint32_t parts : {sets * 4, sets * 2, sets}) {
     // Cells of bytes are not divided.
     if (parts > sets && shape.kv == KvFormat::kQ8) continue;
-    const std::uint32_t room = kTogetherSubgroups * sharing.heads * (sets * 64 / parts + 8) * 4;
+    UnitAttention divided = sharing;
+    divided.subgroups = kTogetherSubgroups;
+    divided.heads_together = sharing.heads;
+    divided.entry_parts = parts;
     if (parts <= kMostParts && groups * parts <= kProcessors &&
-        room + shared_queries(shape) + kOtherShared <= mapping.shared_bytes)
+        units_shared_bytes(mapping, shape, divided) <= mapping.shared_bytes)
       return parts;
   }
   return 1;
+}
+
+// Returns the most heads that workgroups of kTogether have room for.
+std::uint32_t heads_with_room(const Mapping& mapping, const AttentionShape& shape,
+                              UnitAttention sharing) {
+  sharing.heads_together = kTileQueries;
+  while (sharing.heads_together > 1 &&
+         units_shared_bytes(mapping, shape, sharing) > mapping.shared_bytes)
+    --sharing.heads_together;
+  return sharing.heads_together;
 }
 
 // Chooses for kTogether. Few columns have few workgroups, in which every subgroup should load as little as possible; in
 // a chain each link waits for the slowest of them.
 void share_column(const Mapping& mapping, const AttentionShape& shape, const AttentionRange& range,
                   std::uint32_t columns, UnitAttention& sharing) {
-  const auto heads_in = [&](std::uint32_t subgroups) {
-    const std::uint32_t room = mapping.shared_bytes - shared_queries(shape) - kOtherShared;
-    return std::clamp(room / (subgroups * partial_floats(shape) * 4), 1U, kTileQueries);
-  };
   const std::uint32_t near = together_positions(mapping);
   const bool few_positions = range.until <= near || (shape.window != 0 && shape.window <= near);
   const std::uint32_t parts = columns <= kFewAttentionColumns && few_positions
@@ -138,11 +145,11 @@ void share_column(const Mapping& mapping, const AttentionShape& shape, const Att
     sharing.spreads = false;
   } else if (columns <= kTogetherColumns) {
     sharing.subgroups = 12;  // with more, each has too few registers
-    sharing.heads_together =
-        heads_sharing(shape, columns <= kFewAttentionColumns ? 1 : heads_in(sharing.subgroups));
+    sharing.heads_together = heads_sharing(
+        shape, columns <= kFewAttentionColumns ? 1 : heads_with_room(mapping, shape, sharing));
     sharing.values_ahead = shape.head_padded() <= 64 ? 2 : 0;
   } else {
-    sharing.heads_together = heads_sharing(shape, heads_in(sharing.subgroups));
+    sharing.heads_together = heads_sharing(shape, heads_with_room(mapping, shape, sharing));
     sharing.key_words = 64;
     sharing.values_ahead = 2;
     sharing.spreads = false;
@@ -150,6 +157,26 @@ void share_column(const Mapping& mapping, const AttentionShape& shape, const Att
 }
 
 }  // namespace
+
+// As attention_units.comp declares it, with room for the largest scores of 256 heads and a few words.
+std::uint32_t units_shared_bytes(const Mapping& mapping, const AttentionShape& shape,
+                                 const UnitAttention& sharing) {
+  constexpr std::uint32_t kOther = 256, kItemNumbers = 8;
+  const bool together = sharing.mode == AttentionMode::kTogether;
+  const bool spreads =
+      sharing.mode == AttentionMode::kSpread || sharing.mode == AttentionMode::kSpreadTiles;
+  if (!together && !spreads) return kOther * 4;
+  const std::uint32_t queries =
+      sharing.query_tiles * ((shape.head_padded() + 31) / 32) * kTileQueries * 16;
+  std::uint32_t room = sharing.heads * mapping.attention_splits * 3;
+  if (together) {
+    const std::uint32_t entries = sharing.entry_parts == 1
+                                      ? shape.head_padded()
+                                      : result_sets(shape) * 64 / sharing.entry_parts;
+    room = std::max(room, sharing.subgroups * sharing.heads_together * (entries + kItemNumbers));
+  }
+  return (queries + room + kOther) * 4;
+}
 
 std::uint32_t unit_attention_groups(const AttentionShape& shape) {
   return groups_of(shape, heads_sharing(shape, kTileQueries));

@@ -49,6 +49,32 @@ TEST(DeviceLimits, AttentionFitsIntoSharedMemory) {
   }
 }
 
+TEST(DeviceLimits, AttentionByMatrixUnitsFitsIntoSharedMemory) {
+  for (const std::uint32_t kib : {32U, 48U, 64U}) {
+    k::Mapping mapping = k::lanes_mapping(gpu_with(32, 1024, kib * 1024));
+    mapping.units = true;
+    mapping.units_attention = k::UnitsAttention::kEverywhere;
+    for (const std::uint32_t head : {32U, 48U, 64U, 100U, 128U, 184U, 240U, 256U}) {
+      for (const std::uint32_t group : {1U, 4U, 7U, 16U}) {
+        for (const std::uint32_t window : {0U, 100U, 4096U}) {
+          const k::AttentionShape shape{head, group, 1, k::KvFormat::kF16, false, window};
+          for (const std::uint32_t columns : {1U, 4U, 12U, 16U, 17U, 64U, 65U, 300U}) {
+            for (const k::AttentionRange& range : k::attention_ranges(mapping, shape, columns)) {
+              const k::AttentionMode mode =
+                  k::attention_mode(mapping, shape, range, columns, 4096);
+              const k::UnitAttention sharing =
+                  k::unit_attention(mapping, shape, range, mode, columns);
+              EXPECT_LE(k::units_shared_bytes(mapping, shape, sharing), mapping.shared_bytes)
+                  << kib << " KiB, heads of " << head << ", " << columns << " columns";
+              EXPECT_GE(sharing.heads_together, 1U);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(DeviceLimits, SamplingFitsIntoSmallWorkgroups) {
   for (const std::uint32_t most : {256U, 512U, 1024U}) {
     const k::Mapping mapping = k::lanes_mapping(gpu_with(32, most, 32768));
