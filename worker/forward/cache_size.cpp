@@ -5,22 +5,13 @@
 
 #include "gpu/kernels/kernels.hpp"
 #include "gpu/kernels/kv_layout.hpp"
+#include "worker/forward/wanted_pages.hpp"
 
 namespace bulkhead::forward {
 
 namespace k = gpu::kernels;
 
 namespace {
-
-// When a process dies on a GPU, most of the time goes into unmapping and mapping memory (22 ms for each GiB, NVIDIA
-// H200). So a cache whose size the settings leave open takes no more than this, or than kFullContexts contexts need
-// if that is more.
-constexpr std::uint64_t kMostUnasked = std::uint64_t{8} << 30;
-constexpr std::uint64_t kFullContexts = 4;
-// A cache whose size the settings leave open holds the whole contexts of kWholeSequences sequences, or
-// kPagesOfEach pages for each sequence that may run if that is more. Sequences that need more lose pages now and
-// then, and compute them again (engine/scheduler.hpp).
-constexpr std::uint64_t kWholeSequences = 16, kPagesOfEach = 512 / k::kPageTokens;
 
 // A cache that grows does so by about this much at a time, which takes 10 to 15 ms (NVIDIA H200), but by no more than
 // kMostSlabs slabs, because each one takes a descriptor of the daemon. The host keeps some 200 bytes for each page that
@@ -30,40 +21,6 @@ constexpr std::uint64_t kMostPagesUnasked = 1U << 18, kMostPagesEver = (1U << 24
 
 std::string mib(std::uint64_t bytes) {
   return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB";
-}
-
-constexpr std::uint64_t pages_for(std::uint64_t positions) {
-  return (positions + k::kPageTokens - 1) / k::kPageTokens;
-}
-
-// The sizes of pages of both kinds, and how many of each the cache should have.
-struct Wanted {
-  std::uint64_t full_bytes = 0, window_bytes = 0;  // bytes of one page
-  std::uint64_t full = 0;                          // full pages of a whole context
-  std::uint64_t least_windows = 0;                 // window pages of such a sequence
-  // The most window pages that are useful: those of the sequences that have whole contexts and as many again for the
-  // prefix cache, or a few for each sequence that may run; and those that steps in flight write.
-  std::uint64_t most_windows = 0;
-
-  std::uint64_t of_context() const { return full * full_bytes + least_windows * window_bytes; }
-  // Returns the bytes of `count` full pages and of the window pages that are useful beside them.
-  std::uint64_t of_pages(std::uint64_t count) const {
-    const std::uint64_t windows = std::min(most_windows, count);
-    return (count + 1) * full_bytes + (windows + (windows > 0 ? 1 : 0)) * window_bytes;
-  }
-};
-
-Wanted wanted_pages(const KvNeed& kv, std::uint32_t context, std::uint32_t max_batch,
-                    std::uint32_t columns_ahead) {
-  Wanted wanted{kv.per_token * k::kPageTokens, kv.per_window_token * k::kPageTokens,
-                pages_for(context)};
-  if (kv.window == 0) return wanted;
-  wanted.least_windows = kv.window_pages(wanted.full);
-  const std::uint64_t least = wanted.least_windows;
-  wanted.most_windows = std::max(std::min<std::uint64_t>(max_batch, kWholeSequences) * 2 * least,
-                                 max_batch * std::min(least, kPagesOfEach)) +
-                        pages_for(columns_ahead);
-  return wanted;
 }
 
 // Returns how many pages of each kind `bytes` hold; the hidden page of each kind takes a part of them.
@@ -217,9 +174,9 @@ Result<CacheSize> plan_cache(const CacheRoom& room, const model::ModelGraph& gra
     if (is_encoder(graph))
       pages = std::min(pages, std::max(full, pages_for(columns_ahead)) + batch);
     std::uint64_t budget = cpu ? std::min<std::uint64_t>((free - fixed) / 2, std::uint64_t{1} << 30)
-                               : (free - fixed) / 10 * 9;
+                               : (free - fixed) / kPartsOfFree * kPartsTaken;
     budget = std::min(budget, wanted.of_pages(pages));
-    budget = std::min(budget, std::max(kMostUnasked, wanted.of_pages(kFullContexts * full)));
+    budget = std::min(budget, wanted.most_unasked());
     size = share_out(budget, wanted, asked_context != 0);
   }
   if (asked_context != 0 &&

@@ -1,0 +1,34 @@
+#include "worker/forward/wanted_pages.hpp"
+
+namespace bulkhead::forward {
+
+namespace k = gpu::kernels;
+
+namespace {
+
+// When a process dies on a GPU, most of the time goes into unmapping and mapping memory (22 ms for each GiB, NVIDIA
+// H200). So a cache whose size the settings leave open takes no more than this, or than kFullContexts contexts need
+// if that is more.
+constexpr std::uint64_t kMostUnasked = std::uint64_t{8} << 30;
+constexpr std::uint64_t kFullContexts = 4;
+
+}  // namespace
+
+std::uint64_t Wanted::most_unasked() const {
+  return std::max(kMostUnasked, of_pages(kFullContexts * full));
+}
+
+Wanted wanted_pages(const KvNeed& kv, std::uint32_t context, std::uint32_t max_batch,
+                    std::uint32_t columns_ahead) {
+  Wanted wanted{kv.per_token * k::kPageTokens, kv.per_window_token * k::kPageTokens,
+                pages_for(context)};
+  if (kv.window == 0) return wanted;
+  wanted.least_windows = kv.window_pages(wanted.full);
+  const std::uint64_t least = wanted.least_windows;
+  wanted.most_windows = std::max(std::min<std::uint64_t>(max_batch, kWholeSequences) * 2 * least,
+                                 max_batch * std::min(least, kPagesOfEach)) +
+                        pages_for(columns_ahead);
+  return wanted;
+}
+
+}  // namespace bulkhead::forward
