@@ -61,6 +61,18 @@ std::string change_time_of(const struct stat& file) {
   return fmt::format(" changed:{}.{:09}", file.st_ctim.tv_sec, file.st_ctim.tv_nsec);
 }
 
+// Copies the sizes that the directory's description and the cache's size have under the same names and meanings.
+template <typename From, typename To>
+void copy_sizes(const From& from, To& to) {
+  to.window_pages = from.window_pages;
+  to.first_pages = from.first_pages;
+  to.slab_pages = from.slab_pages;
+  to.eager_pages = from.eager_pages;
+  to.window_first_pages = from.window_first_pages;
+  to.window_slab_pages = from.window_slab_pages;
+  to.window_eager_pages = from.window_eager_pages;
+}
+
 }  // namespace
 
 Status MainVault::receive() {
@@ -105,15 +117,13 @@ Status MainVault::receive() {
   }
   files_.assign(std::make_move_iterator(all.begin() + 1), std::make_move_iterator(blocks));
   predecessor_.blocks.assign(std::make_move_iterator(blocks), std::make_move_iterator(slabs));
-  predecessor_.layout = {described.identity.substr(line + 1),
-                         described.context,
-                         described.pages - described.window_pages,
-                         described.window_pages,
-                         described.weight_blocks,
-                         described.block_bytes,
-                         described.first_pages,
-                         described.slab_pages,
-                         described.eager_pages};
+  forward::MemoryLayout& layout = predecessor_.layout;
+  layout.identity = described.identity.substr(line + 1);
+  layout.cache.context = described.context;
+  layout.cache.pages = described.pages - described.window_pages;
+  copy_sizes(described, layout.cache);
+  layout.weight_blocks = described.weight_blocks;
+  layout.block_bytes = described.block_bytes;
   predecessor_.checksums = described.checksums;
   return {};
 }
@@ -187,7 +197,7 @@ std::optional<ipc::VaultReport> MainVault::begin(const forward::Transformer& exe
     epoch_ = given_.epoch;
     descriptors_ = std::size_t{1} + given_.files + given_.blocks;
     for (const ipc::HeldSlab& held : given_.slabs)
-      slabs_.insert(held.slab);
+      pieces_.insert(held.slab);
     return report_;
   }
   Status offered = prepare(executor, file);
@@ -294,12 +304,10 @@ Status MainVault::prepare(const forward::Transformer& executor, const model::Ggu
   const engine::ExecutorLimits& limits = executor.limits();
   vault::Description description;
   description.identity = model_line(file) + change_times_ + "\n" + exported.layout.identity;
-  description.context = exported.layout.context;
-  description.pages = exported.layout.pages + exported.layout.window_pages;
-  description.window_pages = exported.layout.window_pages;
-  description.first_pages = exported.layout.first_pages;
-  description.slab_pages = exported.layout.slab_pages;
-  description.eager_pages = exported.layout.eager_pages;
+  const forward::CacheSize& cache = exported.layout.cache;
+  description.context = cache.context;
+  description.pages = cache.pages + cache.window_pages;
+  copy_sizes(cache, description);
   description.page_tokens = limits.page_tokens;
   description.vocabulary = limits.vocabulary;
   description.states = limits.states;
@@ -342,30 +350,38 @@ Status MainVault::send_offer() {
   return {};
 }
 
-// If the daemon can't take the descriptor now, a successor computes the slab's pages again.
+// If the daemon can't take a descriptor now, a successor computes the slab's pages again.
 void MainVault::slab_added(std::uint32_t slab) {
-  if (epoch_ == 0 || slab >= ipc::kMostVaultSlabs ||
-      descriptors_ + slabs_.size() >= ipc::kMostVaultDescriptors)
-    return;
+  if (epoch_ == 0) return;
   const auto exported = executor_->export_slab(slab);
   if (!exported.ok()) return spdlog::debug("no slab for the vault: {}", exported.error().message());
-  const int fd = exported->memory.get();
-  const Status sent = channel_.send_descriptors(std::span(&fd, 1), epoch_);
-  if (!sent.ok()) return spdlog::debug("no slab for the vault: {}", sent.error().message());
-  outbox_.send(ipc::VaultSlab{epoch_, {slab, exported->offset}, true});
-  slabs_.insert(slab);
+  for (const forward::ExportedSlab& each : *exported) {
+    if (each.piece >= ipc::kMostVaultSlabs ||
+        descriptors_ + pieces_.size() >= ipc::kMostVaultDescriptors)
+      return;
+    const int fd = each.memory.get();
+    const Status sent = channel_.send_descriptors(std::span(&fd, 1), epoch_);
+    if (!sent.ok()) return spdlog::debug("no slab for the vault: {}", sent.error().message());
+    outbox_.send(ipc::VaultSlab{epoch_, {each.piece, each.offset}, true});
+    pieces_.insert(each.piece);
+  }
 }
 
 void MainVault::give_back_slabs() {
   if (epoch_ == 0) return;
   const std::vector<std::uint32_t> present = executor_->present_slabs();
   for (const ipc::HeldSlab& held : given_.slabs) {
-    if (std::ranges::find(present, held.slab) == present.end()) slab_returned(held.slab);
+    const std::uint32_t slab = executor_->slab_of_piece(held.slab);
+    if (std::ranges::find(present, slab) == present.end()) slab_returned(slab);
   }
 }
 
 void MainVault::slab_returned(std::uint32_t slab) {
-  if (slabs_.erase(slab) > 0) outbox_.send(ipc::VaultSlab{epoch_, {slab, 0}, false});
+  std::erase_if(pieces_, [&](std::uint32_t piece) {
+    if (executor_->slab_of_piece(piece) != slab) return false;
+    outbox_.send(ipc::VaultSlab{epoch_, {piece, 0}, false});
+    return true;
+  });
 }
 
 }  // namespace bulkhead::worker

@@ -116,8 +116,8 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
   const forward::Transformer* executor_ = nullptr;  // from begin() on
   std::uint64_t epoch_ = 0;                         // of the vault that this process writes to
   std::size_t descriptors_ = 0;                     // of that vault, without slabs
-  std::set<std::uint32_t> slabs_;                   // those that the daemon holds
-  std::optional<Offer> offer_;  // until it is sent
+  std::set<std::uint32_t> pieces_;                  // of slabs: those that the daemon holds
+  std::optional<Offer> offer_;                      // until it is sent
   ipc::VaultReport report_;
 };
 

@@ -90,6 +90,9 @@ inline constexpr WorkerFigure kRows[] = {
      "Share of the time since the last report that the device computed"},
     {"gpu_idle_seconds", kCounter, "s", "Time between computations"},
     {"kernel_profiles", kCounter, "steps", "Steps whose kernels were timed"},
+    {"kv_bytes", kGauge, "bytes", "Device memory that keys, values and states have now"},
+    {"kv_bytes_at_first", kGauge, "bytes",
+     "Device memory that keys, values and states have from the beginning"},
     {"kv_bytes_per_token", kGauge, "bytes", "KV cache memory that a token takes"},
     {"kv_pages_checked_total", kCounter, "pages",
      "KV pages and saved states compared with their checksums"},
@@ -190,6 +193,8 @@ inline constexpr WorkerFigure kRows[] = {
     {"window_page_evictions_total", kCounter, "pages",
      "Windows' pages removed from the prefix cache to make room"},
     {"window_pages", kGauge, "pages", "All KV pages for layers with windows"},
+    {"window_pages_present", kGauge, "pages",
+     "KV pages for layers with windows that have memory; less than all if the cache can grow"},
     {"window_pages_used", kGauge, "pages", "KV pages of layers with windows in use"},
 };
 static_assert(std::ranges::is_sorted(kRows, {}, &WorkerFigure::name));

@@ -215,6 +215,7 @@ json describe_worker(const Router& router, const Worker& worker, const DiskJourn
       {"numerics", "exact"},  // with either setting: resumption is bit-exact
       {"kv_cache_tokens", ready.kv_cache_tokens},
       {"kv_type", kv_type(ready)},
+      {"kv_bytes", figure_of(stats, "kv_bytes")},  // with states
       {"kv_bytes_per_token", figure_of(stats, "kv_bytes_per_token")},
       {"weight_bytes", ready.weight_bytes},
       {"load_ms", ready.load_milliseconds},

@@ -32,9 +32,11 @@ void Router::learn_memory() {
     for (const Worker* worker : model.workers) {
       const double per_token = worker->reported("kv_bytes_per_token");
       if (worker->state() != WorkerState::kReady || !(per_token > 0)) continue;
-      const double bytes = static_cast<double>(worker->ready().weight_bytes) +
-                           static_cast<double>(worker->ready().kv_cache_tokens) * per_token +
-                           worker->reported("draft_model_bytes");
+      const double keys = worker->reported("kv_bytes_at_first");
+      const double bytes =
+          static_cast<double>(worker->ready().weight_bytes) +
+          (keys > 0 ? keys : static_cast<double>(worker->ready().kv_cache_tokens) * per_token) +
+          worker->reported("draft_model_bytes");
       most = std::max(most, std::min(bytes, kMostBytes));
     }
     if (most > 0) model.memory_bytes = static_cast<std::uint64_t>(most);
@@ -49,9 +51,13 @@ std::set<std::string> Router::devices_of(std::size_t model) const {
 }
 
 // Counts a whole model and KV cache for each spare, too. A spare shares them if its worker has a
-// vault, but it loads its own if the vault is dropped.
+// vault, but it loads its own if the vault is dropped. A KV cache that has grown counts with its size now.
 std::uint64_t Router::memory_of(const Worker& worker) const {
-  return (std::uint64_t{1} + worker.options().standby) * memory_of(models_[worker.options().model]);
+  const std::uint64_t bytes =
+      (std::uint64_t{1} + worker.options().standby) * memory_of(models_[worker.options().model]);
+  if (!serves(worker.state())) return bytes;
+  const double grown = worker.reported("kv_bytes") - worker.reported("kv_bytes_at_first");
+  return bytes + static_cast<std::uint64_t>(std::clamp(grown, 0.0, kMostBytes));
 }
 
 // Returns what all workers of the model and their spares take on the device.

@@ -45,16 +45,26 @@ FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits)
       slots_((std::size_t{limits.total_pages} + limits.window_pages) * limits.page_tokens),
       states_(limits.states, 0xDEADBEEFDEAD) {}
 
+// Returns the first page of a slab and how many it has.
+std::pair<engine::PageIndex, std::uint32_t> FakeExecutor::pages_of(std::uint32_t slab) const {
+  const std::uint32_t full = limits_.slabs();
+  if (slab < full) return {limits_.first_pages + slab * limits_.slab_pages, limits_.slab_pages};
+  return {
+      limits_.total_pages + limits_.window_first_pages + (slab - full) * limits_.window_slab_pages,
+      limits_.window_slab_pages};
+}
+
 // New memory contains arbitrary bytes, and no result of an earlier step.
 void FakeExecutor::forget_slab(std::uint32_t slab) {
-  const std::size_t slots = std::size_t{limits_.slab_pages} * limits_.page_tokens;
-  const std::size_t first =
-      (limits_.first_pages + std::size_t{slab} * limits_.slab_pages) * limits_.page_tokens;
-  std::fill_n(slots_.begin() + static_cast<std::ptrdiff_t>(first), slots, Slot{});
+  const auto [first, count] = pages_of(slab);
+  std::fill_n(
+      slots_.begin() + static_cast<std::ptrdiff_t>(std::size_t{first} * limits_.page_tokens),
+      std::size_t{count} * limits_.page_tokens, Slot{});
 }
 
 bool FakeExecutor::grow(std::uint32_t slab) {
-  EXPECT_LT(slab, limits_.slabs());
+  EXPECT_LT(slab, limits_.slab_numbers());
+  EXPECT_LT(slabs.size(), limits_.slabs());
   EXPECT_FALSE(slabs.contains(slab));
   if (!has_memory()) return false;
   slabs.insert(slab);
@@ -69,9 +79,11 @@ void FakeExecutor::shrink(std::uint32_t slab) {
         << "a lot in flight has a page of the slab";
   }
   for (const Pending& step : in_flight_) {
-    for (const auto& table : step.tables)
-      EXPECT_TRUE(std::ranges::all_of(table, [this](auto page) { return is_present(page); }))
-          << "a step in flight has a page of the slab";
+    for (const auto* tables : {&step.tables, &step.windows}) {
+      for (const auto& table : *tables)
+        EXPECT_TRUE(std::ranges::all_of(table, [this](auto page) { return is_present(page); }))
+            << "a step in flight has a page of the slab";
+    }
   }
   forget_slab(slab);
   ++slabs_returned;

@@ -15,6 +15,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "worker/engine/executor.hpp"
@@ -102,6 +103,7 @@ class FakeExecutor : public engine::Executor {
  private:
   bool lost_ = false;
   bool is_present(engine::PageIndex page) const;
+  std::pair<engine::PageIndex, std::uint32_t> pages_of(std::uint32_t slab) const;
   void forget_slab(std::uint32_t slab);
   std::uint64_t hash_after(std::span<const engine::TokenId> history) const;
 

@@ -13,8 +13,14 @@ Error FakeExecutor::broken(const std::string& what) {
 }
 
 bool FakeExecutor::is_present(engine::PageIndex page) const {
-  return page < limits_.pages_at_first() || page >= limits_.total_pages ||
-         slabs.contains((page - limits_.first_pages) / limits_.slab_pages);
+  if (page < limits_.pages_at_first()) return true;
+  if (page >= limits_.total_pages + limits_.window_pages) return true;  // a state, or a gap
+  if (page >= limits_.total_pages && page - limits_.total_pages < limits_.window_pages_at_first())
+    return true;
+  return std::ranges::any_of(slabs, [&](std::uint32_t slab) {
+    const auto [first, count] = pages_of(slab);
+    return page >= first && page - first < count;
+  });
 }
 
 Status FakeExecutor::check(const engine::Step& step) const {
@@ -128,6 +134,7 @@ Status FakeExecutor::check_windows(const engine::Step& step) const {
     for (const engine::PageIndex page : window.pages) {
       if (page < limits_.total_pages || page >= limits_.total_pages + limits_.window_pages)
         return broken("a window page that does not exist");
+      if (!is_present(page)) return broken("a window page without memory");
       ++users[page];
     }
   }

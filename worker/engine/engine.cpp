@@ -32,10 +32,11 @@ Engine::Engine(Executor& executor, const Language& language, EngineOptions optio
       speculator_(executor.limits().max_drafts > 0 ? options_.speculation : Speculation::kOff),
       preparer_(language) {
   scheduler_.set_grow([this](std::uint32_t slab) { return grow_cache(slab); });
-  slabs_needed_at_.resize(executor.limits().slabs());
-  slabs_leave_after_.resize(executor.limits().slabs());
+  for (const PageKind kind : kPageKinds)
+    use_of(kind).needed_at.resize(scheduler_.pool().slabs(kind).count());
+  slabs_leave_after_.resize(executor.limits().slab_numbers());
   for (const std::uint32_t slab : executor.present_slabs()) {
-    slabs_needed_at_[scheduler_.pool().slabs_present()] = options_.now();
+    note_slab_added(slab, options_.now());
     scheduler_.take_slab(slab);
   }
   scheduler_.set_ledger(&guard_);

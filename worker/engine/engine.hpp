@@ -175,7 +175,15 @@ class Engine {
   bool grow_cache(std::uint32_t slab);
   std::vector<EnteredPage> present_of(std::span<const EnteredPage> pages) const;
   void give_slabs_back();
-  void note_slabs_needed(Clock::time_point now);
+  struct SlabUse {
+    // For each number of slabs of a kind of pages: when the pages in use last took that many.
+    std::vector<Clock::time_point> needed_at;
+    std::uint32_t most_pages_used = 0;  // since the last look at slabs
+  };
+  SlabUse& use_of(PageKind kind) { return slab_use_[static_cast<std::size_t>(kind)]; }
+  std::uint32_t pages_used(PageKind kind) const;
+  void note_slab_added(std::uint32_t slab, Clock::time_point now);
+  void note_slabs_needed(PageKind kind, Clock::time_point now);
   void leave_out_states(std::span<const EnteredState> states);
   void mark_started();
   void make_masks();
@@ -223,12 +231,10 @@ class Engine {
   Emit emit_;
   Scheduler scheduler_;
   PageGuard guard_;
-  // For each number of slabs: when the pages in use last took that many.
-  std::vector<Clock::time_point> slabs_needed_at_;
+  std::array<SlabUse, std::size(kPageKinds)> slab_use_;
   // For each slab whose pages no sequence has any more: the last step that may still read them. 0: the
   // slab does not leave.
   std::vector<std::uint64_t> slabs_leave_after_;
-  std::uint32_t most_pages_used_ = 0;            // since the last look at slabs
   std::optional<Clock::time_point> refused_at_;  // when the device had no memory for a slab
   Clock::time_point slabs_looked_at_{};
   Sampler sampler_;

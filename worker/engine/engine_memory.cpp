@@ -18,40 +18,63 @@ bool Engine::grow_cache(std::uint32_t slab) {
   refused_at_.reset();
   // Its memory is still there if the steps that may read its pages have not ended yet.
   const bool still_there = std::exchange(slabs_leave_after_[slab], 0) != 0;
+  const auto left = std::ranges::count_if(slabs_leave_after_, [](auto step) { return step != 0; });
+  if (!still_there && scheduler_.pool().slabs_there() + left >= executor_.limits().slabs())
+    return false;
   if (!still_there && !executor_.grow(slab)) {
     refused_at_ = now;
     counts_.add("kv_slabs_refused_total");
     return false;
   }
   if (!still_there) guard_.slab_added(slab);
-  slabs_needed_at_[scheduler_.pool().slabs_present()] = now;
+  note_slab_added(slab, now);
   return true;
 }
 
+// The scheduler is about to get the slab.
+void Engine::note_slab_added(std::uint32_t slab, Clock::time_point now) {
+  for (const PageKind kind : kPageKinds) {
+    const PageSlabs& slabs = scheduler_.pool().slabs(kind);
+    if (slabs.owns(slab)) use_of(kind).needed_at[slabs.present()] = now;
+  }
+}
+
+std::uint32_t Engine::pages_used(PageKind kind) const {
+  const PagePool& pool = scheduler_.pool();
+  return kind == PageKind::kFull ? pool.used_pages() : pool.windows().used_pages();
+}
+
 // While sequences run, slabs up to the eager size are needed for what the prefix cache has there.
-void Engine::note_slabs_needed(Clock::time_point now) {
+void Engine::note_slabs_needed(PageKind kind, Clock::time_point now) {
   const ExecutorLimits& limits = executor_.limits();
-  const std::uint32_t used = std::exchange(most_pages_used_, scheduler_.pool().used_pages());
-  const std::uint32_t pages = used > 0 ? std::max(used, limits.eager_pages) : 0;
-  const std::uint32_t behind = pages - std::min(pages, limits.first_pages);
-  const std::size_t slabs = std::min<std::size_t>(
-      (behind + limits.slab_pages - 1) / limits.slab_pages, slabs_needed_at_.size());
-  std::fill_n(slabs_needed_at_.begin(), slabs, now);
+  const PageSlabs& slabs = scheduler_.pool().slabs(kind);
+  SlabUse& use = use_of(kind);
+  const std::uint32_t eager =
+      kind == PageKind::kFull ? limits.eager_pages : limits.window_eager_pages;
+  const std::uint32_t used = std::exchange(use.most_pages_used, pages_used(kind));
+  const std::uint32_t pages = used > 0 ? std::max(used, eager) : 0;
+  const std::uint32_t behind = pages - std::min(pages, slabs.always());
+  const std::size_t needed = std::min<std::size_t>(
+      (behind + slabs.slab_pages() - 1) / slabs.slab_pages(), use.needed_at.size());
+  std::fill_n(use.needed_at.begin(), needed, now);
 }
 
 // Gives back slabs when fewer have sufficed for some time. Steps in flight may still read a page that no sequence has
 // any more (PageList::publish), so the device keeps the memory until these steps have ended.
 void Engine::give_slabs_back() {
   constexpr std::chrono::milliseconds kBetweenLooks{250};
-  if (slabs_needed_at_.empty() || options_.keep_slabs.count() == 0) return;
+  if (slabs_leave_after_.empty() || options_.keep_slabs.count() == 0) return;
   const Clock::time_point now = options_.now();
-  most_pages_used_ = std::max(most_pages_used_, scheduler_.pool().used_pages());
-  if (now - slabs_looked_at_ >= kBetweenLooks) {
-    slabs_looked_at_ = now;
-    note_slabs_needed(now);
-    const std::uint32_t present = scheduler_.pool().slabs_present();
-    if (present > 0 && now - slabs_needed_at_[present - 1] >= options_.keep_slabs)
-      scheduler_.let_slab_leave();
+  const bool look = now - slabs_looked_at_ >= kBetweenLooks;
+  if (look) slabs_looked_at_ = now;
+  for (const PageKind kind : kPageKinds) {
+    SlabUse& use = use_of(kind);
+    use.most_pages_used = std::max(use.most_pages_used, pages_used(kind));
+    if (!look || use.needed_at.empty()) continue;
+    note_slabs_needed(kind, now);
+    const std::uint32_t present = scheduler_.pool().slabs(kind).present();
+    if (present > 0 && now - use.needed_at[present - 1] >= options_.keep_slabs)
+      scheduler_.let_slab_leave(kind);
   }
   if (const std::optional<std::uint32_t> slab = scheduler_.slab_that_left())
     slabs_leave_after_[*slab] = std::max<std::uint64_t>(steps_submitted_, 1);
@@ -114,7 +137,7 @@ std::vector<EnteredPage> Engine::present_of(std::span<const EnteredPage> pages) 
   std::vector<EnteredPage> present;
   for (const EnteredPage& page : pages) {
     const bool follows = page.before == PrefixIndex::kRoot || there[page.before];
-    if (!follows || !(pool.is_present(page.page) || pool.windows().owns(page.page))) continue;
+    if (!follows || !pool.is_present(page.page)) continue;
     there[page.page] = true;
     present.push_back(page);
   }

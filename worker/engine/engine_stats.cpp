@@ -22,6 +22,7 @@ void add_prefix_figures(const Scheduler& scheduler, ipc::Stats& stats) {
   add("prefix_cache_evictions_total", scheduler.pool().evictions());
   if (const WindowPool& windows = scheduler.pool().windows(); windows.exists()) {
     add("window_pages", windows.total_pages());
+    add("window_pages_present", windows.present_pages());
     add("window_pages_used", windows.used_pages());
     add("window_page_evictions_total", windows.evictions());
   }
@@ -89,7 +90,7 @@ ipc::Stats Engine::stats() const {
   add("kv_pages_damaged_total", static_cast<double>(guarded.damaged));
   add("kv_pages_quarantined", scheduler_.pool().pages_left_out() + scheduler_.states().left_out());
   add_prefix_figures(scheduler_, stats);
-  if (!slabs_needed_at_.empty()) add_slab_figures(scheduler_.pool(), stats);
+  if (!slabs_leave_after_.empty()) add_slab_figures(scheduler_.pool(), stats);
   add_speculation_figures(speculator_.figures(), stats);
   if (draft_model_ != nullptr) add_draft_model_figures(speculator_.figures(), *draft_model_, stats);
   for (FigureValue& figure : executor_.counters())

@@ -173,6 +173,11 @@ struct ExecutorLimits {
   // on. 0: a page holds the keys and values of all layers.
   std::uint32_t window = 0;
   std::uint32_t window_pages = 0;
+  // If the cache grows, window pages have slabs of their own: as first_pages, slab_pages and eager_pages. Their
+  // numbers follow those of full pages' slabs. At most slabs() slabs of both kinds together have memory at a time.
+  std::uint32_t window_first_pages = 0;
+  std::uint32_t window_slab_pages = 0;
+  std::uint32_t window_eager_pages = 0;
   std::uint32_t states = 0;   // slots for the states of layers; 0: no layer of the model carries states
   std::uint32_t context = 0;  // positions that a sequence may have
   std::uint32_t asked_context =
@@ -202,9 +207,16 @@ struct ExecutorLimits {
   PageIndex first_state() const { return total_pages + window_pages; }
   // The pages that always have memory, and how many slabs there can be after them.
   std::uint32_t pages_at_first() const { return slab_pages == 0 ? total_pages : first_pages; }
+  std::uint32_t window_pages_at_first() const {
+    return window_slab_pages == 0 ? window_pages : window_first_pages;
+  }
   std::uint32_t slabs() const {
     return slab_pages == 0 ? 0 : (total_pages - first_pages) / slab_pages;
   }
+  std::uint32_t window_slabs() const {
+    return window_slab_pages == 0 ? 0 : (window_pages - window_first_pages) / window_slab_pages;
+  }
+  std::uint32_t slab_numbers() const { return slabs() + window_slabs(); }
 };
 
 class Executor {
@@ -222,8 +234,9 @@ class Executor {
   // columns; steps may be in flight. The memory is kept until the end. Errors are those of reserve_logits().
   virtual Status reserve_adjustments(std::uint64_t /*edits*/) { return {}; }
 
-  // Gives memory to the pages of a slab, which has none; its first page is first_pages + slab * slab_pages. Steps may
-  // be in flight. Returns false, and nothing has changed, if the device has no memory to spare.
+  // Gives memory to the pages of a slab, which has none. The first page of a slab of full pages is
+  // first_pages + slab * slab_pages. Steps may be in flight. Returns false, and nothing has changed, if the device has
+  // no memory to spare.
   virtual bool grow(std::uint32_t /*slab*/) { return false; }
   // Returns the slabs that have memory from the start on: those of a predecessor.
   virtual std::vector<std::uint32_t> present_slabs() const { return {}; }

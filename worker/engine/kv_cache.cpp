@@ -23,18 +23,15 @@ PagePool::PagePool(std::uint32_t pages, std::uint32_t page_tokens, Sharing shari
 
 PagePool::PagePool(const ExecutorLimits& limits, Sharing sharing)
     : total_(limits.total_pages),
-      first_(limits.pages_at_first()),
-      slab_pages_(limits.slab_pages),
-      present_(first_),
+      slabs_(limits, PageKind::kFull),
       page_tokens_(limits.page_tokens == 0 ? 1 : limits.page_tokens),
       sharing_(sharing),
-      empty_(total_, first_, slab_pages_),
+      empty_(total_, slabs_.always(), slabs_.slab_pages()),
       pages_(total_),
-      slabs_(limits.slabs()),
       links_(total_),
       index_(sharing == Sharing::kPrefixes ? total_ : 0, page_tokens_),
       windows_(limits, index_, sharing == Sharing::kPrefixes) {
-  for (std::uint32_t page = first_; page > 0; --page)
+  for (std::uint32_t page = slabs_.always(); page > 0; --page)
     empty_.push(page - 1);
 }
 
@@ -65,13 +62,13 @@ PageIndex PagePool::take() {
 }
 
 void PagePool::retain(PageIndex page) {
-  if (pages_[page].users++ == 0 && !is_leaving(page)) idle_.remove(page);
+  if (pages_[page].users++ == 0 && !slabs_.is_leaving(page)) idle_.remove(page);
 }
 
 void PagePool::release(PageIndex page) {
   if (--pages_[page].users > 0) return;
   if (pages_[page].left_out) return;
-  if (is_leaving(page)) {
+  if (slabs_.is_leaving(page)) {
     if (sharing_ == Sharing::kPrefixes && index_.contains(page))
       drop(std::span(&page, 1), Fate::kUseAgain);
     return;
@@ -84,7 +81,7 @@ void PagePool::release(PageIndex page) {
 }
 
 std::uint32_t PagePool::adopt(std::span<const EnteredPage> pages) {
-  if (sharing_ == Sharing::kNone || empty_.size() != present_) return 0;
+  if (sharing_ == Sharing::kNone || empty_.size() != present_pages()) return 0;
   std::vector<PageIndex> taken;
   for (const EnteredPage& each : pages) {
     if (windows_.owns(each.page)) continue;
@@ -165,7 +162,7 @@ std::vector<bool> PagePool::drop(std::span<const PageIndex> pages, Fate fate) {
       index_.erase(at);
       if (states_ != nullptr) states_->left(at);
       if (ledger_ != nullptr) ledger_->left(at);
-      if (pages_[at].users == 0 && !is_leaving(at)) {
+      if (pages_[at].users == 0 && !slabs_.is_leaving(at)) {
         idle_.remove(at);
         if (!pages_[at].left_out) empty_.push(at);
       }
@@ -180,8 +177,8 @@ bool PagePool::can_leave_out(std::span<const PageIndex> pages, std::uint32_t lea
       std::ranges::count_if(pages, [this](PageIndex page) { return windows_.owns(page); }));
   const auto full = static_cast<std::uint32_t>(pages.size()) - of_windows;
   const std::uint32_t least_windows = std::min(least, windows_.reserve());
-  return least + left_out_ + full <= present_ &&
-         least_windows + windows_.pages_left_out() + of_windows <= windows_.total_pages();
+  return least + left_out_ + full <= present_pages() &&
+         least_windows + windows_.pages_left_out() + of_windows <= windows_.present_pages();
 }
 
 PageList::PageList(PageList&& other) noexcept

@@ -11,7 +11,7 @@
 //              emptied; so idle pages count as free.
 //     absent   the page's slab has no memory now (ExecutorLimits::slab_pages)
 //
-// A cache that grows has a first part, which is always there, and further pages in slabs (page_slabs.cpp). The engine
+// A cache that grows has a first part, which is always there, and further pages in slabs (page_slabs.hpp). The engine
 // adds a slab when pages run out, and gives one back when fewer pages have sufficed for some time. Empty pages of
 // lower slabs are handed out first.
 //
@@ -40,6 +40,7 @@
 #include "worker/engine/empty_pages.hpp"
 #include "worker/engine/executor.hpp"
 #include "worker/engine/idle_pages.hpp"
+#include "worker/engine/page_slabs.hpp"
 #include "worker/engine/prefix_index.hpp"
 #include "worker/engine/window_pages.hpp"
 
@@ -97,13 +98,13 @@ class PagePool {
   // Below, a page is a full one unless the comment says otherwise.
   std::uint32_t page_tokens() const { return page_tokens_; }
   std::uint32_t total_pages() const { return total_; }  // absent ones included
-  std::uint32_t present_pages() const { return present_; }
+  std::uint32_t present_pages() const { return slabs_.present_pages(); }
   // Returns the number of empty and idle pages, which cover() can hand out.
   std::uint32_t free_pages() const { return empty_.size() + idle_.size(); }
   std::uint32_t empty_pages() const { return empty_.size(); }
-  std::uint32_t used_pages() const { return present_ - free_pages(); }
+  std::uint32_t used_pages() const { return present_pages() - free_pages(); }
   // Returns the positions of the pages that are always there.
-  std::uint64_t total_positions() const { return std::uint64_t{first_} * page_tokens_; }
+  std::uint64_t total_positions() const { return std::uint64_t{slabs_.always()} * page_tokens_; }
   // Returns the number of pages that hold positions [0, positions).
   std::uint32_t pages_for(std::uint32_t positions) const {
     return positions / page_tokens_ + (positions % page_tokens_ != 0 ? 1 : 0);
@@ -133,23 +134,28 @@ class PagePool {
   void settle();
   const PrefixIndex& index() const { return index_; }
 
-  // ---- slabs
+  // ---- slabs of pages of both kinds, by their numbers (ExecutorLimits::window_slab_pages)
   bool is_present(PageIndex page) const {
-    return page < first_ || (page < total_ && slabs_[slab_of(page)] == Slab::kPresent);
+    return windows_.owns(page) ? windows_.slabs().is_present(page)
+                               : page < total_ && slabs_.is_present(page);
   }
-  std::uint32_t slabs_present() const;
-  // Returns the lowest slab that has no memory, if there is one.
-  std::optional<std::uint32_t> absent_slab() const;
+  const PageSlabs& slabs(PageKind kind) const {
+    return kind == PageKind::kFull ? slabs_ : windows_.slabs();
+  }
+  std::uint32_t slabs_present() const { return slabs_.present() + windows_.slabs().present(); }
+  // Returns how many slabs are present or leaving.
+  std::uint32_t slabs_there() const;
+  // Returns the lowest slab of this kind that has no memory, if there is one and one more may have memory.
+  std::optional<std::uint32_t> absent_slab(PageKind kind) const;
   // The slab's pages have memory from now on, and can be handed out.
   void add_slab(std::uint32_t slab);
   // A slab leaves in two steps, so that it can leave while pages of it are in use. let_slab_leave() chooses the one
   // that is used least: none of its pages is handed out any more. Its unused pages can't be found any more, and neither
   // can the pages that follow them. Once no list uses a page of the slab, slab_that_left() returns the slab, and its
-  // pages are absent. Only one slab leaves at a time; add_slab() takes it back. A slab with a page that is left out
-  // stays, because another page must not get that memory.
-  void let_slab_leave();
+  // pages are absent. Only one slab of a kind leaves at a time; add_slab() takes it back. A slab with a page that is
+  // left out stays, because another page must not get that memory.
+  void let_slab_leave(PageKind kind);
   std::optional<std::uint32_t> slab_that_left();
-  std::optional<std::uint32_t> leaving_slab() const { return leaving_; }
 
   // Makes these pages, and every page that follows one of them in the cache, impossible to find: what was computed
   // after an untrusted page can't be trusted either. kLeaveOut: the given pages are also never handed out again.
@@ -170,28 +176,19 @@ class PagePool {
     std::uint32_t users = 0;
     bool left_out = false;
   };
-  enum class Slab : std::uint8_t { kAbsent, kPresent, kLeaving };
   PageIndex take();  // free_pages() > 0
   void retain(PageIndex page);
   void release(PageIndex page);
-  std::uint32_t slab_of(PageIndex page) const { return (page - first_) / slab_pages_; }
-  bool is_leaving(PageIndex page) const {
-    return leaving_ && page >= first_ && slab_of(page) == *leaving_;
-  }
-  std::span<const Page> pages_of(std::uint32_t slab) const {
-    return std::span(pages_).subspan(first_ + std::size_t{slab} * slab_pages_, slab_pages_);
-  }
+  std::optional<std::uint32_t> full_slab_that_left();
+  std::span<const Page> pages_of(std::uint32_t slab) const;
 
   std::uint32_t total_;
-  std::uint32_t first_, slab_pages_;
-  std::uint32_t present_;  // pages that are there and in no slab that leaves
+  PageSlabs slabs_;
   std::uint32_t page_tokens_;
   Sharing sharing_;
   EmptyPages empty_;
   std::vector<PageIndex> withheld_;
   std::vector<Page> pages_;
-  std::vector<Slab> slabs_;
-  std::optional<std::uint32_t> leaving_;
   std::vector<IdleLinks> links_;
   IdlePages idle_{links_};
   std::uint64_t evictions_ = 0;

@@ -222,7 +222,10 @@ std::size_t Scheduler::most_generating() const {
 }
 
 void Scheduler::plan_generating() {
-  if (lacks_pages(static_cast<std::uint32_t>(running_.size()))) more_pages(Need::kRunning);
+  for (const PageKind kind : kPageKinds) {
+    if (lacks_pages(kind, static_cast<std::uint32_t>(running_.size())))
+      more_pages(kind, Need::kRunning);
+  }
   const std::uint32_t room = draft_room();
   std::size_t left = most_generating();
   // The oldest sequence comes first. A sequence that loses its pages is younger than the one that takes them, so it
@@ -239,7 +242,7 @@ void Scheduler::plan_generating() {
     // If pages become free when a step has ended, the sequence waits for that.
     while (sequence.state == Sequence::State::kRunning &&
            !sequence.pages.cover_all(sequence.length()) && !pages_come_free_for(sequence)) {
-      if (!more_pages(Need::kRunning)) preempt_youngest();
+      if (!more_pages_for(sequence)) preempt_youngest();
     }
     const bool covered = sequence.length() <= sequence.pages.covered();
     if (sequence.state != Sequence::State::kRunning || !covered) continue;
@@ -290,7 +293,7 @@ void Scheduler::admit() {
       return std::min(pool_.pages_for(positions) + 1, pool_.present_pages()) -
              static_cast<std::uint32_t>(sequence.pages.pages().size());
     };
-    while (lacks_pages(wanted()) && more_pages(Need::kWaiting)) {
+    while (lacks_pages(PageKind::kFull, wanted()) && more_pages(PageKind::kFull, Need::kWaiting)) {
     }
     if (pool_.free_pages() < wanted() || !sequence.pages.cover(positions) ||
         !cover_reserve(sequence)) {

@@ -21,7 +21,7 @@
 // than let pages be emptied that later prompts could reuse; beyond, the cache grows only for pages in use, because a
 // larger cache takes longer to recover from a death. In a step it grows by one slab, or by more if no sequence runs
 // that would wait for them. If there is no memory, all is as in a cache of a fixed size. Whether a sequence fits is
-// judged by the pages that are always there.
+// judged by the pages that are always there. Window pages grow in the same way, by slabs of their own.
 //
 // Windows (ExecutorLimits::window). A sequence gets window pages when it reaches their positions, so a step has no
 // more columns of a prompt than there are window pages for. It releases those before its window when the steps that
@@ -264,7 +264,7 @@ class Scheduler {
   using Grow = std::function<bool(std::uint32_t slab)>;
   void set_grow(Grow grow) { grow_ = std::move(grow); }
   // See PagePool. Lets none leave if the longest sequence needs it.
-  void let_slab_leave();
+  void let_slab_leave(PageKind kind);
   // A predecessor's slab, whose memory is there.
   void take_slab(std::uint32_t slab) { pool_.add_slab(slab); }
   std::optional<std::uint32_t> slab_that_left() { return pool_.slab_that_left(); }
@@ -288,8 +288,9 @@ class Scheduler {
 
  private:
   enum class Need : std::uint8_t { kRunning, kWaiting };  // who needs pages
-  bool more_pages(Need need);
-  bool lacks_pages(std::uint32_t wanted) const;
+  bool more_pages(PageKind kind, Need need);
+  bool more_pages_for(const Sequence& sequence);
+  bool lacks_pages(PageKind kind, std::uint32_t wanted) const;
   std::size_t most_generating() const;
   void plan_generating();
   void admit();

@@ -10,34 +10,49 @@ namespace bulkhead::engine {
 std::uint64_t Scheduler::longest_sequence() const {
   const std::uint64_t longest = std::min<std::uint64_t>(limits_.context, pool_.total_positions());
   const WindowPool& windows = pool_.windows();
-  return windows.total_pages() >= windows.reserve()
+  const std::uint32_t always = windows.slabs().always();
+  return always >= windows.reserve()
              ? longest
-             : std::min(longest, std::uint64_t{windows.total_pages()} * pool_.page_tokens());
+             : std::min(longest, std::uint64_t{always} * pool_.page_tokens());
 }
 
 // Gives the sequence the window pages with which it can go on even if no further ones are free, but
 // none past its tokens.
 bool Scheduler::cover_reserve(Sequence& sequence) {
-  const WindowPool& windows = pool_.windows();
-  const std::uint64_t end =
-      (std::uint64_t{sequence.pages.windows().first} + windows.reserve()) * pool_.page_tokens();
-  const std::uint64_t full = sequence.pages.pages().size() * std::uint64_t{pool_.page_tokens()};
-  return sequence.pages.cover_windows(
-      static_cast<std::uint32_t>(std::min({end, full, std::uint64_t{sequence.length()}})));
+  const std::uint64_t size = pool_.page_tokens();
+  const WindowPages has = sequence.pages.windows();
+  const std::uint64_t end = (has.first + std::uint64_t{pool_.windows().reserve()}) * size;
+  const std::uint64_t full = sequence.pages.pages().size() * size;
+  const auto wanted =
+      static_cast<std::uint32_t>(std::min({end, full, std::uint64_t{sequence.length()}}));
+  if (sequence.state == Sequence::State::kWaiting) {
+    const std::uint32_t pages = pool_.pages_for(wanted) - has.first;
+    const auto own = static_cast<std::uint32_t>(has.pages.size());
+    while (lacks_pages(PageKind::kWindow, pages - std::min(pages, own)) &&
+           more_pages(PageKind::kWindow, Need::kWaiting)) {
+    }
+  }
+  return sequence.pages.cover_windows(wanted);
 }
 
 // Gives the sequence window pages for up to `wanted` columns, and returns for how many columns it has
 // them. One page for each running sequence stays free, so that no sequence that generates is preempted
-// for a prompt.
+// for a prompt. The cache grows to its eager size so that the step has all columns, and beyond if it would have none.
 std::uint32_t Scheduler::columns_with_windows(Sequence& sequence, std::uint32_t wanted) {
   const WindowPool& windows = pool_.windows();
   if (!windows.exists()) return wanted;
-  const std::uint32_t free = windows.free_pages();
-  const std::uint32_t spare = free - std::min(free, static_cast<std::uint32_t>(running_.size()));
-  const WindowPages has = sequence.pages.windows();
-  const std::uint64_t room = (has.first + has.pages.size() + spare) * pool_.page_tokens();
-  const auto count = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(wanted, room - std::min<std::uint64_t>(room, sequence.computed)));
+  const auto count_now = [&] {
+    const std::uint32_t free = windows.free_pages();
+    const std::uint32_t spare = free - std::min(free, static_cast<std::uint32_t>(running_.size()));
+    const WindowPages has = sequence.pages.windows();
+    const std::uint64_t room = (has.first + has.pages.size() + spare) * pool_.page_tokens();
+    return static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(wanted, room - std::min<std::uint64_t>(room, sequence.computed)));
+  };
+  std::uint32_t count = count_now();
+  while ((count == 0 || (count < wanted && windows.present_pages() < limits_.window_eager_pages)) &&
+         more_pages(PageKind::kWindow, Need::kWaiting))
+    count = count_now();
   if (count == 0 || !sequence.pages.cover_windows(sequence.computed + count)) {
     lacks_windows_ = true;
     return 0;

@@ -14,21 +14,21 @@ WindowPool::WindowPool(const ExecutorLimits& limits, const PrefixIndex& index, b
       reserve_(limits.window > 0 ? window_reserve(limits.window, page_tokens_) : 0),
       shares_(shares),
       index_(index),
+      slabs_(limits, PageKind::kWindow),
       pages_(limits.window > 0 ? limits.window_pages : 0),
       links_(pages_.size()),
       passing_(links_, first_),
       likely_(links_, first_),
+      empty_(total_pages(), slabs_.always(), slabs_.slab_pages()),
       of_full_(window_ > 0 && shares ? limits.total_pages : 0, kNoPage) {
-  empty_.reserve(pages_.size());
-  for (std::size_t i = pages_.size(); i > 0; --i)
-    empty_.push_back(first_ + static_cast<PageIndex>(i - 1));
+  for (PageIndex i = std::min(slabs_.always(), total_pages()); i > 0; --i)
+    empty_.push(i - 1);
 }
 
 PageIndex WindowPool::take() {
   PageIndex page = kNoPage;
   if (!empty_.empty()) {
-    page = empty_.back();
-    empty_.pop_back();
+    page = first_ + empty_.pop();
   } else {
     page = passing_.size() > 0 ? passing_.oldest() : likely_.oldest();
     idle_of(at(page)).remove(page);
@@ -42,13 +42,17 @@ PageIndex WindowPool::take() {
 
 void WindowPool::retain(PageIndex page) {
   Page& kept = at(page);
-  if (kept.users++ == 0) idle_of(kept).remove(page);
+  if (kept.users++ == 0 && !slabs_.is_leaving(page)) idle_of(kept).remove(page);
 }
 
 void WindowPool::release(PageIndex page, bool likely) {
   Page& freed = at(page);
   if (--freed.users > 0 || freed.left_out) return;
-  if (freed.full == kNoPage) return empty_.push_back(page);
+  if (slabs_.is_leaving(page)) {
+    if (freed.full != kNoPage) forget(page);
+    return;
+  }
+  if (freed.full == kNoPage) return empty_.push(page - first_);
   freed.likely = likely;
   idle_of(freed).add(page);
 }
@@ -57,6 +61,12 @@ void WindowPool::detach(PageIndex page) {
   Page& gone = at(page);
   of_full_[std::exchange(gone.full, kNoPage)] = kNoPage;
   --cached_;
+}
+
+// The page can't be found any more.
+void WindowPool::forget(PageIndex page) {
+  detach(page);
+  if (ledger_ != nullptr) ledger_->left(page);
 }
 
 void WindowPool::enter(PageIndex full, PageIndex page) {
@@ -70,18 +80,17 @@ void WindowPool::enter(PageIndex full, PageIndex page) {
 void WindowPool::leave(PageIndex full) {
   const PageIndex page = of(full);
   if (page == kNoPage) return;
-  detach(page);
-  if (ledger_ != nullptr) ledger_->left(page);
+  forget(page);
   Page& gone = at(page);
   if (gone.users > 0) return;
   idle_of(gone).remove(page);
-  if (!gone.left_out) empty_.push_back(page);
+  if (!gone.left_out) empty_.push(page - first_);
 }
 
 void WindowPool::adopt(std::span<const EnteredPage> pages) {
   for (const EnteredPage& each : pages) {
     if (!owns(each.page) || at(each.page).full != kNoPage) continue;
-    const bool belongs = shares_ && each.before < of_full_.size() &&
+    const bool belongs = shares_ && slabs_.is_present(each.page) && each.before < of_full_.size() &&
                          of_full_[each.before] == kNoPage && index_.contains(each.before) &&
                          std::ranges::equal(index_.tokens(each.before), each.tokens);
     if (!belongs) {
@@ -94,26 +103,25 @@ void WindowPool::adopt(std::span<const EnteredPage> pages) {
     likely_.add(each.page);
     ++cached_;
   }
-  std::erase_if(empty_, [this](PageIndex page) { return at(page).full != kNoPage; });
+  static_cast<void>(empty_.take_if([this](PageIndex i) { return at(first_ + i).full != kNoPage; }));
 }
 
 void WindowPool::withhold(const std::vector<bool>& wanted) {
-  const auto kept = std::stable_partition(empty_.begin(), empty_.end(),
-                                          [&](PageIndex page) { return !wanted[page]; });
-  withheld_.insert(withheld_.end(), kept, empty_.end());
-  empty_.erase(kept, empty_.end());
+  for (const PageIndex i : empty_.take_if([&](PageIndex i) { return wanted[first_ + i]; }))
+    withheld_.push_back(first_ + i);
 }
 
 void WindowPool::settle() {
   std::erase_if(withheld_, [this](PageIndex page) { return at(page).left_out; });
-  empty_.insert(empty_.end(), withheld_.begin(), withheld_.end());
+  for (const PageIndex page : withheld_)
+    empty_.push(page - first_);
   withheld_.clear();
 }
 
 bool WindowPool::leave_out(PageIndex page) {
   if (std::exchange(at(page).left_out, true)) return false;
   ++left_out_;
-  std::erase(empty_, page);
+  static_cast<void>(empty_.take_if([&](PageIndex i) { return first_ + i == page; }));
   return true;
 }
 

@@ -14,17 +14,22 @@
 // When no empty page is left, the pool empties idle ones, longest unused first. It begins with pages that a sequence
 // left behind on its way; pages at an end from where other sequences are likely to continue come last.
 //
+// If the cache grows, window pages have slabs of their own (page_slabs.hpp).
+//
 // Not thread-safe: only the engine's thread calls this. Nothing here allocates memory after
 // construction and WindowList::reserve().
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "worker/engine/empty_pages.hpp"
 #include "worker/engine/executor.hpp"
 #include "worker/engine/idle_pages.hpp"
+#include "worker/engine/page_slabs.hpp"
 
 namespace bulkhead::engine {
 
@@ -41,13 +46,16 @@ class WindowPool {
   WindowPool& operator=(const WindowPool&) = delete;
 
   bool exists() const { return window_ > 0; }
-  std::uint32_t total_pages() const { return static_cast<std::uint32_t>(pages_.size()); }
+  std::uint32_t total_pages() const {  // absent ones included
+    return static_cast<std::uint32_t>(pages_.size());
+  }
+  std::uint32_t present_pages() const { return slabs_.present_pages(); }
   bool owns(PageIndex page) const { return page >= first_ && page - first_ < pages_.size(); }
   // Returns how many pages a list can get: the empty and the idle ones.
-  std::uint32_t free_pages() const {
-    return static_cast<std::uint32_t>(empty_.size()) + passing_.size() + likely_.size();
-  }
-  std::uint32_t used_pages() const { return total_pages() - free_pages(); }
+  std::uint32_t free_pages() const { return unlikely_pages() + likely_.size(); }
+  // Returns how many of these no other sequence is likely to reuse.
+  std::uint32_t unlikely_pages() const { return empty_.size() + passing_.size(); }
+  std::uint32_t used_pages() const { return present_pages() - free_pages(); }
   // Returns how many pages, used and idle, can be found with their full pages.
   std::uint32_t cached_pages() const { return cached_; }
   std::uint64_t evictions() const { return evictions_; }
@@ -76,6 +84,12 @@ class WindowPool {
   // the ledger.
   void adopt(std::span<const EnteredPage> pages);
 
+  // See PagePool.
+  const PageSlabs& slabs() const { return slabs_; }
+  void add_slab(std::uint32_t slab);
+  void let_slab_leave();
+  std::optional<std::uint32_t> slab_that_left();
+
   // See PagePool::withhold().
   void withhold(const std::vector<bool>& wanted);
   std::uint32_t withheld() const { return static_cast<std::uint32_t>(withheld_.size()); }
@@ -100,15 +114,19 @@ class WindowPool {
   // `likely`: other sequences are likely to continue from this page's positions.
   void release(PageIndex page, bool likely);
   void detach(PageIndex page);
+  void forget(PageIndex page);
+  std::span<const Page> pages_of(std::uint32_t slab) const;
 
   PageIndex first_;
   std::uint32_t page_tokens_, window_, reserve_;
   bool shares_;
   const PrefixIndex& index_;
+  PageSlabs slabs_;
   std::vector<Page> pages_;
   std::vector<IdleLinks> links_;
   IdlePages passing_, likely_;
-  std::vector<PageIndex> empty_, withheld_;  // as in PagePool
+  EmptyPages empty_;                 // without first_
+  std::vector<PageIndex> withheld_;  // as in PagePool
   std::vector<PageIndex> of_full_;
   std::uint32_t cached_ = 0, left_out_ = 0;
   std::uint64_t evictions_ = 0;

@@ -1,10 +1,12 @@
 #include "worker/forward/cache_size.hpp"
 
 #include <algorithm>
+#include <span>
 #include <string>
 
 #include "gpu/kernels/kernels.hpp"
 #include "gpu/kernels/kv_layout.hpp"
+#include "worker/forward/cache_growth.hpp"
 #include "worker/forward/wanted_pages.hpp"
 
 namespace bulkhead::forward {
@@ -12,12 +14,6 @@ namespace bulkhead::forward {
 namespace k = gpu::kernels;
 
 namespace {
-
-// A cache that grows does so by about this much at a time, which takes 10 to 15 ms (NVIDIA H200), but by no more than
-// kMostSlabs slabs, because each one takes a descriptor of the daemon. The host keeps some 200 bytes for each page that
-// there may be: kMostPagesUnasked bounds that for small models, kMostPagesEver is what the vault's directory takes.
-constexpr std::uint64_t kSlabBytes = std::uint64_t{512} << 20, kMostSlabs = 128;
-constexpr std::uint64_t kMostPagesUnasked = 1U << 18, kMostPagesEver = (1U << 24) - 1;
 
 std::string mib(std::uint64_t bytes) {
   return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB";
@@ -52,53 +48,6 @@ CacheSize share_out(std::uint64_t bytes, const Wanted& wanted, bool context_firs
   return size;
 }
 
-// Lets the cache, for which `size` was chosen without growth, begin with less and grow to more, if it can.
-// `fixed`: the bytes of everything else.
-void let_grow(const CacheRoom& room, const model::ModelGraph& graph,
-              const config::EngineSettings& engine, const Wanted& wanted, std::uint64_t fixed,
-              CacheSize& size) {
-  const std::uint64_t page_bytes = common_page_bytes(graph, kv_format(engine.kv_type));
-  const bool unasked = engine.kv_cache_max_mb == 0;
-  const bool of_host =
-      room.kind == gpu::DeviceKind::kCpu || room.kind == gpu::DeviceKind::kIntegrated;
-  if (unasked && (engine.kv_cache_mb != 0 || of_host)) return;
-  if (page_bytes == 0 || wanted.window_bytes > 0 || !graph.states.empty() || is_encoder(graph) ||
-      !is_whole(graph))
-    return;
-  const std::uint64_t free = room.free_bytes;
-  const std::uint64_t kept = fixed + growth_reserve(room.memory_bytes);
-  std::uint64_t most = (free - std::min(free, kept)) / wanted.full_bytes;
-  if (unasked) {
-    most = std::min({most, std::max<std::uint64_t>(size.pages, kMostPagesUnasked),
-                     std::uint64_t{engine.max_batch} * wanted.full});
-    // Otherwise one model could take what another one needs to be loaded.
-    if (room.beside_others) most = std::min<std::uint64_t>(most, size.pages);
-  } else {
-    most = std::min(most, (std::uint64_t{engine.kv_cache_max_mb} << 20) / wanted.full_bytes);
-  }
-  most = std::min(most, kMostPagesEver);
-  // Each page begins at a multiple of its size, counted from the first slab's beginning.
-  const std::uint64_t largest =
-      room.max_allocation_bytes - std::min(room.max_allocation_bytes, page_bytes);
-  const std::uint64_t target =
-      std::min(std::max(kSlabBytes, most * wanted.full_bytes / kMostSlabs), largest);
-  std::uint64_t first = std::uint64_t{size.pages} + 1;
-  if (engine.kv_cache_mb == 0)
-    first = std::min(first, std::max(wanted.full + 1, target / wanted.full_bytes));
-  std::uint64_t slabs =
-      (first * wanted.full_bytes + target - 1) / std::max<std::uint64_t>(target, 1);
-  if (room.kind == gpu::DeviceKind::kCpu || kSlabAlignment % page_bytes != 0) slabs = 1;
-  // If no setting names the size at the start, the first pages fill whole slabs.
-  const std::uint64_t each = slabs > 1 && engine.kv_cache_mb == 0 ? target / wanted.full_bytes
-                                                                  : (first + slabs - 1) / slabs;
-  if (each * slabs < first) ++slabs;
-  if (each * wanted.full_bytes > largest || most / each <= slabs) return;
-  size.eager_pages = size.pages;
-  size.slab_pages = static_cast<std::uint32_t>(each);
-  size.first_pages = static_cast<std::uint32_t>(each * slabs - 1);
-  size.pages = static_cast<std::uint32_t>(most / each * each - 1);
-}
-
 }  // namespace
 
 CacheRoom room_on(const gpu::Device& device) {
@@ -107,14 +56,24 @@ CacheRoom room_on(const gpu::Device& device) {
           info.max_allocation_bytes};
 }
 
-std::uint64_t common_page_bytes(const model::ModelGraph& graph, k::KvFormat format) {
-  std::uint64_t common = 0;
-  for (const model::KvStore& store : graph.kv) {
+PageBytes page_bytes_of(const model::ModelGraph& graph, k::KvFormat format,
+                        const KvWindows& windows) {
+  PageBytes bytes;
+  for (std::size_t i = 0; i < graph.kv.size(); ++i) {
+    const model::KvStore& store = graph.kv[i];
     const k::AttentionShape shape{store.head_size, store.heads, store.heads, format, false};
-    if (common != 0 && common != shape.page_bytes()) return 0;
+    std::uint64_t& common = windows.slides[i] ? bytes.window : bytes.full;
+    bytes.equal = bytes.equal && (common == 0 || common == shape.page_bytes());
     common = shape.page_bytes();
   }
-  return common;
+  return bytes;
+}
+
+std::uint64_t fixed_need(const CacheRoom& room, const MemoryNeed& need) {
+  // CPU devices compute in the host's memory.
+  const bool of_host =
+      room.kind == gpu::DeviceKind::kCpu || room.kind == gpu::DeviceKind::kIntegrated;
+  return need.weights + need.transient + need.states + (of_host ? need.host_logits : 0);
 }
 
 std::uint64_t growth_reserve(std::uint64_t device_bytes) {
@@ -128,11 +87,9 @@ Result<CacheSize> plan_cache(const CacheRoom& room, const model::ModelGraph& gra
   const Wanted wanted = wanted_pages(need.kv, wanted_context, engine.max_batch, columns_ahead);
   const std::uint64_t page_bytes = wanted.full_bytes + wanted.window_bytes;
   const std::uint64_t free = room.free_bytes;
-  // CPU devices compute in the host's memory.
   const bool cpu = room.kind == gpu::DeviceKind::kCpu;
-  const bool of_host = cpu || room.kind == gpu::DeviceKind::kIntegrated;
-  const std::uint64_t logits = of_host ? need.host_logits : 0;
-  const std::uint64_t fixed = need.weights + need.transient + need.states + logits;
+  const std::uint64_t fixed = fixed_need(room, need);
+  const std::uint64_t logits = fixed - need.weights - need.transient - need.states;
   const std::string sizes =
       "the weights need " + mib(need.weights) + ", one step's activations up to " +
       mib(need.transient) + (need.states > 0 ? ", sequences' states " + mib(need.states) : "") +
@@ -193,7 +150,8 @@ Result<CacheSize> plan_cache(const CacheRoom& room, const model::ModelGraph& gra
   }
   size.context = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(wanted_context, std::uint64_t{size.pages} * k::kPageTokens));
-  let_grow(room, graph, engine, wanted, fixed, size);
+  const GrowingPart part{room, &graph, engine, wanted, fixed};
+  if (is_whole(graph)) let_grow(std::span(&part, 1), size);
   return size;
 }
 }  // namespace bulkhead::forward

@@ -8,6 +8,7 @@
 #include "config/settings.hpp"
 #include "gpu/device.hpp"
 #include "gpu/kernels/kv_layout.hpp"
+#include "worker/forward/kv_windows.hpp"
 #include "worker/forward/memory_need.hpp"
 #include "worker/model/graph.hpp"
 
@@ -24,22 +25,61 @@ struct CacheSize {
   std::uint32_t slab_pages = 0;
   std::uint32_t eager_pages = 0;
 
+  // The same for window pages.
+  std::uint32_t window_first_pages = 0;
+  std::uint32_t window_slab_pages = 0;
+  std::uint32_t window_eager_pages = 0;
+
+  bool operator==(const CacheSize&) const = default;
   bool grows() const { return slab_pages > 0; }
   // Returns the cache as it is if it can't grow.
-  CacheSize fixed() const { return {context, grows() ? eager_pages : pages, window_pages}; }
+  CacheSize fixed() const {
+    return {context, grows() ? eager_pages : pages, grows() ? window_eager_pages : window_pages};
+  }
+  // Returns the cache of a stage of a split model in which no layer has a window.
+  CacheSize without_windows() const {
+    return {context, pages, 0, first_pages, slab_pages, eager_pages};
+  }
+  // Slabs that are there from the beginning, and those that come and go.
   std::uint32_t first_slabs() const { return grows() ? (first_pages + 1) / slab_pages : 0; }
+  std::uint32_t slabs() const { return grows() ? (pages - first_pages) / slab_pages : 0; }
+  std::uint32_t window_first_slabs() const {
+    return window_slab_pages > 0 ? (window_first_pages + 1) / window_slab_pages : 0;
+  }
+  std::uint32_t window_slabs() const {
+    return window_slab_pages > 0 ? (window_pages - window_first_pages) / window_slab_pages : 0;
+  }
+  // Returns whether the pages make whole slabs.
+  bool slabs_fit() const {
+    const auto fit = [](std::uint32_t all, std::uint32_t first, std::uint32_t slab,
+                        std::uint32_t eager) {
+      if (slab == 0) return first == 0 && eager == 0;
+      return first <= all && (first + 1) % slab == 0 && (all + 1) % slab == 0;
+    };
+    return fit(pages, first_pages, slab_pages, eager_pages) &&
+           fit(window_pages, window_first_pages, window_slab_pages, window_eager_pages) &&
+           (slab_pages > 0 ? (window_slab_pages > 0) == (window_pages > 0)
+                           : window_slab_pages == 0);
+  }
 };
 
-// Returns the bytes of a page of one store, keys or values, if it is the same for all stores; otherwise 0. Only then
-// can a cache grow, because one number says where a page lies in all stores.
-std::uint64_t common_page_bytes(const model::ModelGraph& graph, gpu::kernels::KvFormat format);
+// The bytes of a page of one store, keys or values; 0 if there is no such store. They are the same for all stores of
+// full pages, and for all of window pages, if `equal`. Only then can a cache grow, because one number says where a page
+// lies in all of these stores.
+struct PageBytes {
+  std::uint64_t full = 0, window = 0;
+  bool equal = true;
+};
+PageBytes page_bytes_of(const model::ModelGraph& graph, gpu::kernels::KvFormat format,
+                        const KvWindows& windows);
 
 // Returns how much of a device's memory a growing cache leaves free.
 std::uint64_t growth_reserve(std::uint64_t device_bytes);
 
-// Drivers place large allocations at multiples of this. So slabs whose pages divide it lie at whole pages from each
-// other in every process.
-inline constexpr std::uint64_t kSlabAlignment = std::uint64_t{64} << 10;
+// GPUs' drivers place allocations of this size and more at multiples of it, because they map them in pages of this
+// size. So slabs whose pages divide it lie at whole pages from each other in every process. If a driver does not, a
+// successor loads the model again (KvMemory::begins_late).
+inline constexpr std::uint64_t kSlabAlignment = std::uint64_t{2} << 20;
 
 // The sizes that all stages of a split model share, although their devices have different amounts of free memory.
 struct SharedSizes {
@@ -57,6 +97,8 @@ struct CacheRoom {
   bool beside_others = false;  // TransformerOptions::beside_others
 };
 CacheRoom room_on(const gpu::Device& device);
+// Returns how much of the room everything but keys and values takes.
+std::uint64_t fixed_need(const CacheRoom& room, const MemoryNeed& need);
 
 // asked_context is the required context, or 0 for the model's own context, reduced to what fits. `columns_ahead` is
 // the most columns of all steps in flight together. kResourceExhausted says how much is needed, how much is free and

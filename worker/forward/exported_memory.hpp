@@ -11,6 +11,7 @@
 #include "config/base/unique_fd.hpp"
 #include "gpu/device.hpp"
 #include "gpu/kernels/checksum.hpp"
+#include "worker/forward/cache_size.hpp"
 
 namespace bulkhead::forward {
 
@@ -18,25 +19,15 @@ namespace bulkhead::forward {
 struct MemoryLayout {
   // Lines of text: device, driver, numerics, the layout, and the settings that determined it.
   std::string identity;
-  std::uint32_t context = 0;       // tokens of a sequence
-  std::uint32_t pages = 0;         // KV pages for sequences
-  std::uint32_t window_pages = 0;  // pages of stores that slide (kv_windows.hpp)
+  CacheSize cache;
   std::uint32_t weight_blocks = 0;
   std::vector<std::uint64_t> block_bytes;  // the weights' blocks, then the KV pages'
-  // Of a cache that grows (CacheSize): `pages` are the most, and the blocks are those of the first pages.
-  std::uint32_t first_pages = 0, slab_pages = 0, eager_pages = 0;
   bool operator==(const MemoryLayout&) const = default;
-  // Returns whether the pages make whole slabs.
-  bool slabs_fit() const {
-    if (slab_pages == 0) return first_pages == 0 && eager_pages == 0;
-    return first_pages <= pages && (first_pages + 1) % slab_pages == 0 &&
-           (pages + 1) % slab_pages == 0;
-  }
 };
 
 // A slab of KV pages by which the cache has grown (kv_memory.hpp).
 struct ExportedSlab {
-  std::uint32_t slab = 0;
+  std::uint32_t piece = 0;   // the slab's number; of a split model also which device's piece it is
   std::uint64_t offset = 0;  // of its first page
   UniqueFd memory;
 };

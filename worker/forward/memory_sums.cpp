@@ -64,12 +64,12 @@ void MemorySums::pieces_of(engine::PageIndex number, std::uint32_t sum) {
     }
   };
   const bool is_behind = number >= context_.full_pages;
-  const std::uint64_t page = is_behind ? number - context_.full_pages : number;
+  const engine::PageIndex page = is_behind ? number - context_.full_pages : number;
   // A model with states has no window pages.
   if (is_behind && !context_.states.empty()) {
     for (std::size_t i = 0; i < context_.states.size(); ++i) {
       const std::uint64_t bytes = state_bytes(context_.graph.states[i]);
-      add(context_.states[i] + page * bytes, bytes);
+      add(context_.states[i] + std::uint64_t{page} * bytes, bytes);
     }
     return;
   }
@@ -77,7 +77,8 @@ void MemorySums::pieces_of(engine::PageIndex number, std::uint32_t sum) {
     if (context_.windows.slides[i] != is_behind) continue;
     const model::KvStore& store = context_.graph.kv[i];
     const std::uint64_t bytes = context_.kv_shape(store).page_bytes();
-    const std::uint64_t at = bytes * (is_behind ? page : context_.number_of_page(number));
+    const std::uint64_t at =
+        bytes * (is_behind ? context_.number_of_window(page) : context_.number_of_page(page));
     add(context_.kv[i].keys + at, bytes);
     if (parts_of(store) > 1) add(context_.kv[i].values + at, bytes);
   }

@@ -13,15 +13,15 @@ namespace {
 // The line of the identity that precedes a stage's own lines.
 struct Heading {
   std::uint32_t first = 0, end = 0;  // layers
-  std::uint32_t window_pages = 0;
+  bool windows = false;              // whether the stage has window pages
   std::uint32_t weight_blocks = 0, other_blocks = 0;
   std::uint32_t lines = 0;  // of the stage's part of the identity
 };
-constexpr const char* kHeading = "stage layers %u-%u windows %u blocks %u+%u lines %u\n";
+constexpr const char* kHeading = "stage layers %u-%u windows %d blocks %u+%u lines %u\n";
 
 std::string text_of(const Heading& h) {
   char text[160];
-  std::snprintf(text, sizeof text, kHeading, h.first, h.end, h.window_pages, h.weight_blocks,
+  std::snprintf(text, sizeof text, kHeading, h.first, h.end, h.windows ? 1 : 0, h.weight_blocks,
                 h.other_blocks, h.lines);
   return text;
 }
@@ -30,10 +30,11 @@ std::string text_of(const Heading& h) {
 Result<Heading> read_heading(std::string& text) {
   Heading h;
   const std::size_t end = text.find('\n');
-  if (end == std::string::npos ||
-      std::sscanf(text.c_str(), kHeading, &h.first, &h.end, &h.window_pages, &h.weight_blocks,
-                  &h.other_blocks, &h.lines) != 6)
+  int windows = 0;
+  if (end == std::string::npos || std::sscanf(text.c_str(), kHeading, &h.first, &h.end, &windows,
+                                              &h.weight_blocks, &h.other_blocks, &h.lines) != 6)
     return not_as_expected("it is not of a split model");
+  h.windows = windows != 0;
   text.erase(0, end + 1);
   return h;
 }
@@ -68,13 +69,13 @@ ExportedMemory join_exported(std::vector<ExportedStage> stages) {
     const MemoryLayout& layout = stage.memory.layout;
     const auto lines = std::ranges::count(layout.identity, '\n');
     joined.layout.identity +=
-        text_of({stage.layers.first, stage.layers.end, layout.window_pages, layout.weight_blocks,
+        text_of({stage.layers.first, stage.layers.end, layout.cache.window_pages > 0,
+                 layout.weight_blocks,
                  static_cast<std::uint32_t>(layout.block_bytes.size()) - layout.weight_blocks,
                  static_cast<std::uint32_t>(lines)}) +
         layout.identity;
-    joined.layout.context = layout.context;
-    joined.layout.pages = layout.pages;
-    joined.layout.window_pages = std::max(joined.layout.window_pages, layout.window_pages);
+    // All stages have the same sizes, but those without windows have no window pages.
+    if (joined.layout.cache.window_pages == 0) joined.layout.cache = layout.cache;
     joined.layout.weight_blocks += layout.weight_blocks;
     joined.checksums.insert(joined.checksums.end(), stage.memory.checksums.begin(),
                             stage.memory.checksums.end());
@@ -101,9 +102,8 @@ Result<std::vector<ExportedStage>> part_exported(ExportedMemory& exported, std::
     stage.layers = {heading.first, heading.end};
     MemoryLayout& layout = stage.memory.layout;
     BULKHEAD_TRY(layout.identity, read_lines(text, heading.lines));
-    layout.context = exported.layout.context;
-    layout.pages = exported.layout.pages;
-    layout.window_pages = heading.window_pages;
+    layout.cache =
+        heading.windows ? exported.layout.cache : exported.layout.cache.without_windows();
     layout.weight_blocks = heading.weight_blocks;
   }
   if (stages.size() != devices)
@@ -118,6 +118,12 @@ Result<std::vector<ExportedStage>> part_exported(ExportedMemory& exported, std::
         return not_as_expected("parts of it are missing");
     }
   }
+  for (ExportedSlab& slab : exported.slabs) {
+    const std::size_t stage = slab.piece % devices;
+    slab.piece /= static_cast<std::uint32_t>(devices);
+    stages[stage].memory.slabs.push_back(std::move(slab));
+  }
+  exported.slabs.clear();
   return stages;
 }
 

@@ -1,5 +1,6 @@
 // The exported memory of a split model: that of all its stages, as one. All stages' weights come first, then all
-// stages' KV pages; the identity says which layers and blocks are whose.
+// stages' KV pages; the identity says which layers and blocks are whose. A slab has a piece on each device that has
+// pages of its kind; the piece of slab s on device d of n has the number s * n + d.
 #pragma once
 
 #include <vector>

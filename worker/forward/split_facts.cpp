@@ -51,6 +51,9 @@ engine::ExecutorLimits joined_limits(const Stages& stages) {
     all.max_columns = std::min(all.max_columns, own.max_columns);
     all.window = std::max(all.window, own.window);
     all.window_pages = std::max(all.window_pages, own.window_pages);
+    all.window_first_pages = std::max(all.window_first_pages, own.window_first_pages);
+    all.window_slab_pages = std::max(all.window_slab_pages, own.window_slab_pages);
+    all.window_eager_pages = std::max(all.window_eager_pages, own.window_eager_pages);
     all.states = std::max(all.states, own.states);
     all.max_drafts = std::min(all.max_drafts, own.max_drafts);
     all.most_pages_summed = std::min(all.most_pages_summed, own.most_pages_summed);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gpu/kernels/kv_layout.hpp"
+#include "worker/forward/cache_growth.hpp"
 #include "worker/forward/mapping.hpp"
 #include "worker/forward/memory_need.hpp"
 #include "worker/forward/model_plan.hpp"
@@ -27,6 +28,7 @@ class Planner {
     for (gpu::Device* const device : devices) {
       mappings_.push_back(mapping_of(*device, options));
       rooms_.push_back(room_on(*device));
+      rooms_.back().beside_others = options.beside_others;
       const auto same = std::ranges::count_if(devices, [&](const gpu::Device* other) {
         return other->info().index == device->info().index;
       });
@@ -111,18 +113,21 @@ class Planner {
     return std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
   }
 
-  // engine.kv_cache_mb is for the whole model, and each stage gets its part.
+  // engine.kv_cache_mb and kv_cache_max_mb are for the whole model, and each stage gets its part.
   config::EngineSettings settings_of(const model::ModelGraph& stage) const {
     config::EngineSettings engine = options_.engine;
     const std::uint64_t all = std::max<std::uint64_t>(kv_bytes_per_token(graph_, kv()), 1);
-    const std::uint64_t asked = engine.kv_cache_mb * kv_bytes_per_token(stage, kv());
-    engine.kv_cache_mb = static_cast<std::uint32_t>((asked + all - 1) / all);
+    for (std::uint32_t* const megabytes : {&engine.kv_cache_mb, &engine.kv_cache_max_mb}) {
+      const std::uint64_t asked = *megabytes * kv_bytes_per_token(stage, kv());
+      *megabytes = static_cast<std::uint32_t>((asked + all - 1) / all);
+    }
     return engine;
   }
 
-  // All stages have as many pages as the device with the least room holds.
+  // All stages have as many pages as the device with the least room holds, and grow together.
   Status size_caches(SplitPlan& made) const {
     CacheSize& least = made.sizes.cache;
+    std::vector<GrowingPart> parts;
     for (std::size_t i = 0; i < devices_.size(); ++i) {
       const model::ModelGraph& stage = made.graphs[i];
       const std::vector<StepShape> shapes = shapes_on(rooms_[i].kind, stage, options_);
@@ -137,7 +142,9 @@ class Planner {
                                    std::to_string(made.layers[i].first) + " to " +
                                    std::to_string(made.layers[i].end - 1));
       }
-      *size = size->fixed();
+      const Wanted wanted =
+          wanted_pages(need.kv, asked_context(), options_.engine.max_batch, ahead);
+      parts.push_back({rooms_[i], &stage, settings_of(stage), wanted, fixed_need(rooms_[i], need)});
       if (i == 0) {
         least = *size;
         continue;
@@ -150,6 +157,7 @@ class Planner {
         least.window_pages = std::min(least.window_pages, size->window_pages);
     }
     least.window_pages = std::min(least.window_pages, least.pages);
+    let_grow(parts, least);
     return {};
   }
 

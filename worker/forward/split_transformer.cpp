@@ -36,6 +36,47 @@ class SplitTransformer final : public Transformer {
     return last().reserve_adjustments(edits);
   }
 
+  // All stages grow, or none. Steps in flight do not use the slab's pages yet, whatever stage has them now.
+  bool grow(std::uint32_t slab) override {
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      if (!has_slab(*stages_[i], slab) || stages_[i]->grow(slab)) continue;
+      for (std::size_t before = 0; before < i; ++before) {
+        if (has_slab(*stages_[before], slab)) stages_[before]->shrink(slab);
+      }
+      return false;
+    }
+    return true;
+  }
+  void shrink(std::uint32_t slab) override {
+    for (const auto& stage : stages_) {
+      if (has_slab(*stage, slab)) stage->shrink(slab);
+    }
+  }
+  std::vector<std::uint32_t> present_slabs() const override {
+    std::vector<std::uint32_t> present;
+    for (std::uint32_t slab = 0; slab < limits_.slab_numbers(); ++slab) {
+      if (std::ranges::all_of(stages_, [&](const auto& stage) { return is_present(*stage, slab); }))
+        present.push_back(slab);
+    }
+    return present;
+  }
+  Result<std::vector<ExportedSlab>> export_slab(std::uint32_t slab) const override {
+    std::vector<ExportedSlab> pieces;
+    const auto count = static_cast<std::uint32_t>(stages_.size());
+    for (std::uint32_t i = 0; i < count; ++i) {
+      if (!has_slab(*stages_[i], slab)) continue;
+      BULKHEAD_TRY(std::vector<ExportedSlab> own, stages_[i]->export_slab(slab));
+      for (ExportedSlab& piece : own) {
+        piece.piece = slab * count + i;
+        pieces.push_back(std::move(piece));
+      }
+    }
+    return pieces;
+  }
+  std::uint32_t slab_of_piece(std::uint32_t piece) const override {
+    return piece / static_cast<std::uint32_t>(stages_.size());
+  }
+
   Status submit(const engine::Step& step) override {
     BULKHEAD_RETURN_IF_ERROR(broken_);
     if (submitted_ - waited_ == stages_.size())
@@ -183,12 +224,30 @@ class SplitTransformer final : public Transformer {
       stages_.push_back(*std::move(stage));
     }
     limits_ = joined_limits(views());
+    drop_partial_slabs();
     numerics_id_ = joined_id(views(), layers_);
     at_.resize(stages_.size());
     entered_.resize(stages_.size());
     lots_started_.resize(stages_.size());
     copies_.resize(stages_.size() + 1);
     return {};
+  }
+
+  // A stage whose layers have no windows has no slabs of window pages, which have the last numbers.
+  static bool has_slab(const Transformer& stage, std::uint32_t slab) {
+    return slab < stage.limits().slab_numbers();
+  }
+  static bool is_present(const Transformer& stage, std::uint32_t slab) {
+    return !has_slab(stage, slab) || std::ranges::binary_search(stage.present_slabs(), slab);
+  }
+  // Gives back slabs of a predecessor that not all stages could import.
+  void drop_partial_slabs() {
+    const std::vector<std::uint32_t> whole = present_slabs();
+    for (const auto& stage : stages_) {
+      for (const std::uint32_t slab : stage->present_slabs()) {
+        if (!std::ranges::binary_search(whole, slab)) stage->shrink(slab);
+      }
+    }
   }
 
   static DeviceSize size_of_all(std::span<gpu::Device* const> devices) {

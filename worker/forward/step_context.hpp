@@ -75,8 +75,9 @@ struct StepContext {
   // The numbers by which kernels know the full pages, the hidden one last, if the cache grows (kv_memory.hpp); empty:
   // their own numbers.
   std::vector<std::uint32_t> page_numbers;
-  KvWindows windows;                  // which of these stores have window pages
-  std::uint32_t full_pages = 0;       // the number of the first window page
+  std::vector<std::uint32_t> window_numbers;  // the same for window pages, without full_pages
+  KvWindows windows;                          // which of these stores have window pages
+  std::uint32_t full_pages = 0;               // the number of the first window page
   std::vector<std::uint64_t> states;  // for each of the graph's state stores: [slot][slot_floats]
   std::uint32_t most_runs = 1;        // the most sequences of a step
   std::uint32_t slots = 1;            // steps in flight
@@ -105,6 +106,10 @@ struct StepContext {
   }
   std::uint32_t number_of_page(std::uint32_t page) const {
     return page_numbers.empty() ? page : page_numbers[page];
+  }
+  // The same for a window page; `page` counts from the first window page.
+  std::uint32_t number_of_window(std::uint32_t page) const {
+    return window_numbers.empty() ? page : window_numbers[page];
   }
   // Writes a sequence's page table as kernels read it.
   void write_table(std::span<const std::uint32_t> pages, std::byte* to) const {

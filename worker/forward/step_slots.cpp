@@ -286,7 +286,8 @@ Status StepSlots::write_parameters(const engine::Step& step) {
 // others. Returns whether this step changed the slot's tables. Most steps change nothing.
 bool StepSlots::write_windows(const engine::Step& step, std::byte* base) const {
   bool changes = false;
-  const auto put = [&](std::size_t sequence, std::size_t index, std::uint32_t page) {
+  const auto put = [&](std::size_t sequence, std::size_t index, std::uint32_t window_page) {
+    const std::uint32_t page = context_.number_of_window(window_page);
     const std::uint64_t place = page_starts_[sequence] + index;
     std::byte* const at = base + context_.parameter_layout.window_pages + place * 4;
     changes = changes || std::memcmp(at, &page, sizeof page) != 0;

@@ -69,7 +69,7 @@ class LoadedTransformer final : public Transformer {
   }
   void shrink(std::uint32_t slab) override { kv_.shrink(slab); }
   std::vector<std::uint32_t> present_slabs() const override { return kv_.present_slabs(); }
-  Result<ExportedSlab> export_slab(std::uint32_t slab) const override {
+  Result<std::vector<ExportedSlab>> export_slab(std::uint32_t slab) const override {
     if (!exportable_) return Error(ErrorCode::kUnsupported, "it can't be shared");
     return kv_.export_slab(slab);
   }
@@ -144,6 +144,8 @@ class LoadedTransformer final : public Transformer {
     };
     const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e9; };
     add("steps", runner_.steps());
+    add("kv_bytes", kv_.bytes_at_first() + kv_.bytes_of_slabs());
+    add("kv_bytes_at_first", kv_.bytes_at_first());
     add("kv_bytes_per_token", kv_per_token_);
     add("max_batch", limits_.max_sequences);
     add("steps_computed_again", runner_.computed_again());
@@ -281,15 +283,14 @@ class LoadedTransformer final : public Transformer {
       // The cache keeps the size that the predecessor chose. What is free now says nothing, because it does not include
       // the memory that the predecessor exported.
       const MemoryLayout& left = options.predecessor->layout;
-      cache = {left.context,     left.pages,      left.window_pages,
-               left.first_pages, left.slab_pages, left.eager_pages};
-      if (!left.slabs_fit() || cache.context == 0 || cache.context > graph.context ||
+      cache = left.cache;
+      if (!cache.slabs_fit() || cache.context == 0 || cache.context > graph.context ||
           cache.pages == 0 || std::max(cache.pages, cache.window_pages) > 0x7fffffffU ||
           (cache.window_pages != 0) != context_.windows.exist())
         return not_as_expected("an impossible number of KV pages");
     } else if (options.shared) {
       cache = options.shared->cache;
-      if (!context_.windows.exist()) cache.window_pages = 0;
+      if (!context_.windows.exist()) cache = cache.without_windows();
     } else {
       CacheRoom room = room_on(*context_.device);
       room.beside_others = options.beside_others;
@@ -304,6 +305,9 @@ class LoadedTransformer final : public Transformer {
     limits_.eager_pages = cache.eager_pages;
     limits_.window = context_.windows.window;
     limits_.window_pages = cache.window_pages;
+    limits_.window_first_pages = cache.window_first_pages;
+    limits_.window_slab_pages = cache.window_slab_pages;
+    limits_.window_eager_pages = cache.window_eager_pages;
     limits_.context =
         limits_.both_ways ? std::min(cache.context, limits_.max_columns) : cache.context;
     limits_.model_context = graph.context;
@@ -395,12 +399,8 @@ class LoadedTransformer final : public Transformer {
         options.engine.max_batch, limits_.max_columns);
     memory_layout_.identity = "device " + device.uuid + "\ndriver " + device.driver_uuid +
                               "\nnumerics " + numerics_id_ + "\n" + layout;
-    memory_layout_.context = limits_.context;
-    memory_layout_.pages = limits_.total_pages;
-    memory_layout_.window_pages = limits_.window_pages;
-    memory_layout_.first_pages = limits_.first_pages;
-    memory_layout_.slab_pages = limits_.slab_pages;
-    memory_layout_.eager_pages = limits_.eager_pages;
+    memory_layout_.cache = kv_.size();
+    memory_layout_.cache.context = limits_.context;
     memory_layout_.block_bytes = weights.plan().blocks;
     memory_layout_.weight_blocks = static_cast<std::uint32_t>(weights.plan().blocks.size());
     memory_layout_.block_bytes.insert(memory_layout_.block_bytes.end(), kv_.block_bytes().begin(),

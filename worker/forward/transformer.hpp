@@ -61,10 +61,13 @@ class MemoryExporter {
   // Returns the descriptors of its blocks, and the checksums of its weights as they are now. kUnsupported, with the
   // reason, if the memory can't be exported.
   virtual Result<ExportedMemory> export_memory() const = 0;
-  // Exports a slab by which the cache has grown since export_memory().
-  virtual Result<ExportedSlab> export_slab(std::uint32_t /*slab*/) const {
+  // Exports the pieces of a slab by which the cache has grown since export_memory(): one on each device that has pages
+  // of its kind.
+  virtual Result<std::vector<ExportedSlab>> export_slab(std::uint32_t /*slab*/) const {
     return Error(ErrorCode::kUnsupported, "this executor has no slabs");
   }
+  // Returns the slab to which a piece belongs (ExportedSlab::piece).
+  virtual std::uint32_t slab_of_piece(std::uint32_t piece) const { return piece; }
   virtual ImportTimes import_times() const = 0;
   // Checks weights that were imported a while ago. kCorrupt: they have changed since. No step may be in flight.
   virtual Status check_weights_again() = 0;

@@ -22,12 +22,13 @@ Wanted wanted_pages(const KvNeed& kv, std::uint32_t context, std::uint32_t max_b
                     std::uint32_t columns_ahead) {
   Wanted wanted{kv.per_token * k::kPageTokens, kv.per_window_token * k::kPageTokens,
                 pages_for(context)};
+  wanted.ahead = pages_for(columns_ahead);
   if (kv.window == 0) return wanted;
   wanted.least_windows = kv.window_pages(wanted.full);
   const std::uint64_t least = wanted.least_windows;
   wanted.most_windows = std::max(std::min<std::uint64_t>(max_batch, kWholeSequences) * 2 * least,
                                  max_batch * std::min(least, kPagesOfEach)) +
-                        pages_for(columns_ahead);
+                        wanted.ahead;
   return wanted;
 }
 

@@ -29,6 +29,7 @@ struct Wanted {
   // The most window pages that are useful: those of the sequences that have whole contexts and as many again for the
   // prefix cache, or a few for each sequence that may run; and those that steps in flight write.
   std::uint64_t most_windows = 0;
+  std::uint64_t ahead = 0;  // pages that steps in flight write
 
   std::uint64_t of_context() const { return full * full_bytes + least_windows * window_bytes; }
   // Returns the bytes of `count` full pages and of the window pages that are useful beside them.

@@ -17,7 +17,7 @@ namespace bulkhead::vault {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31544C5541564842;  // "BHVAULT1"
-constexpr std::uint32_t kVersion = 7;
+constexpr std::uint32_t kVersion = 8;
 constexpr std::uint64_t kDescriptionOffset = 128;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -31,11 +31,12 @@ struct Header {
   std::uint32_t context, pages, vocabulary;
   std::uint32_t weight_blocks, blocks, identity_bytes;
   std::uint32_t states, window_pages;
-  std::uint32_t first_pages, slab_pages, eager_pages, zero;
+  std::uint32_t first_pages, slab_pages, eager_pages;
+  std::uint32_t window_first_pages, window_slab_pages, window_eager_pages;
   std::uint64_t sum;  // over the header without `sum` and `epoch`, and over the description
   std::uint64_t epoch;
 };
-static_assert(sizeof(Header) == 104 && sizeof(Header) <= kDescriptionOffset);
+static_assert(sizeof(Header) == 112 && sizeof(Header) <= kDescriptionOffset);
 constexpr std::size_t kSummedHeader = offsetof(Header, sum);
 
 struct Entry {
@@ -99,6 +100,9 @@ void copy_numbers(const From& from, To& to) {
   to.first_pages = from.first_pages;
   to.slab_pages = from.slab_pages;
   to.eager_pages = from.eager_pages;
+  to.window_first_pages = from.window_first_pages;
+  to.window_slab_pages = from.window_slab_pages;
+  to.window_eager_pages = from.window_eager_pages;
   to.weight_blocks = from.weight_blocks;
 }
 

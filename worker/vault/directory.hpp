@@ -55,6 +55,7 @@ struct Description {
   std::uint32_t window_pages = 0;  // how many of `pages` are window pages, which come last
   // Of a cache that grows: how many pages are always there, and how many each slab has (engine/executor.hpp).
   std::uint32_t first_pages = 0, slab_pages = 0, eager_pages = 0;
+  std::uint32_t window_first_pages = 0, window_slab_pages = 0, window_eager_pages = 0;
   std::uint32_t page_tokens = 0;
   std::uint32_t vocabulary = 0;
   std::uint32_t states = 0;  // slots

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -98,6 +99,75 @@ TEST(GrowingCache, ASuccessorAdoptsPagesOfSlabs) {
   EXPECT_GT(vault["pages_adopted"], 41) << "as many as lie in no slab; " << vault;
   EXPECT_EQ(stream_all(serving), expected);
   EXPECT_EQ(serving.metric("bulkhead_worker_kv_pages_damaged_total{"), 0);
+}
+
+// Models with several stores of keys and values, or with states beside them, and a split one.
+struct GrowingModel {
+  const char* name;
+  const char* fixture;  // empty: the built-in model
+  std::vector<std::string> settings;
+  std::vector<std::string> first;  // how much memory the cache has at first
+};
+void PrintTo(const GrowingModel& model, std::ostream* out) {
+  *out << model.name;
+}
+
+class GrowingModels : public ::testing::TestWithParam<GrowingModel> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, GrowingModels,
+    ::testing::Values(GrowingModel{"states",
+                                   "tiny-qwen35-Q4_K_M",
+                                   {"engine.kv_type=f32"},
+                                   {"engine.kv_cache_mb=1"}},
+                      GrowingModel{"windows", "tiny-gpt-oss-MXFP4", {}, {"engine.kv_cache_mb=1"}},
+                      GrowingModel{"split",
+                                   "",
+                                   {"models.0.devices=[0, 0]", "models.0.split=layers"},
+                                   {"engine.kv_cache_mb=2"}}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(GrowingModels, GrowShrinkAndDieAtTheCostOfAPause) {
+  std::string model;
+  if (*GetParam().fixture != 0) {
+    const auto path = fixtures() / "models" / (std::string(GetParam().fixture) + ".gguf");
+    if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path;
+    model = path.string();
+  }
+  std::vector<std::string> settings = GetParam().settings;
+  settings.emplace_back("engine.kv_cache_mb=64");
+  std::vector<Heard> expected;
+  {
+    const Serving roomy = serve_with(settings, model);
+    expected = stream_all(roomy);
+    for (const Heard& heard : expected)
+      ASSERT_EQ(heard.ids.size(), static_cast<std::size_t>(kAnswerTokens));
+  }
+  settings.pop_back();
+  settings.insert(settings.end(), GetParam().first.begin(), GetParam().first.end());
+  settings.insert(settings.end(), {"engine.kv_cache_max_mb=32", "engine.kv_keep_s=1"});
+  const Serving serving = serve_with(settings, model);
+  const auto metric = [&](const std::string& name) {
+    return serving.metric("bulkhead_worker_" + name + "{");
+  };
+  const auto is_small = [&] {
+    return metric("kv_slabs") == 0 && metric("kv_bytes") == metric("kv_bytes_at_first");
+  };
+  ASSERT_TRUE(Serving::eventually(is_small));
+  EXPECT_EQ(stream_all(serving), expected);
+  EXPECT_TRUE(Serving::eventually([&] { return metric("kv_slabs_added_total") >= 1; }));
+  EXPECT_EQ(metric("preemptions_total"), 0);
+  EXPECT_TRUE(Serving::eventually(is_small)) << serving.daemon->log();
+  EXPECT_GE(metric("kv_slabs_returned_total"), 1);
+
+  const pid_t victim = serving_worker(serving);
+  EXPECT_EQ(stream_all(serving, kAnswerTokens / 2, [&] { send_signal(victim, SIGKILL); }),
+            expected);
+  EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == 1; }));
+  EXPECT_EQ(serving.worker()["vault"]["state"], "imported") << serving.worker()["vault"];
+  EXPECT_EQ(stream_all(serving), expected);
+  EXPECT_EQ(metric("kv_pages_damaged_total"), 0);
+  EXPECT_TRUE(Serving::eventually(is_small)) << serving.daemon->log();
 }
 
 TEST(GrowingCache, ShrinksWhenItIsIdle) {

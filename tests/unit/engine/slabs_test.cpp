@@ -15,6 +15,7 @@ namespace {
 using engine::EnteredPage;
 using engine::ExecutorLimits;
 using engine::PageIndex;
+using engine::PageKind;
 using engine::PageList;
 using engine::PagePool;
 using engine::Sharing;
@@ -71,7 +72,7 @@ TEST(Slabs, TheirPagesAreHandedOutOnlyWhileTheyArePresent) {
   PageList first(pool), second(pool);
   ASSERT_TRUE(first.cover(23 * 4));
   EXPECT_FALSE(second.cover(1));
-  ASSERT_EQ(pool.absent_slab(), 0U);
+  ASSERT_EQ(pool.absent_slab(PageKind::kFull), 0U);
   pool.add_slab(0);
   EXPECT_EQ(pool.present_pages(), 31U);
   ASSERT_TRUE(second.cover(8 * 4));
@@ -79,14 +80,14 @@ TEST(Slabs, TheirPagesAreHandedOutOnlyWhileTheyArePresent) {
   for (const PageIndex page : second.pages())
     EXPECT_TRUE(page >= 23 && page < 31) << page;
   EXPECT_FALSE(pool.is_present(31));
-  pool.add_slab(*pool.absent_slab());
-  EXPECT_EQ(pool.absent_slab(), std::nullopt);
-  pool.let_slab_leave();
+  pool.add_slab(*pool.absent_slab(PageKind::kFull));
+  EXPECT_EQ(pool.absent_slab(PageKind::kFull), std::nullopt);
+  pool.let_slab_leave(PageKind::kFull);
   EXPECT_EQ(pool.slab_that_left(), 1U) << "the other is in use";
   EXPECT_EQ(pool.present_pages(), 31U);
   EXPECT_EQ(pool.free_pages(), 0U);
   EXPECT_FALSE(second.cover(9 * 4));
-  EXPECT_EQ(pool.absent_slab(), 1U);
+  EXPECT_EQ(pool.absent_slab(PageKind::kFull), 1U);
 }
 
 TEST(Slabs, OneThatIsInUseLeavesWhenItsPagesAreReleased) {
@@ -97,8 +98,8 @@ TEST(Slabs, OneThatIsInUseLeavesWhenItsPagesAreReleased) {
   pool.add_slab(0);
   ASSERT_TRUE(list.cover(3 * 4));
   list.publish(std::span(tokens).first(12));
-  pool.let_slab_leave();
-  EXPECT_EQ(pool.leaving_slab(), 0U);
+  pool.let_slab_leave(PageKind::kFull);
+  EXPECT_EQ(pool.slabs(PageKind::kFull).leaving(), 0U);
   EXPECT_EQ(pool.slab_that_left(), std::nullopt);
   EXPECT_EQ(pool.free_pages(), 0U) << "its other pages are not handed out";
   filler.clear();
@@ -112,7 +113,7 @@ TEST(Slabs, OneThatIsInUseLeavesWhenItsPagesAreReleased) {
   EXPECT_EQ(pool.cached_pages(), 0U) << "two pages follow pages of the slab";
   EXPECT_EQ(pool.free_pages(), 23U);
   EXPECT_EQ(pool.slab_that_left(), 0U);
-  EXPECT_EQ(pool.leaving_slab(), std::nullopt);
+  EXPECT_EQ(pool.slabs(PageKind::kFull).leaving(), std::nullopt);
 }
 
 TEST(Slabs, OneThatLeavesCanStayInstead) {
@@ -121,7 +122,7 @@ TEST(Slabs, OneThatLeavesCanStayInstead) {
   ASSERT_TRUE(filler.cover(23 * 4));
   pool.add_slab(0);
   ASSERT_TRUE(list.cover(3 * 4));
-  pool.let_slab_leave();
+  pool.let_slab_leave(PageKind::kFull);
   pool.add_slab(0);
   EXPECT_EQ(pool.present_pages(), 31U);
   EXPECT_EQ(pool.free_pages(), 5U);
@@ -154,7 +155,7 @@ TEST(Slabs, TheIdlePagesOfARemovedOneAndTheirFollowersAreForgotten) {
   list.publish(std::span(tokens).first(16));
   list.clear();
   EXPECT_EQ(pool.cached_pages(), 4U);
-  pool.let_slab_leave();
+  pool.let_slab_leave(PageKind::kFull);
   EXPECT_EQ(pool.slab_that_left(), 0U);
   EXPECT_EQ(pool.cached_pages(), 1U);
   EXPECT_EQ(pool.free_pages(), 23U);
@@ -305,6 +306,131 @@ TEST(Slabs, ASuccessorAdoptsNothingFromSlabsThatItDoesNotHave) {
   ASSERT_TRUE(taken.ok()) << taken.error().message();
   EXPECT_EQ(*taken, 1U);
   EXPECT_EQ(harness.engine.scheduler().pool().cached_pages(), 1U);
+}
+
+// The windows of 5 positions take 5 pages of a sequence (window_reserve), and slabs of window pages have 4.
+ExecutorLimits growing_with_windows(std::uint32_t slabs, std::uint32_t steps_in_flight = 2) {
+  ExecutorLimits limits = growing(slabs, steps_in_flight);
+  limits.window = 5;
+  limits.window_first_pages = 7;
+  limits.window_slab_pages = 4;
+  limits.window_pages = 7 + 4 * slabs;
+  return limits;
+}
+
+TEST(Slabs, WindowPagesHaveTheirOwn) {
+  PagePool pool(growing_with_windows(2), Sharing::kPrefixes);
+  EXPECT_EQ(pool.windows().total_pages(), 15U);
+  EXPECT_EQ(pool.windows().present_pages(), 7U);
+  PageList list(pool);
+  ASSERT_TRUE(list.cover(8 * 4));
+  EXPECT_FALSE(list.cover_windows(8 * 4));
+  ASSERT_EQ(pool.absent_slab(PageKind::kWindow), 2U) << "its number follows those of full pages";
+  pool.add_slab(2);
+  ASSERT_TRUE(list.cover_windows(8 * 4));
+  EXPECT_EQ(list.windows().pages.back(), pool.total_pages() + 7);
+  EXPECT_EQ(pool.windows().present_pages(), 11U);
+  EXPECT_EQ(pool.present_pages(), 23U);
+  pool.add_slab(0);
+  EXPECT_EQ(pool.slabs_present(), 2U);
+  EXPECT_EQ(pool.absent_slab(PageKind::kWindow), std::nullopt) << "two have memory already";
+  EXPECT_EQ(pool.absent_slab(PageKind::kFull), std::nullopt);
+  pool.let_slab_leave(PageKind::kFull);
+  EXPECT_EQ(pool.slab_that_left(), 0U);
+  EXPECT_EQ(pool.absent_slab(PageKind::kWindow), 3U);
+}
+
+TEST(Slabs, WindowPagesOfOneThatLeavesCantBeFound) {
+  PagePool pool(growing_with_windows(1), Sharing::kPrefixes);
+  const Tokens tokens = some_tokens(3, 40);
+  pool.add_slab(1);
+  PageList list(pool), other(pool);
+  ASSERT_TRUE(list.cover_all(9 * 4));
+  list.publish(std::span(tokens).first(36));
+  EXPECT_EQ(pool.windows().cached_pages(), 9U);
+  pool.let_slab_leave(PageKind::kWindow);
+  EXPECT_EQ(pool.slab_that_left(), std::nullopt) << "two of its pages are in use";
+  list.clear();
+  EXPECT_EQ(pool.windows().cached_pages(), 7U);
+  EXPECT_EQ(pool.slab_that_left(), 1U);
+  EXPECT_EQ(pool.windows().free_pages(), 7U);
+  std::uint32_t known = 0;
+  EXPECT_EQ(other.reuse(tokens, nullptr, known), 7U) << "the window after page 7 is there";
+  EXPECT_EQ(known, 9U);
+  // Idle pages of a slab are forgotten at once.
+  pool.add_slab(1);
+  other.clear();
+  ASSERT_TRUE(list.cover_all(11 * 4));
+  list.publish(tokens);
+  list.clear();
+  pool.let_slab_leave(PageKind::kWindow);
+  EXPECT_EQ(pool.slab_that_left(), 1U);
+  EXPECT_EQ(pool.windows().free_pages(), 7U);
+  EXPECT_EQ(pool.windows().used_pages(), 0U);
+}
+
+TEST(Slabs, BothKindsGrowBeforeASequenceLosesItsPages) {
+  for (const std::uint32_t ahead : {1U, 2U}) {
+    EngineHarness harness(growing_with_windows(40, ahead), with_slabs());
+    submit_requests(harness, 1, 8);
+    harness.run();
+    expect_answers(harness, 1, 8);
+    EXPECT_EQ(figure(harness, "preemptions_total"), 0);
+    EXPECT_GT(figure(harness, "window_pages_present"), 7);
+    EXPECT_GT(figure(harness, "kv_pages_present"), 23);
+    EXPECT_EQ(figure(harness, "kv_slabs"), harness.executor.slabs.size());
+    wait_idle(harness, 2 * kKept);
+    wait_idle(harness, 2 * kKept);
+    EXPECT_TRUE(harness.executor.slabs.empty());
+    EXPECT_EQ(figure(harness, "window_pages_present"), 7);
+    submit_requests(harness, 9, 8);
+    harness.run();
+    expect_answers(harness, 9, 8);
+    EXPECT_EQ(figure(harness, "preemptions_total"), 0);
+  }
+}
+
+// The device gives memory at some times only, so either kind lacks pages now and then.
+TEST(Slabs, WithLittleMemoryForBothKindsEveryAnswerEnds) {
+  for (std::size_t most = 0; most <= 6; ++most) {
+    engine::EngineOptions options = with_slabs();
+    options.check_memory = std::chrono::seconds(10);
+    options.keep_slabs = std::chrono::seconds(1);
+    EngineHarness harness(growing_with_windows(40), options);
+    harness.executor.has_memory = [&harness, most] { return harness.executor.slabs.size() < most; };
+    for (std::uint64_t id = 1; id <= 24; id += 8) {
+      submit_requests(harness, id, 8);
+      while (harness.engine.outstanding() > 0) {
+        harness.now += std::chrono::milliseconds(60);
+        harness.turn();
+      }
+      wait_idle(harness, std::chrono::seconds(5));
+    }
+    expect_answers(harness, 1, 24);
+  }
+}
+
+TEST(Slabs, SlabsComeAndGoBesideStates) {
+  ExecutorLimits limits = growing(20);
+  limits.states = 20;
+  EngineHarness harness(limits, with_slabs());
+  submit_requests(harness, 1, 8);
+  harness.run();
+  expect_answers(harness, 1, 8);
+  EXPECT_EQ(figure(harness, "preemptions_total"), 0);
+  EXPECT_GT(harness.executor.slabs.size(), 8U);
+  wait_idle(harness, 3 * kKept);
+  EXPECT_TRUE(harness.executor.slabs.empty());
+  // Each prompt continues an answer, whose pages and states are partly forgotten.
+  for (std::uint64_t id = 1; id <= 8; ++id) {
+    const Tokens prompt = prompt_of(id) + harness.answer(id).tokens;
+    harness.engine.submit(endless(100 + id, prompt, 8));
+  }
+  harness.run();
+  for (std::uint64_t id = 1; id <= 8; ++id) {
+    const Tokens prompt = prompt_of(id) + harness.answer(id).tokens;
+    EXPECT_EQ(harness.answer(100 + id).tokens, answer_to(harness.executor, prompt, 8)) << id;
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // pages lie in.
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -10,7 +11,9 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/fixtures.hpp"
 #include "tests/unit/forward/builtin_on_device.hpp"
+#include "worker/forward/split_transformer.hpp"
 
 namespace bulkhead::forward {
 namespace {
@@ -26,15 +29,85 @@ enum class Kernels : std::uint8_t { kOwn, kOfGpus };
 
 class GrowingCache : public BuiltinOnDevice {
  protected:
+  // Replaces the built-in model by a fixture with this many tokens of its vocabulary or more.
+  void use_fixture(const std::string& name, std::uint64_t vocabulary) {
+    const auto path = test::fixtures() / "models" / (name + ".gguf");
+    if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path;
+    auto file = model::GgufFile::open(path.string());
+    ASSERT_TRUE(file.ok()) << file.error().message();
+    file_ = *std::move(file);
+    auto tokenizer = model::Tokenizer::from_gguf(*file_);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+    tokenizer_ = *std::move(tokenizer);
+    language_.tokenizer = tokenizer_.get();
+    vocabulary_ = vocabulary;
+  }
+
   std::unique_ptr<engine::Executor> load_cache(std::uint32_t kv_cache_mb, std::uint32_t most_mb,
                                                Kernels kernels = Kernels::kOwn) {
     TransformerOptions made = small_options(8);
     made.engine.kv_cache_mb = kv_cache_mb;
     made.engine.kv_cache_max_mb = most_mb;
+    made.engine.kv_type = kv_type_;
     made.context = kContext;
     made.exportable = true;
     made.lanes_mapping = kernels == Kernels::kOfGpus;
-    return load(made);
+    return other_ == nullptr ? load(made) : load_split(made);
+  }
+
+  // Loads models over two devices from now on: the test's device, opened twice.
+  void split() {
+    auto opened = gpu::Device::open(test::chosen_device_options());
+    ASSERT_TRUE(opened.ok()) << opened.error().message();
+    other_ = *std::move(opened);
+  }
+
+  std::unique_ptr<engine::Executor> load_split(const TransformerOptions& options) {
+    const auto graph = model::read_model(*file_);
+    EXPECT_TRUE(graph.ok()) << graph.error().message();
+    if (!graph.ok()) return nullptr;
+    gpu::Device* const devices[] = {device_.get(), other_.get()};
+    auto executor = make_split_transformer(devices, *file_, *graph, options);
+    EXPECT_TRUE(executor.ok()) << executor.error().message();
+    return executor.ok() ? *std::move(executor) : nullptr;
+  }
+
+  std::uint64_t allocated_bytes() const {
+    return device_->allocated_bytes() + (other_ == nullptr ? 0 : other_->allocated_bytes());
+  }
+
+  // Loads a cache that grows, and compares its answers with `expected` before and after it has shrunk again.
+  void expect_growth(std::uint32_t kv_cache_mb, std::uint32_t most_mb, const Answers& expected) {
+    const auto executor = load_cache(kv_cache_mb, most_mb);
+    ASSERT_NE(executor, nullptr);
+    ASSERT_GT(executor->limits().slab_pages, 0U);
+    const std::uint64_t before = allocated_bytes();
+    const auto engine = engine_over(*executor);
+    EXPECT_EQ(figure(*engine, "kv_pages_present"), executor->limits().first_pages);
+    EXPECT_EQ(answers(*engine), expected);
+    EXPECT_GE(figure(*engine, "kv_slabs"), 1);
+    EXPECT_GT(figure(*engine, "kv_pages_present"), executor->limits().first_pages);
+    EXPECT_EQ(figure(*engine, "preemptions_total"), 0);
+    EXPECT_GT(allocated_bytes(), before);
+    if (executor->limits().window > 0) {
+      EXPECT_GT(figure(*engine, "window_pages_present"), executor->limits().window_first_pages);
+    }
+    const double grown = figure(*engine, "kv_bytes");
+
+    idle(*engine, 2 * kKept);
+    EXPECT_GT(figure(*engine, "kv_pages_checked_total"), 40);
+    EXPECT_EQ(figure(*engine, "kv_slabs"), 0);
+    EXPECT_EQ(allocated_bytes(), before);
+    EXPECT_LT(figure(*engine, "kv_bytes"), grown);
+    EXPECT_EQ(answers(*engine), expected);
+    EXPECT_EQ(figure(*engine, "kv_pages_damaged_total"), 0);
+  }
+
+  Answers answers_of_a_fixed_one() {
+    const auto roomy = load_cache(64, 0);
+    if (roomy == nullptr) return {};
+    EXPECT_EQ(roomy->limits().slab_pages, 0U);
+    return answers(*engine_over(*roomy));
   }
 
   std::unique_ptr<engine::Engine> engine_over(engine::Executor& executor) {
@@ -65,7 +138,7 @@ class GrowingCache : public BuiltinOnDevice {
       submit.request = RequestId{id};
       std::vector<ipc::TokenId> prompt;
       for (std::uint64_t i = 0; i < 50 + 37 * id; ++i)
-        prompt.push_back(static_cast<ipc::TokenId>((i * 7919 + id * 31) % 2000));
+        prompt.push_back(static_cast<ipc::TokenId>((i * 7919 + id * 31) % vocabulary_));
       submit.prompt = prompt;
       submit.sampling.temperature = id % 2 == 0 ? 0 : 0.9F;
       submit.sampling.seed = id;
@@ -86,12 +159,7 @@ class GrowingCache : public BuiltinOnDevice {
 
   // The answers with a cache of a fixed size that has room for all; computed once for all tests.
   const Answers& answers_of_a_large_one() {
-    static const Answers all = [this] {
-      const auto roomy = load_cache(64, 0);
-      if (roomy == nullptr) return Answers();
-      EXPECT_EQ(roomy->limits().slab_pages, 0U);
-      return answers(*engine_over(*roomy));
-    }();
+    static const Answers all = answers_of_a_fixed_one();
     return all;
   }
 
@@ -112,6 +180,9 @@ class GrowingCache : public BuiltinOnDevice {
 
   engine::Clock::time_point now_{};
   Answers answers_;
+  std::unique_ptr<gpu::Device> other_;  // null: models are not split
+  config::KvType kv_type_ = config::KvType::kF16;
+  std::uint64_t vocabulary_ = 2000;
 };
 
 TEST_F(GrowingCache, GivesTheTokensOfALargeOneAndShrinksAgain) {
@@ -173,6 +244,44 @@ TEST_F(GrowingCache, GivesTheSameTokensWithTheKernelsOfGpus) {
   EXPECT_EQ(figure(*engine, "preemptions_total"), 0);
 }
 
+// The states lie beside the slabs, in memory that stays. A MiB holds 32 pages.
+TEST_F(GrowingCache, OfAModelWithStatesGivesTheTokensOfALargeOneAndShrinksAgain) {
+  ASSERT_NO_FATAL_FAILURE(use_fixture("tiny-qwen35-Q4_K_M", 3200));
+  if (IsSkipped()) return;
+  kv_type_ = config::KvType::kF32;
+  const Answers expected = answers_of_a_fixed_one();
+  expect_growth(1, 16, expected);
+}
+
+// A MiB holds 19 full pages, a context, and 11 window pages; a sequence needs 5 of these to go on.
+TEST_F(GrowingCache, OfAModelWithWindowsGrowsInBothKindsOfPages) {
+  ASSERT_NO_FATAL_FAILURE(use_fixture("tiny-gpt-oss-MXFP4", 3200));
+  if (IsSkipped()) return;
+  expect_growth(1, 32, answers_of_a_fixed_one());
+}
+
+// Full pages and window pages have different sizes.
+TEST_F(GrowingCache, OfAModelWithHeadsOfTwoSizesGrowsInBothKindsOfPages) {
+  ASSERT_NO_FATAL_FAILURE(use_fixture("tiny-gemma4moe-Q8_0", 1600));
+  if (IsSkipped()) return;
+  kv_type_ = config::KvType::kF32;
+  expect_growth(1, 16, answers_of_a_fixed_one());
+}
+
+TEST_F(GrowingCache, OfASplitModelGrowsOnAllDevices) {
+  const Answers& expected = answers_of_a_large_one();
+  ASSERT_NO_FATAL_FAILURE(split());
+  expect_growth(2, 32, expected);
+}
+
+TEST_F(GrowingCache, OfASplitModelWithWindowsGrowsOnAllDevices) {
+  ASSERT_NO_FATAL_FAILURE(use_fixture("tiny-gpt-oss-MXFP4", 3200));
+  if (IsSkipped()) return;
+  const Answers expected = answers_of_a_fixed_one();
+  ASSERT_NO_FATAL_FAILURE(split());
+  expect_growth(1, 32, expected);
+}
+
 // Equal tokens at equal positions make equal bytes, wherever the page lies.
 TEST_F(GrowingCache, PagesOfSlabsHaveTheSumsOfOtherPages) {
   const auto executor = load_cache(2, 32);
@@ -214,9 +323,18 @@ struct Planned {
     engine.max_batch = 256;
   }
   static constexpr std::uint64_t kPage = 6 * 2 * 8 * 32 * 128 * 2;  // bytes
+  std::uint64_t states = 0;
+  // Layer `store` attends to its own store.
+  void attend(std::uint32_t store, std::uint32_t window) {
+    model::Attend attend;
+    attend.kv = store;
+    attend.rules.window = window;
+    graph.layers.emplace_back().operations.emplace_back(attend);
+  }
   CacheSize size() const {
     MemoryNeed need;
-    need.kv.per_token = kPage / 32;
+    need.kv = kv_need(graph, kv_format(engine.kv_type));
+    need.states = states;
     const auto size = plan_cache(room, graph, engine, 0, 2048, need);
     EXPECT_TRUE(size.ok()) << size.error().message();
     return size.ok() ? *size : CacheSize{};
@@ -252,6 +370,40 @@ TEST(GrowingCacheSize, BesideOthersGrowsToTheSizeOfAFixedCache) {
   EXPECT_GT(planned.size().pages, alone.eager_pages) << "as the setting says";
 }
 
+// Two thirds of the layers have a window of 1,024 positions: 37 pages.
+TEST(GrowingCacheSize, OfAModelWithWindowsBeginsWithThoseOfOneSequence) {
+  Planned planned;
+  for (std::uint32_t i = 0; i < planned.graph.kv.size(); ++i)
+    planned.attend(i, i % 3 == 0 ? 0 : 1024);
+  const CacheSize size = planned.size();
+  ASSERT_TRUE(size.grows());
+  EXPECT_TRUE(size.slabs_fit());
+  constexpr std::uint64_t kFull = Planned::kPage / 3, kWindow = Planned::kPage / 3 * 2;
+  EXPECT_GE(size.first_pages, 4096U) << "a whole context";
+  EXPECT_GE(size.window_first_pages, 37U + 2048 / 32);
+  EXPECT_LT(size.window_first_pages * kWindow, std::uint64_t{3} << 30);
+  EXPECT_GT(size.window_eager_pages, size.window_first_pages);
+  const std::uint64_t first =
+      (size.first_pages + 1) * kFull + (size.window_first_pages + 1) * kWindow;
+  const std::uint64_t slab = std::max(size.slab_pages * kFull, size.window_slab_pages * kWindow);
+  EXPECT_LE(first + size.slabs() * slab, std::uint64_t{123} << 30);
+  EXPECT_GT(first + size.slabs() * slab, std::uint64_t{120} << 30);
+  EXPECT_LE(size.window_slabs(), size.slabs());
+  EXPECT_GE(size.window_pages, 256 * 37U) << "all sequences can go on";
+  EXPECT_LE(size.slabs(), 128U);
+}
+
+TEST(GrowingCacheSize, OfAModelWithStatesLeavesThemTheirMemory) {
+  Planned planned;
+  const CacheSize without = planned.size();
+  planned.graph.states.resize(1);
+  planned.states = std::uint64_t{9} << 30;
+  const CacheSize size = planned.size();
+  ASSERT_TRUE(size.grows());
+  EXPECT_NEAR((without.pages - size.pages) * Planned::kPage, std::uint64_t{9} << 30,
+              std::uint64_t{1} << 30);
+}
+
 TEST(GrowingCacheSize, BeginsAndEndsWhereSettingsSay) {
   Planned planned;
   planned.engine.kv_cache_mb = 2048;
@@ -274,7 +426,7 @@ TEST(GrowingCacheSize, StaysFixedWhereNoNumberCouldLeadToAPage) {
   EXPECT_FALSE(planned.size().grows()) << "pages of different sizes";
   planned.graph.kv.back().heads = 8;
   planned.graph.makes_logits = false;
-  EXPECT_FALSE(planned.size().grows()) << "a stage of a split model";
+  EXPECT_FALSE(planned.size().grows()) << "a stage of a split model grows with the others";
   planned.graph.makes_logits = true;
   planned.room.kind = gpu::DeviceKind::kCpu;
   EXPECT_FALSE(planned.size().grows());
@@ -286,7 +438,7 @@ TEST(GrowingCacheSize, StaysFixedWhereNoNumberCouldLeadToAPage) {
   for (model::KvStore& store : planned.graph.kv)
     store.heads = 5;
   EXPECT_TRUE(planned.size().grows());
-  planned.room.max_allocation_bytes = std::uint64_t{2} << 30;
+  planned.room.max_allocation_bytes = std::uint64_t{1} << 30;
   EXPECT_FALSE(planned.size().grows());
 }
 
