@@ -52,6 +52,9 @@ void Scheduler::add(Sequence& sequence) {
                                        static_cast<std::uint32_t>(sequence.tokens.size())),
                sequence_limit_));
   sequence.computed = sequence.done = sequence.unknown = 0;
+  sequence.arrival = ++arrivals_;
+  sequence.passed = 0;
+  too_few_pages_.reset();  // it may fit although an earlier one does not
   waiting_.push_back(&sequence);
 }
 
@@ -282,38 +285,6 @@ void Scheduler::add_drafts(Sequence& sequence, std::span<const TokenId> drafts) 
   record.drafts += static_cast<std::uint32_t>(drafts.size());
 }
 
-void Scheduler::admit() {
-  too_few_pages_.reset();
-  while (!waiting_.empty() && running_.size() < max_running_) {
-    Sequence& sequence = *waiting_.front();
-    if (sequence.unknown > 0) return;  // the sequence lost its pages, and its last token is not known yet
-    const auto positions = static_cast<std::uint32_t>(sequence.tokens.size());
-    if (shares_pages(sequence)) reuse_pages(sequence);
-    const auto wanted = [&] {
-      return std::min(pool_.pages_for(positions) + 1, pool_.present_pages()) -
-             static_cast<std::uint32_t>(sequence.pages.pages().size());
-    };
-    while (lacks_pages(PageKind::kFull, wanted()) && more_pages(PageKind::kFull, Need::kWaiting)) {
-    }
-    if (pool_.free_pages() < wanted() || !sequence.pages.cover(positions) ||
-        !cover_reserve(sequence)) {
-      sequence.pages.clear();
-      too_few_pages_ = free_pages();
-      return;
-    }
-    sequence.known = positions;
-    go_on_after_shared(sequence);
-    if (limits_.states > 0) sequence.slot = states_.lend();
-    waiting_.pop_front();
-    sequence.state = Sequence::State::kRunning;
-    // It comes after the sequences that wait for their next chunk, but not after those whose chunk in flight was
-    // planned before this sequence arrived.
-    sequence.served = completed_turns_;
-    sequence.in_turn = 0;
-    running_.push_back(&sequence);
-  }
-}
-
 void Scheduler::plan_prefill() {
   lacks_windows_ = false;
   turn_.clear();
@@ -417,11 +388,9 @@ void Scheduler::preempt_youngest() {
   running_.pop_back();
   free_pages_of(victim);
   victim.computed = victim.done = 0;
-  victim.state = Sequence::State::kWaiting;
   ++victim.preemptions;
   counts_.add("preemptions_total");
-  too_few_pages_.reset();
-  waiting_.push_front(&victim);
+  wait_again(victim);
 }
 
 void Scheduler::forget_outputs_of(const Sequence& sequence) {

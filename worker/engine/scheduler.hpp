@@ -9,12 +9,17 @@
 // generates, a chunk gets that time divided by the number of steps in flight. While no sequence generates, prompts
 // delay nobody, and a step has up to `prefill_chunk_alone` columns.
 //
-// Pages. The scheduler admits waiting sequences in the order of their arrival, each when enough pages are free for
-// all its tokens and one more. When a running sequence needs a page and none is free, the scheduler preempts the
-// youngest running sequence: that sequence gives its pages back and waits at the head of the queue. Once it is
-// admitted again, its prompt and the tokens that it had generated are computed again, which gives the same bits by
-// the executor's contract. The oldest sequence is never preempted for another, and it fits the cache alone (fits() is
-// asked before add()), so there is always progress.
+// Admission. The scheduler admits waiting sequences in the order of their arrival, each when enough pages are free for
+// all its tokens and one more. A sequence for which too few are free lets later ones pass that fit, but only as many
+// as may run at once, and the cache does not grow for these. From then on nobody passes, so the pages that become free
+// are for it. So short requests do not wait behind a long one for the answers of others, and the long one begins at
+// the latest when those that run have ended.
+//
+// Pages. When a running sequence needs a page and none is free, the scheduler preempts the youngest running sequence:
+// that sequence gives its pages back and waits before all that arrived later. Once it is admitted again, its prompt and
+// the tokens that it had generated are computed again, which gives the same bits by the executor's contract. The oldest
+// running sequence is never preempted for another, and each sequence fits the cache alone (fits() is asked before
+// add()), so there is always progress.
 //
 // Growth (ExecutorLimits::slab_pages). If the cache can grow, the scheduler asks for another slab of pages before it
 // preempts a sequence, and before it leaves a waiting sequence outside. Up to eager_pages it also asks for one rather
@@ -132,6 +137,8 @@ struct Sequence {
                                   // first preemption
   std::uint32_t reused_end = 0;   // the position after the pages that it found last
   std::uint32_t preemptions = 0;  // times it lost its pages
+  std::uint64_t arrival = 0;      // numbers rise in the order of add()
+  std::uint32_t passed = 0;       // how many later ones were admitted while it waited
   // It takes no pages from the cache and enters none there: its logits were not numbers once, and any page with its
   // tokens may be the reason.
   bool alone = false;
@@ -293,10 +300,14 @@ class Scheduler {
   bool lacks_pages(PageKind kind, std::uint32_t wanted) const;
   std::size_t most_generating() const;
   void plan_generating();
+  enum class Growth : std::uint8_t { kAllowed, kForbidden };  // whether the cache may grow for a sequence
   void admit();
+  bool give_pages(Sequence& sequence, Growth growth);
+  void run(Sequence& sequence);
+  void wait_again(Sequence& sequence);
   void plan_prefill();
   std::uint64_t longest_sequence() const;
-  bool cover_reserve(Sequence& sequence);
+  bool cover_reserve(Sequence& sequence, Growth growth);
   std::uint32_t columns_with_windows(Sequence& sequence, std::uint32_t wanted);
   void slide_window(Sequence& sequence);
   bool pages_come_free_for(const Sequence& sequence) const;
@@ -352,8 +363,10 @@ class Scheduler {
   Grow grow_;
   bool grew_ = false;  // in this plan
 
-  std::vector<Sequence*> running_;  // in the order of arrival: the youngest is last
-  std::deque<Sequence*> waiting_;   // all of them are younger than every running sequence
+  // Both in the order of arrival: the youngest is last.
+  std::vector<Sequence*> running_;
+  std::deque<Sequence*> waiting_;
+  std::uint64_t arrivals_ = 0;
 
   // A ring: `planned_` steps from `oldest_` on, the first of which may be completed already.
   std::vector<Planned> records_;

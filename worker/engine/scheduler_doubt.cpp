@@ -41,16 +41,14 @@ std::size_t Scheduler::lose_step() {
   return count;
 }
 
-// Sends a sequence to the head of the queue, as preemption does, but without using any of its pages again.
+// Sends a sequence back to the queue, as preemption does, but without using any of its pages again.
 void Scheduler::send_back(Sequence& sequence) {
   std::erase(running_, &sequence);
   forget_outputs_of(sequence);
   free_pages_of(sequence);
   sequence.computed = sequence.done = sequence.unknown = 0;
-  sequence.state = Sequence::State::kWaiting;
   ++sequence.preemptions;
-  too_few_pages_.reset();  // the flag was about another sequence
-  waiting_.push_front(&sequence);
+  wait_again(sequence);
 }
 
 }  // namespace bulkhead::engine

@@ -18,14 +18,14 @@ std::uint64_t Scheduler::longest_sequence() const {
 
 // Gives the sequence the window pages with which it can go on even if no further ones are free, but
 // none past its tokens.
-bool Scheduler::cover_reserve(Sequence& sequence) {
+bool Scheduler::cover_reserve(Sequence& sequence, Growth growth) {
   const std::uint64_t size = pool_.page_tokens();
   const WindowPages has = sequence.pages.windows();
   const std::uint64_t end = (has.first + std::uint64_t{pool_.windows().reserve()}) * size;
   const std::uint64_t full = sequence.pages.pages().size() * size;
   const auto wanted =
       static_cast<std::uint32_t>(std::min({end, full, std::uint64_t{sequence.length()}}));
-  if (sequence.state == Sequence::State::kWaiting) {
+  if (growth == Growth::kAllowed) {
     const std::uint32_t pages = pool_.pages_for(wanted) - has.first;
     const auto own = static_cast<std::uint32_t>(has.pages.size());
     while (lacks_pages(PageKind::kWindow, pages - std::min(pages, own)) &&
@@ -67,7 +67,7 @@ void Scheduler::slide_window(Sequence& sequence) {
   const std::uint32_t ends[] = {end_to_save(sequence) / page, sequence.known / page,
                                 sequence.reused_end / page, sequence.branch / page};
   sequence.pages.slide(sequence.done, ends);
-  if (sequence.pending() > 1) static_cast<void>(cover_reserve(sequence));
+  if (sequence.pending() > 1) static_cast<void>(cover_reserve(sequence, Growth::kForbidden));
 }
 
 // Says whether pages that a generating sequence lacks may become free when a step in flight has
