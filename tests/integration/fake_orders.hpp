@@ -12,6 +12,7 @@
 //   kill@N exit@N device@N hang@N gap@N garbage@N lie@N
 //                   does this when token N is due, unless the process was given token N-1 as accepted. device@N exits
 //                   like a worker that has lost its device, without a message; lie@N leaves garbage and dies at once
+//   grows@N         reports that its KV cache has grown by N MiB
 //   halfway@N       dies once it has reported N tokens of its prompt, and creates the file FAKE_HOLD; does nothing if
 //                   the file exists
 //   hold@N          waits before token N for as long as the file that FAKE_HOLD names exists; an input to embed waits

@@ -236,6 +236,12 @@ class Worker {
     if (orders) sequence.prompt = *orders;
     if (sequence.prompt.find("poison") != std::string::npos) std::abort();
     misuse_log(sequence.prompt);
+    if (const auto grown = order(sequence.prompt, "grows")) {
+      constexpr double kMib = 1 << 20;
+      ipc::Stats stats;
+      stats.counters = {{"kv_bytes_at_first", kMib}, {"kv_bytes", (1 + *grown) * kMib}};
+      send(stats);
+    }
     const bool fits = sequence.prompt.size() <= order(sequence.prompt, "fits").value_or(kContext);
     if (sequence.prompt.find("toolong") != std::string::npos || !fits) {
       return send(ipc::Failed{submit.request, ipc::FailureCode::kContextExceeded,

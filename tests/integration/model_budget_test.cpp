@@ -157,6 +157,16 @@ TEST_F(RunTimeModels, AFailedModelIsLoadedOnceItsFileHasChanged) {
   }
 }
 
+TEST_F(RunTimeModels, WhatAKvCacheHasGrownByCountsInTheBudget) {
+  for (const bool grows : {false, true}) {
+    const Serving serving = serve(models({"one", "two"}, {"server.device_memory_mb=100"}));
+    EXPECT_EQ(serving.complete(ask("one", grows ? "grows@40" : "x")).status, 200);
+    EXPECT_EQ(serving.complete(ask("two")).status, 200);
+    EXPECT_EQ(state(serving, "one"), grows ? "unloaded" : "loaded");
+    EXPECT_EQ(serving.complete(ask("one")).status, 200) << "it begins with less again";
+  }
+}
+
 TEST_F(RunTimeModels, SparesCountInTheBudget) {
   const Serving serving =
       serve(models({"one", "two"}, {"server.device_memory_mb=100", "isolation.standby=1"}));
