@@ -63,14 +63,14 @@ void Engine::note_slabs_needed(PageKind kind, Clock::time_point now) {
 // any more (PageList::publish), so the device keeps the memory until these steps have ended.
 void Engine::give_slabs_back() {
   constexpr std::chrono::milliseconds kBetweenLooks{250};
-  if (slabs_leave_after_.empty() || options_.keep_slabs.count() == 0) return;
+  if (slabs_leave_after_.empty()) return;
   const Clock::time_point now = options_.now();
   const bool look = now - slabs_looked_at_ >= kBetweenLooks;
   if (look) slabs_looked_at_ = now;
   for (const PageKind kind : kPageKinds) {
     SlabUse& use = use_of(kind);
     use.most_pages_used = std::max(use.most_pages_used, pages_used(kind));
-    if (!look || use.needed_at.empty()) continue;
+    if (!look || use.needed_at.empty() || options_.keep_slabs.count() == 0) continue;
     note_slabs_needed(kind, now);
     const std::uint32_t present = scheduler_.pool().slabs(kind).present();
     if (present > 0 && now - use.needed_at[present - 1] >= options_.keep_slabs)

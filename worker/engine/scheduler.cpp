@@ -225,9 +225,9 @@ std::size_t Scheduler::most_generating() const {
 }
 
 void Scheduler::plan_generating() {
+  const auto each = static_cast<std::uint32_t>(running_.size());
   for (const PageKind kind : kPageKinds) {
-    if (lacks_pages(kind, static_cast<std::uint32_t>(running_.size())))
-      more_pages(kind, Need::kRunning);
+    if (lacks_pages(kind, each)) more_pages(kind, each, Need::kRunning);
   }
   const std::uint32_t room = draft_room();
   std::size_t left = most_generating();

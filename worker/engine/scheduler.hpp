@@ -26,7 +26,8 @@
 // than let pages be emptied that later prompts could reuse; beyond, the cache grows only for pages in use, because a
 // larger cache takes longer to recover from a death. In a step it grows by one slab, or by more if no sequence runs
 // that would wait for them. If there is no memory, all is as in a cache of a fixed size. Whether a sequence fits is
-// judged by the pages that are always there. Window pages grow in the same way, by slabs of their own.
+// judged by the pages that are always there. Window pages grow in the same way, by slabs of their own. If there is no
+// memory for one kind while the other kind has pages of two slabs to spare, a slab of that kind goes back.
 //
 // Windows (ExecutorLimits::window). A sequence gets window pages when it reaches their positions, so a step has no
 // more columns of a prompt than there are window pages for. It releases those before its window when the steps that
@@ -295,8 +296,10 @@ class Scheduler {
 
  private:
   enum class Need : std::uint8_t { kRunning, kWaiting };  // who needs pages
-  bool more_pages(PageKind kind, Need need);
+  std::uint32_t free_pages_of(PageKind kind) const;
+  bool more_pages(PageKind kind, std::uint32_t wanted, Need need);
   bool more_pages_for(const Sequence& sequence);
+  void let_slab_leave_for(PageKind kind);
   bool lacks_pages(PageKind kind, std::uint32_t wanted) const;
   std::size_t most_generating() const;
   void plan_generating();
@@ -362,6 +365,7 @@ class Scheduler {
   PagePool pool_;
   Grow grow_;
   bool grew_ = false;  // in this plan
+  std::uint64_t in_need_until_ = 0;  // the step from which on the cache may grow for the prefix cache alone
 
   // Both in the order of arrival: the youngest is last.
   std::vector<Sequence*> running_;

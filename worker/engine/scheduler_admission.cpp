@@ -32,7 +32,7 @@ bool Scheduler::give_pages(Sequence& sequence, Growth growth) {
            static_cast<std::uint32_t>(sequence.pages.pages().size());
   };
   while (growth == Growth::kAllowed && lacks_pages(PageKind::kFull, wanted()) &&
-         more_pages(PageKind::kFull, Need::kWaiting)) {
+         more_pages(PageKind::kFull, wanted(), Need::kWaiting)) {
   }
   if (pool_.free_pages() >= wanted() && sequence.pages.cover(positions) &&
       cover_reserve(sequence, growth))

@@ -28,8 +28,9 @@ bool Scheduler::cover_reserve(Sequence& sequence, Growth growth) {
   if (growth == Growth::kAllowed) {
     const std::uint32_t pages = pool_.pages_for(wanted) - has.first;
     const auto own = static_cast<std::uint32_t>(has.pages.size());
-    while (lacks_pages(PageKind::kWindow, pages - std::min(pages, own)) &&
-           more_pages(PageKind::kWindow, Need::kWaiting)) {
+    const std::uint32_t lacking = pages - std::min(pages, own);
+    while (lacks_pages(PageKind::kWindow, lacking) &&
+           more_pages(PageKind::kWindow, lacking, Need::kWaiting)) {
     }
   }
   return sequence.pages.cover_windows(wanted);
@@ -51,7 +52,8 @@ std::uint32_t Scheduler::columns_with_windows(Sequence& sequence, std::uint32_t 
   };
   std::uint32_t count = count_now();
   while ((count == 0 || (count < wanted && windows.present_pages() < limits_.window_eager_pages)) &&
-         more_pages(PageKind::kWindow, Need::kWaiting))
+         more_pages(PageKind::kWindow, static_cast<std::uint32_t>(running_.size()) + 1,
+                    Need::kWaiting))
     count = count_now();
   if (count == 0 || !sequence.pages.cover_windows(sequence.computed + count)) {
     lacks_windows_ = true;

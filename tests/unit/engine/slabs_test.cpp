@@ -390,6 +390,32 @@ TEST(Slabs, BothKindsGrowBeforeASequenceLosesItsPages) {
   }
 }
 
+// First the prefix cache takes both slabs for full pages, one request after another. Then requests that run together
+// lack window pages.
+TEST(Slabs, OneOfTheOtherKindLeavesIfItIsSpare) {
+  for (const std::chrono::seconds kept : {std::chrono::seconds(0), kKept}) {
+    ExecutorLimits limits = growing_with_windows(2);
+    limits.eager_pages = limits.total_pages;
+    engine::EngineOptions options = with_slabs();
+    options.keep_slabs = kept;
+    EngineHarness harness(limits, options);
+    for (std::uint64_t id = 1; id <= 6; ++id) {
+      submit_requests(harness, id, 1);
+      harness.run();
+    }
+    EXPECT_EQ(figure(harness, "kv_pages_present"), limits.total_pages);
+    EXPECT_EQ(figure(harness, "window_pages_present"), 7);
+    for (std::uint64_t id = 11; id <= 18; ++id)
+      harness.engine.submit(endless(id, prompt_of(id), 6));
+    harness.run();
+    EXPECT_GT(figure(harness, "window_pages_present"), 7);
+    EXPECT_LT(figure(harness, "kv_pages_present"), limits.total_pages);
+    expect_answers(harness, 1, 6);
+    for (std::uint64_t id = 11; id <= 18; ++id)
+      EXPECT_EQ(harness.answer(id).tokens, answer_to(harness.executor, prompt_of(id), 6)) << id;
+  }
+}
+
 // The device gives memory at some times only, so either kind lacks pages now and then.
 TEST(Slabs, WithLittleMemoryForBothKindsEveryAnswerEnds) {
   for (std::size_t most = 0; most <= 6; ++most) {
