@@ -93,7 +93,7 @@ TEST(StageGraph, HasWhatItsLayersNeed) {
 
 ExportedStage kept_stage(StageLayers layers, std::uint64_t size) {
   ExportedStage stage{layers, {}};
-  stage.memory.layout = {"device\nnumerics\n", 64, 9, 0, 1, {size, size + 1}};
+  stage.memory.layout = {"device\nnumerics\n", {64, 9}, 1, {size, size + 1}};
   stage.memory.checksums.resize(1);
   stage.memory.checksums[0][0] = static_cast<std::uint32_t>(size);
   stage.memory.blocks.resize(2);
@@ -118,6 +118,41 @@ TEST(KeptStages, AreTakenApartAsTheyWere) {
     EXPECT_EQ(stage.memory.checksums, was.memory.checksums);
     EXPECT_EQ(stage.memory.blocks.size(), 2U);
   }
+}
+
+// The layers of the first stage have no windows, so it has no piece of slab 3, which has window pages.
+TEST(KeptStages, GetTheSizesOfAGrowingCacheAndTheirPiecesOfItsSlabs) {
+  CacheSize cache;
+  cache.context = 64;
+  cache.pages = 39;
+  cache.window_pages = 29;
+  cache.first_pages = cache.window_first_pages = 9;
+  cache.slab_pages = cache.window_slab_pages = 10;
+  cache.eager_pages = 25;
+  cache.window_eager_pages = 15;
+  ASSERT_TRUE(cache.slabs_fit());
+  std::vector<ExportedStage> stages;
+  stages.push_back(kept_stage({0, 3}, 10));
+  stages.push_back(kept_stage({3, 8}, 20));
+  stages[0].memory.layout.cache = cache.without_windows();
+  stages[1].memory.layout.cache = cache;
+  ExportedMemory joined = join_exported(std::move(stages));
+  EXPECT_EQ(joined.layout.cache, cache);
+  for (const std::uint32_t piece : {2U, 3U, 7U})
+    joined.slabs.push_back({piece, piece * 100, {}});
+  const auto parted = part_exported(joined, 2);
+  ASSERT_TRUE(parted.ok()) << parted.error().message();
+  EXPECT_EQ((*parted)[0].memory.layout.cache, cache.without_windows());
+  EXPECT_EQ((*parted)[1].memory.layout.cache, cache);
+  const auto slabs_of = [&](std::size_t stage) {
+    std::vector<std::pair<std::uint32_t, std::uint64_t>> slabs;
+    for (const ExportedSlab& slab : (*parted)[stage].memory.slabs)
+      slabs.emplace_back(slab.piece, slab.offset);
+    return slabs;
+  };
+  using Slabs = std::vector<std::pair<std::uint32_t, std::uint64_t>>;
+  EXPECT_EQ(slabs_of(0), (Slabs{{1, 200}}));
+  EXPECT_EQ(slabs_of(1), (Slabs{{1, 300}, {3, 700}}));
 }
 
 TEST(KeptStages, OfAnotherNumberOfDevicesOrOfAWholeModelAreRefused) {
