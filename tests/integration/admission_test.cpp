@@ -1,5 +1,5 @@
-// Requests of different sizes at a real worker whose KV pages are short: small ones do not wait for a large one, and the
-// large one does not wait for ever.
+// Requests of different sizes at a real worker whose KV pages are short: small ones do not wait for a large one, and
+// the large one does not wait for ever.
 #include <atomic>
 #include <cstdint>
 #include <future>
