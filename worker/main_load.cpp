@@ -78,11 +78,6 @@ Status load_draft_model(const Arguments& arguments, const forward::TransformerOp
     spdlog::warn("models[].draft: nothing is guessed while engine.speculation is off");
     return {};
   }
-  if (!loaded.graph.states.empty()) {
-    spdlog::warn("models[].draft: nothing is guessed for {}, whose layers carry states",
-                 loaded.file->name());
-    return {};
-  }
   auto draft = load_draft(arguments.draft, *loaded.device, *loaded.file, loaded.graph, options);
   if (draft.ok()) {
     loaded.draft = *std::move(draft);

@@ -48,13 +48,19 @@ struct DeltaShape {
 // how many runs there are. Those of kLongRun columns or more precede the others.
 struct DeltaRun {
   std::uint32_t first, columns;  // columns of the step
-  // state slots: read before the first column (ignored at position 0), written after the last column
+  // state slots: read before the first column (ignored at position 0), written after the last column that is no draft
   std::uint32_t from, to;
   std::uint32_t saved_after;  // after this many columns the state is also written to the slot `saved`; 0: never
   std::uint32_t saved;
-  std::uint32_t unused[2];
+  // How many of the columns are drafts: the last ones. After each of them the state is written to the column's slot.
+  std::uint32_t drafts;
+  std::uint32_t unused;
 };
 static_assert(sizeof(DeltaRun) == 32);
+// What a step's parameters say about a column: its run, and the slot of a draft.
+struct DeltaColumn {
+  std::uint32_t run, slot;
+};
 constexpr std::uint32_t kRunCountWord = 2;
 
 struct DeltaPush {

@@ -22,7 +22,7 @@ void convolve() {
   if (!chain_wait()) return;
   uint head = gl_WorkGroupID.y;
   uint id = gl_LocalInvocationID.x;
-  Run run = run_at(Words(push.column_runs).v[column]);
+  Run run = run_of(column);
   uint at = column - run.first;
 
   precise float sum = 0.0;

@@ -151,7 +151,8 @@ void scan() {
   // the convolution's inputs that keep_inputs() overwrites.
   if (!chain_wait()) return;
   if (run.saved_after != 0u) keep_inputs(run, run.saved_after, run.saved);
-  keep_inputs(run, run.columns, run.to);
+  // `to` comes last, because it may be the slot from which the others are made.
+  for (uint columns = run.columns; columns >= run.sure; columns--) keep_inputs(run, columns, slot_after(run, columns));
 
   for (uint t = 0; t < run.columns; t += kTogether) {
     vec4 keys[kTogether * kOwnQuads], queries[kTogether * kOwnQuads];
@@ -208,16 +209,19 @@ void scan() {
       if (there && part == 0u) {
         FloatsOut(push.read + (uint64_t(column) * kValueWidth + head * kValueSize) * 4u).v[value_at] = made;
       }
-      if (there && t + c + 1u == run.saved_after) {
+      uint done = t + c + 1u;
+      if (there && done == run.saved_after) {
         [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
           if (has_quad(lane, i)) QuadsOut(slot_at(run.saved) + row_at).v[i * kParts] = state[i];
         }
       }
+      if (there && done >= run.sure) {
+        uint64_t slot = slot_at(slot_after(run, done));
+        [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
+          if (has_quad(lane, i)) QuadsOut(slot + row_at).v[i * kParts] = state[i];
+        }
+      }
     }
-  }
-  if (!there) return;
-  [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
-    if (has_quad(lane, i)) QuadsOut(slot_at(run.to) + row_at).v[i * kParts] = state[i];
   }
 }
 

@@ -21,7 +21,7 @@ layout(push_constant, std430) uniform Push {
   uint64_t states;       // [slot][slot_floats]: [position][entry], the oldest position first
   uint64_t parameters;
   uint64_t runs;         // [run]: DeltaRun
-  uint64_t column_runs;  // [column]: its run
+  uint64_t column_runs;  // [column]: DeltaColumn
   uint width;
   uint in_stride;
   uint out_stride;
@@ -76,7 +76,7 @@ void convolve() {
   uint column = gl_WorkGroupID.x;
   if (column >= Words(push.parameters).v[0]) return;
   if (!chain_wait()) return;
-  Run run = run_at(Words(push.column_runs).v[column]);
+  Run run = run_of(column);
   uint at = column - run.first;
   uint entry = gl_WorkGroupID.y * kInvocations + gl_LocalInvocationID.x;
   if (entry >= push.padded_width) return;
@@ -85,7 +85,8 @@ void convolve() {
   for (uint each = 0u; each < min(run.columns, kCarried); each++) compute(run, each, entry);
   if (entry >= push.width) return;
   if (run.saved_after != 0u) carry(run, run.saved_after, run.saved, entry);
-  carry(run, run.columns, run.to, entry);
+  // `to` comes last, because it may be the slot from which the others are made.
+  for (uint columns = run.columns; columns >= run.sure; columns--) carry(run, columns, slot_after(run, columns), entry);
 }
 
 void main() {

@@ -33,7 +33,7 @@ TEST_F(ConvolutionModel, GoesOnFromASavedState) {
 TEST_F(ConvolutionModel, AStreamSurvivesItsWorkersDeath) {
   for (const char* vault : {"isolation.vault=true", "isolation.vault=false"}) {
     SCOPED_TRACE(vault);
-    const Serving serving = serve_model(path_, {vault});
+    const Serving serving = serve_model(path_, {vault, "engine.speculation=always"});
     json asked = greedy_request(some_prompt(70), 90);
     asked["stream"] = true;
     asked["temperature"] = 0.9;
@@ -47,13 +47,14 @@ TEST_F(ConvolutionModel, AStreamSurvivesItsWorkersDeath) {
   }
 }
 
-// Computes the answer in chunks that are narrower than a page, beside others, with and without the
+// Computes the answer in chunks that are narrower than a page, with guesses and without, with and without the
 // optimisations of steps.
 TEST_F(ConvolutionModel, SettingsChangeNoToken) {
   const json asked = greedy_request(some_prompt(150), 30);
   std::vector<Answer> answers;
   for (const std::vector<std::string>& settings : std::vector<std::vector<std::string>>{
            {},
+           {"engine.speculation=always"},
            {"engine.prefill_chunk=16", "engine.prefix_cache=false"},
            {"gpu_optimizations.enabled=false", "engine.speculation=off"}})
     answers.push_back(complete(serve_model(path_, settings), asked));

@@ -241,6 +241,11 @@ Status FakeExecutor::start_sums(std::span<const engine::PageIndex> pages,
       if (std::ranges::find(pages, window) != pages.end())
         return broken("a window page to sum that a step in flight writes to");
     }
+    for (const engine::Column& column : step.columns) {
+      if (column.state_slot != engine::kNoState &&
+          std::ranges::find(pages, limits_.first_state() + column.state_slot) != pages.end())
+        return broken("a draft's slot to sum");
+    }
     for (const engine::StateUse& use : step.states) {
       for (const std::uint32_t written : {use.to, use.saved_after > 0 ? use.saved : use.to}) {
         if (std::ranges::find(pages, limits_.first_state() + written) != pages.end())
@@ -294,6 +299,7 @@ Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
     if (limits_.states == 0) continue;
     const engine::StateUse& use = step.states[column.sequence];
     ++states_[use.to];
+    if (column.state_slot != engine::kNoState) ++states_[column.state_slot];
     if (use.saved_after != 0) ++states_[use.saved];
   }
   return std::span<const engine::ColumnOutput>();
@@ -313,7 +319,8 @@ std::uint64_t FakeExecutor::compute(const Pending& step, std::uint32_t index,
       run.carried = column.position == 0 ? 0 : states_[use.from];
     }
     past = run.carried;
-    run.carried = states_[use.to] = fold(past, token, column.position);
+    const bool draft = column.state_slot != engine::kNoState;
+    run.carried = states_[draft ? column.state_slot : use.to] = fold(past, token, column.position);
     if (index - run.begin + 1 == use.saved_after) states_[use.saved] = run.carried;
   }
   std::uint64_t seen = 0;

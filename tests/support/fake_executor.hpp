@@ -128,6 +128,7 @@ class FakeExecutor : public engine::Executor {
   };
   static Error broken(const std::string& what);
   Status check(const engine::Step& step) const;
+  Status check_drafts(const engine::Step& step, std::set<std::uint32_t>& written) const;
   Status check_windows(const engine::Step& step) const;
   // A page to which a step in flight writes may be in another step's tables only if it belongs to the same sequence.
   Status check_against(const Pending& earlier, const engine::Step& step) const;

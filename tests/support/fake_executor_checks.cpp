@@ -58,6 +58,7 @@ Status FakeExecutor::check(const engine::Step& step) const {
     if (use.saved_after > 0 && !written.insert(use.saved).second)
       return broken("a state saved where another one lies");
   }
+  BULKHEAD_RETURN_IF_ERROR(check_drafts(step, written));
   for (std::size_t i = 0; i < step.states.size(); ++i) {
     const engine::StateUse& use = step.states[i];
     if (use.from != use.to && written.contains(use.from))
@@ -102,6 +103,28 @@ Status FakeExecutor::check(const engine::Step& step) const {
     auto& previous = last[column.sequence];
     if (previous && column.position != *previous + 1) return broken("positions with a gap");
     previous = column.position;
+  }
+  return {};
+}
+
+// Adds the slots that drafts write to.
+Status FakeExecutor::check_drafts(const engine::Step& step,
+                                  std::set<std::uint32_t>& written) const {
+  std::uint32_t own = 0;  // columns of the sequence before its drafts
+  for (std::size_t i = 0; i < step.columns.size(); ++i) {
+    const engine::Column& column = step.columns[i];
+    const bool first = i == 0 || step.columns[i - 1].sequence != column.sequence;
+    if (first) own = 0;
+    if (column.state_slot == engine::kNoState) {
+      if (!first && step.columns[i - 1].state_slot != engine::kNoState)
+        return broken("a column after a draft that is no draft");
+      ++own;
+      continue;
+    }
+    if (first) return broken("a draft without a column before it");
+    if (step.states[column.sequence].saved_after > own) return broken("a draft's states are saved");
+    if (column.state_slot >= limits_.states || !written.insert(column.state_slot).second)
+      return broken("a draft's slot that does not exist or is used twice");
   }
   return {};
 }

@@ -64,7 +64,8 @@ Result<std::string> memory_text(const model::GgufFile& file, const model::ModelG
   out += in_mib(need.kv.bytes(graph.context)) + " for one sequence of the whole context (" +
          std::to_string(graph.context) + ")\n";
   if (need.states > 0)
-    out += "  states           " + in_mib(need.states) + " for running sequences and saved ones\n";
+    out += "  states           " + in_mib(need.states) +
+           " for running sequences, guesses and saved ones\n";
   out += "  working memory   " + in_mib(need.transient) + ", and up to " +
          in_mib(need.host_logits) + " of the host's for masks and where it chooses tokens\n";
   if (batch.most == batch.least) return out;

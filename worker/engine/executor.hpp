@@ -30,6 +30,8 @@ namespace bulkhead::engine {
 
 using TokenId = std::uint32_t;
 using PageIndex = std::uint32_t;
+using StateSlot = std::uint32_t;  // ExecutorLimits::states
+inline constexpr StateSlot kNoState = 0xFFFFFFFF;
 
 // The device's checksum of a page: equal pages have equal sums, and different pages almost never do.
 using PageSum = std::array<std::uint32_t, 4>;
@@ -73,6 +75,9 @@ struct Column {
   // Log-probabilities stay those of the row before these changes.
   bool adjusted = false;
   bool edited = false;  // for adjusted columns: the adjustment may have edits
+  // For a draft, if the model has states: the slot that gets the states after this column (see StateUse). The other
+  // columns have kNoState.
+  StateSlot state_slot = kNoState;
 };
 
 // A change of one token's logit before the draw; sampler.hpp defines the computation.
@@ -105,12 +110,20 @@ struct Adjustment {
 // The slots that hold a sequence's states in a step. Layers of some models carry states from position to position in
 // addition to the pages (ExecutorLimits::states). A slot belongs to one sequence at a time. The device computes steps
 // in order, so another sequence may have the slot in the next step.
+//
+// Drafts are a sequence's last columns, after at least one other column. A wrong draft changes the states for good. So
+// each draft has a slot of its own for the states after it (Column::state_slot), and the sequence continues from the
+// slot of its last right draft, or from `to`. That copies no states. Another way would be to keep only the states
+// before the drafts, and to compute right drafts again in the next step. But then every right draft would be computed
+// twice, and a column costs more than a write of the states: in Qwen3.5-35B-A3B at four bits, a column's experts have
+// some 600 MB, and a sequence's states 60 MB.
 struct StateUse {
-  std::uint32_t from = 0;  // read before the sequence's first column; ignored if that is position 0
-  std::uint32_t to = 0;    // written after its last column; may equal `from`
-  // The slot `saved` also gets the states after this many of the sequence's columns; 0: never.
+  StateSlot from = 0;  // read before the sequence's first column; ignored if that is position 0
+  StateSlot to = 0;    // written after its last column that is no draft; may equal `from`
+  // The slot `saved` also gets the states after this many of the sequence's columns, of which none is a draft; 0:
+  // never.
   std::uint32_t saved_after = 0;
-  std::uint32_t saved = 0;
+  StateSlot saved = 0;
 };
 
 // The window pages of a sequence (ExecutorLimits::window), from position `first` * page_tokens on. The sequence has
@@ -190,7 +203,7 @@ struct ExecutorLimits {
   // Whether a column may take its token from an output of the step before (Column::chosen_by). If not, generating
   // sequences take turns: each step has only some of them, so that several steps can still be in flight.
   bool hands_tokens_on = true;
-  // The most columns of a step whose tokens are guesses. 0 if a position can't be computed again.
+  // The most columns of a step whose tokens are guesses. For models with states, `states` includes a slot for each.
   std::uint32_t max_drafts = 0;
   std::int32_t most_logprobs = -1;  // the largest Column::logprobs; -1: none
   bool adjusts = false;             // whether Column::adjusted is available

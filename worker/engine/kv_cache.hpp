@@ -50,9 +50,6 @@ class StateBook;
 
 enum class Sharing : std::uint8_t { kNone, kPrefixes };
 
-using StateSlot = std::uint32_t;  // ExecutorLimits::states
-inline constexpr StateSlot kNoState = 0xFFFFFFFF;
-
 // A full page that can be found by its tokens. Ledgers record such pages, and a successor adopts
 // them.
 struct EnteredPage {

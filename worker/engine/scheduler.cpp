@@ -7,10 +7,16 @@
 namespace bulkhead::engine {
 namespace {
 
+// Returns how many slots of states drafts may have at once.
+std::uint32_t most_draft_states(const ExecutorLimits& limits) {
+  return std::min(limits.max_drafts, limits.states - std::min(limits.states, 1U));
+}
+
 // One column is always left for a prompt. Otherwise a full batch would keep the prompt waiting until a sequence ends.
 std::uint32_t most_running(const ExecutorLimits& limits, std::uint32_t max_batch) {
   const std::uint32_t columns = limits.max_columns > 1 ? limits.max_columns - 1 : 1;
-  const std::uint32_t states = limits.states > 0 ? limits.states : max_batch;
+  const std::uint32_t states =
+      limits.states > 0 ? limits.states - most_draft_states(limits) : max_batch;
   return std::max(1U,
                   std::min({max_batch, limits.max_outputs, limits.max_sequences, columns, states}));
 }
@@ -27,7 +33,8 @@ Scheduler::Scheduler(const ExecutorLimits& limits, const SchedulerOptions& optio
       max_running_(most_running(limits, options.max_batch)),
       pace_(options.max_token_gap, limits.step_us),
       pool_(limits, prefix_cache_ ? Sharing::kPrefixes : Sharing::kNone),
-      states_(limits.states, max_running_, limits.total_pages) {
+      states_(limits.states, max_running_ + most_draft_states(limits), limits.total_pages) {
+  if (limits.states > 0) limits_.max_drafts = most_draft_states(limits);
   if (limits.states > 0) pool_.set_states(&states_);
   sequence_limit_ = static_cast<std::uint32_t>(longest_sequence());
   running_.reserve(max_running_);
@@ -140,13 +147,14 @@ void Scheduler::complete() {
 
 void Scheduler::forget_completed() {
   if (!std::exchange(completed_, false)) return;
+  free_states_of_drafts(records_[oldest_]);
   oldest_ = (oldest_ + 1) % records_.size();
   --planned_;
 }
 
 bool Scheduler::confirm(std::uint32_t column) {
-  const Planned& record = oldest();
-  const Column& computed = record.columns[column];
+  Planned& record = records_[oldest_];
+  Column& computed = record.columns[column];
   const Member& member = record.members[computed.sequence];
   if (column < member.drafts_from) return true;
   if (member.sequence == nullptr) return false;
@@ -160,6 +168,7 @@ bool Scheduler::confirm(std::uint32_t column) {
   ++sequence.computed;
   ++sequence.done;
   publish(sequence);
+  if (limits_.states > 0) go_on_after_draft(sequence, computed);
   return true;
 }
 
@@ -279,6 +288,7 @@ void Scheduler::add_drafts(Sequence& sequence, std::span<const TokenId> drafts) 
     column.token = token;
     column.chosen_by = kByHost;
     ++column.position;
+    if (limits_.states > 0) column.state_slot = states_.lend();
     record.columns.push_back(column);
   }
   record.outputs += static_cast<std::uint32_t>(drafts.size());

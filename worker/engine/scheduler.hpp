@@ -68,9 +68,13 @@
 //
 // States (ExecutorLimits::states). A slot holds what a model's layers carry from position to position. A
 // running sequence owns its slot until it is removed or preempted. The device computes steps in order, so the
-// next owner may have the slot at once. Pages without states are of no use to a new sequence. So the sequence
-// reuses the pages up to one after which a step saved the states, too (state_book.hpp), and goes on
-// from there. The scheduler has steps save the states after these pages:
+// next owner may have the slot at once. A draft has a slot of its own for the states after it. If confirm() finds the
+// draft right, the sequence takes that slot for its own. The slots of wrong drafts become free. So no sequence continues
+// from what a wrong draft left, and no snapshot holds it.
+//
+// Pages without states are of no use to a new sequence. So the sequence reuses the pages up to one after which a step
+// saved the states, too (state_book.hpp), and goes on from there. The scheduler has steps save the states after these
+// pages, and keeps a right draft's slot where the draft fills one:
 //
 //   the last page but a few tokens of a prompt   chat templates end prompts differently in the next turn
 //   where a prompt leaves what others had        more prompts are likely to begin so; the scheduler notices it
@@ -337,6 +341,7 @@ class Scheduler {
   StateUse use_of_states(Sequence& sequence, Member& member);
   void choose_saving(Sequence& sequence, Member& member) const;
   void keep_saved(Sequence& sequence, const Member& member);
+  void go_on_after_draft(Sequence& sequence, Column& draft);
   void add_columns(Sequence& sequence, std::uint32_t count);
   void add_drafts(Sequence& sequence, std::span<const TokenId> drafts);
 
@@ -355,6 +360,7 @@ class Scheduler {
   };
   const Planned& oldest() const { return records_[oldest_]; }
   void forget_completed();
+  void free_states_of_drafts(Planned& record);
 
   ExecutorLimits limits_;
   std::uint32_t prefill_chunk_, prefill_chunk_alone_, prefill_limit_;

@@ -80,6 +80,34 @@ void Scheduler::keep_saved(Sequence& sequence, const Member& member) {
                std::exchange(sequence.passing, member.passing ? number : 0));
 }
 
+// Call it when the draft was right: the sequence continues from the states after it. If the draft filled a page, these
+// states become the page's snapshot, and the sequence's next columns read them there and write to its own slot.
+void Scheduler::go_on_after_draft(Sequence& sequence, Column& draft) {
+  if (sequence.resume != kNoState) states_.let_go(std::exchange(sequence.resume, kNoState));
+  const std::uint32_t positions = draft.position + 1, pages = positions / pool_.page_tokens();
+  if (positions % pool_.page_tokens() == 0 && shares_pages(sequence) &&
+      pages <= sequence.pages.shared()) {
+    const PageIndex page = sequence.pages.pages()[pages - 1];
+    const std::uint64_t number = states_.enter_lent(page, draft.state_slot);
+    if (number != 0) {
+      sequence.resume = std::exchange(draft.state_slot, kNoState);
+      states_.hold(sequence.resume);
+      return states_.drop(std::exchange(sequence.passing_page, page),
+                          std::exchange(sequence.passing, number));
+    }
+  }
+  std::swap(sequence.slot, draft.state_slot);
+}
+
+// The slots of right drafts belong to their sequences by now, which left their former slots instead.
+void Scheduler::free_states_of_drafts(Planned& record) {
+  if (record.drafts == 0) return;
+  for (Column& column : record.columns) {
+    if (column.state_slot != kNoState)
+      states_.give_back(std::exchange(column.state_slot, kNoState));
+  }
+}
+
 void Scheduler::free_state_of(Sequence& sequence) {
   if (sequence.resume != kNoState) states_.let_go(std::exchange(sequence.resume, kNoState));
   if (sequence.slot != kNoState) states_.give_back(std::exchange(sequence.slot, kNoState));

@@ -33,8 +33,8 @@
 // Text for which a constraint leaves no choice (forced_source.hpp) is guessed before everything else. It takes the
 // device's time like other guesses, and is worth a column as often as its spelling is right.
 //
-// A device that can't compute a position again says so once (ExecutorLimits::max_drafts is 0 for models whose layers
-// carry a state from position to position), and nothing is speculated there.
+// If layers carry states from position to position, each draft takes a slot of memory for the states after it
+// (StateUse). There are only a few such slots (ExecutorLimits::max_drafts), and if there are none, nothing is guessed.
 //
 // Use it from one thread. Nothing allocates once there have been as many candidates as a step has drafts.
 #pragma once

@@ -22,18 +22,23 @@ StateSlot StateBook::lend() {
   return take_free();
 }
 
-StateSlot StateBook::lend_for_saving() {
-  if (snapshots_ + making_ >= most_) {
-    StateSlot oldest = kNoState;
-    for (StateSlot slot = 0; slot < all_.size(); ++slot) {
-      const Slot& each = all_[slot];
-      if (each.page == PrefixIndex::kRoot || each.holds > 0) continue;
-      if (oldest == kNoState || each.used < all_[oldest].used) oldest = slot;
-    }
-    if (oldest == kNoState) return kNoState;
-    ++evictions_;
-    forget(oldest);
+// Makes room for one more snapshot. Returns false if all snapshots are held.
+bool StateBook::make_room() {
+  if (snapshots_ + making_ < most_) return true;
+  StateSlot oldest = kNoState;
+  for (StateSlot slot = 0; slot < all_.size(); ++slot) {
+    const Slot& each = all_[slot];
+    if (each.page == PrefixIndex::kRoot || each.holds > 0) continue;
+    if (oldest == kNoState || each.used < all_[oldest].used) oldest = slot;
   }
+  if (oldest == kNoState) return false;
+  ++evictions_;
+  forget(oldest);
+  return true;
+}
+
+StateSlot StateBook::lend_for_saving() {
+  if (!make_room()) return kNoState;
   ++making_;
   const StateSlot slot = take_free();
   all_[slot].saving = true;
@@ -62,6 +67,12 @@ std::uint64_t StateBook::enter(PageIndex page, StateSlot slot) {
   slots_of_[page] = slot;
   if (ledger_ != nullptr) ledger_->saved({slot, page});
   return made.number;
+}
+
+std::uint64_t StateBook::enter_lent(PageIndex page, StateSlot slot) {
+  if (has(page) || !make_room()) return 0;
+  ++making_;
+  return enter(page, slot);
 }
 
 StateSlot StateBook::use(PageIndex page) {

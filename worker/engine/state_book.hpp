@@ -3,7 +3,7 @@
 // states, or it is left out because its memory has changed (leave_out()):
 //
 //     free
-//     lent       a running sequence's own, or one that a step in flight saves to
+//     lent       a running sequence's own, one that a step in flight saves to, or a draft's
 //     snapshot   it holds the states after the last position of a full page that can be found by its
 //                tokens. A sequence that reuses pages up to that one goes on from there.
 //
@@ -45,10 +45,10 @@ class StateLedger {
 
 class StateBook {
  public:
-  // `own` is the most slots that running sequences need at once. All other slots may be snapshots.
+  // `own` is the most slots that running sequences and their drafts need at once. All other slots may be snapshots.
   StateBook(std::uint32_t slots, std::uint32_t own, std::uint32_t pages);
 
-  // Lends a slot to a running sequence. At most `own` slots may be lent to sequences. give_back() returns it.
+  // Lends a slot to a running sequence or a draft. At most `own` slots may be lent so. give_back() returns it.
   StateSlot lend();
   // Lends a slot that a step saves to; kNoState if all snapshots are held. enter() or give_back() returns the slot.
   StateSlot lend_for_saving();
@@ -58,6 +58,9 @@ class StateBook {
   // the prefix cache. If the page has a snapshot already, that one stays and the slot becomes free, because both hold
   // the same bits. Returns the new snapshot's number, which no other snapshot ever gets, or 0.
   std::uint64_t enter(PageIndex page, StateSlot slot);
+  // Makes a slot from lend() the snapshot of `page`, which must be in the prefix cache, as enter() does. Returns 0, and
+  // nothing has changed, if the page has a snapshot or all snapshots are held.
+  std::uint64_t enter_lent(PageIndex page, StateSlot slot);
   bool has(PageIndex page) const { return slots_of_[page] != kNoState; }
   // Returns the page's snapshot, from which a sequence continues. It becomes the most recently used one, and drop()
   // keeps it from now on. has() must hold.
@@ -96,6 +99,7 @@ class StateBook {
     bool saving = false;  // a step in flight saves to it
   };
   StateSlot take_free();
+  bool make_room();
   void forget(StateSlot slot);
 
   std::vector<Slot> all_;

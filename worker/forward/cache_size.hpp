@@ -85,6 +85,7 @@ inline constexpr std::uint64_t kSlabAlignment = std::uint64_t{2} << 20;
 struct SharedSizes {
   CacheSize cache;
   std::uint32_t states = 0;  // slots
+  std::uint32_t drafts = 0;  // the most of a step
 };
 
 // The device for a cache.

@@ -158,14 +158,24 @@ std::uint64_t kv_bytes_per_token(const model::ModelGraph& graph, gpu::kernels::K
 
 std::uint32_t state_slots(const model::ModelGraph& graph, const config::EngineSettings& engine) {
   if (graph.states.empty()) return 0;
-  if (!engine.prefix_cache) return engine.max_batch;
+  const std::uint32_t own = engine.max_batch + most_drafts(graph, engine);
+  if (!engine.prefix_cache) return own;
   const std::uint64_t bytes = state_bytes_of(graph);
   constexpr std::uint64_t kMostUnasked = std::uint64_t{2} << 30, kMostSlots = 1U << 15;
   const std::uint64_t saved =
       engine.state_cache_mb != 0
           ? (std::uint64_t{engine.state_cache_mb} << 20) / bytes
           : std::min<std::uint64_t>(2 * std::uint64_t{engine.max_batch}, kMostUnasked / bytes);
-  return engine.max_batch + static_cast<std::uint32_t>(std::min(saved, kMostSlots));
+  return own + static_cast<std::uint32_t>(std::min(saved, kMostSlots));
+}
+
+std::uint32_t most_drafts(const model::ModelGraph& graph, const config::EngineSettings& engine) {
+  if (graph.states.empty()) return engine::kMostDrafts;
+  if (engine.speculation == config::Speculation::kOff) return 0;
+  // A sequence's drafts are seldom right much farther ahead than that, and the memory has other uses.
+  constexpr std::uint64_t kMostBytes = std::uint64_t{512} << 20, kLeast = 2;
+  return static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(kMostBytes / state_bytes_of(graph), kLeast, engine::kMostDrafts));
 }
 
 std::uint64_t state_bytes(const model::StateStore& store) {

@@ -77,6 +77,8 @@ struct MemoryNeed {
 // Returns the number of slots for states: one for each sequence that may run, and those of engine.state_cache_mb. 0
 // if the model's layers carry no states.
 std::uint32_t state_slots(const model::ModelGraph& graph, const config::EngineSettings& engine);
+// Returns the most drafts of a step. Each draft of a model with states needs a slot (engine::StateUse).
+std::uint32_t most_drafts(const model::ModelGraph& graph, const config::EngineSettings& engine);
 // Returns the bytes of a layer's part of a slot.
 std::uint64_t state_bytes(const model::StateStore& store);
 // Returns the bytes of a position's keys and values, including those in stores that slide.

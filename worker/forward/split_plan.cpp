@@ -41,6 +41,7 @@ class Planner {
   Result<SplitPlan> plan(const std::vector<StageLayers>& exported_layers) {
     SplitPlan made;
     made.sizes.states = state_slots(graph_, options_.engine);
+    made.sizes.drafts = most_drafts(graph_, options_.engine);
     made.layers = exported_layers;
     if (exported_layers.empty()) {
       BULKHEAD_TRY(made.layers, choose_layers(made.sizes.states));

@@ -17,6 +17,16 @@ Status check_states(const engine::Step& step, const engine::ExecutorLimits& limi
     if (std::max({use.from, use.to, use.saved}) >= limits.states)
       return wrong_step("a state's slot");
   }
+  for (std::size_t i = 0; i < step.columns.size(); ++i) {
+    const engine::Column& column = step.columns[i];
+    const bool first = i == 0 || step.columns[i - 1].sequence != column.sequence;
+    if (column.state_slot == engine::kNoState) {
+      if (!first && step.columns[i - 1].state_slot != engine::kNoState)
+        return wrong_step("a column after a draft that is no draft");
+    } else if (first || column.state_slot >= limits.states) {
+      return wrong_step("a draft's slot for states");
+    }
+  }
   for (std::size_t i = 1; i < step.columns.size(); ++i) {
     const engine::Column &column = step.columns[i], &before = step.columns[i - 1];
     const bool follows = column.sequence == before.sequence ? column.position == before.position + 1

@@ -27,7 +27,7 @@ namespace bulkhead::forward {
 struct ParameterLayout {
   std::uint64_t outputs = 0;  // [output]: its column
   std::uint64_t choices = 0;  // [output]: SampleChoice
-  // For models with states: [sequence] of k::DeltaRun, and the run of each column.
+  // For models with states: [sequence] of k::DeltaRun, and [column] of k::DeltaColumn.
   std::uint64_t runs = 0, column_runs = 0;
   // For encoders: the count of columns and the columns once more, each with the last position of its sequence instead
   // of its own, and its own instead of its token. Attention reads these. 0: attention reads the columns themselves.

@@ -78,7 +78,7 @@ Status StepSlots::make() {
   if (limits_.states > 0) {
     layout.runs = layout.pages;
     layout.column_runs = layout.runs + limits_.max_sequences * sizeof(k::DeltaRun);
-    layout.pages = layout.column_runs + std::uint64_t{limits_.max_columns} * 4;
+    layout.pages = layout.column_runs + std::uint64_t{limits_.max_columns} * sizeof(k::DeltaColumn);
   }
   if (limits_.both_ways) {
     const std::uint64_t columns =
@@ -350,10 +350,15 @@ void StepSlots::write_runs(const engine::Step& step, std::byte* base) const {
     const engine::StateUse use = sequence < step.states.size()
                                      ? step.states[sequence]
                                      : engine::StateUse{limits_.states, limits_.states};
-    const k::DeltaRun run{first, end - first, use.from, use.to, use.saved_after, use.saved, {}};
+    std::uint32_t drafts = 0;
+    for (std::uint32_t i = first; i < end; ++i) {
+      const k::DeltaColumn column{index, step.columns[i].state_slot};
+      if (column.slot != engine::kNoState) ++drafts;
+      std::memcpy(base + layout.column_runs + i * sizeof column, &column, sizeof column);
+    }
+    const k::DeltaRun run{first,           end - first, use.from, use.to,
+                          use.saved_after, use.saved,   drafts,   0};
     std::memcpy(base + layout.runs + index * sizeof run, &run, sizeof run);
-    for (std::uint32_t i = first; i < end; ++i)
-      std::memcpy(base + layout.column_runs + std::uint64_t{i} * 4, &index, 4);
   }
   std::memcpy(base + k::kRunCountWord * 4, &runs, 4);
 }

@@ -221,6 +221,8 @@ class LoadedTransformer final : public Transformer {
     limits_.max_sequences = context_.most_runs = options.engine.max_batch;
     limits_.states = state_slots(graph, options.engine);
     if (options.shared && limits_.states > 0) limits_.states = options.shared->states;
+    limits_.max_drafts =
+        options.shared ? options.shared->drafts : most_drafts(graph, options.engine);
     std::vector<StepShape> shapes =
         step_shapes(limits_.max_columns, widest_mixed_step(options.engine), limits_.max_outputs,
                     options.gpu.command_buffer_ring.ring_size);
@@ -311,8 +313,6 @@ class LoadedTransformer final : public Transformer {
     limits_.context =
         limits_.both_ways ? std::min(cache.context, limits_.max_columns) : cache.context;
     limits_.model_context = graph.context;
-    // The next step computes a wrong draft's position again. States don't allow that, so there are no drafts.
-    limits_.max_drafts = graph.states.empty() ? engine::kMostDrafts : 0;
     limits_.vocabulary = graph.vocabulary;
     limits_.embedding = graph.embedding;
     if (graph.vocabulary <= k::sample_vocabulary(context_.mapping)) {

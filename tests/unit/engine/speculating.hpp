@@ -18,6 +18,14 @@ inline engine::ExecutorLimits limits_of(std::uint32_t depth) {
   return limits;
 }
 
+// The same for a model with states. `saved`: the most snapshots.
+inline engine::ExecutorLimits limits_with_states(std::uint32_t depth, std::uint32_t max_batch = 16,
+                                                 std::uint32_t saved = 6) {
+  engine::ExecutorLimits limits = limits_of(depth);
+  limits.states = max_batch + saved + limits.max_drafts;
+  return limits;
+}
+
 inline engine::EngineOptions options_of(engine::Speculation speculation) {
   engine::EngineOptions options;
   options.scheduler = {.max_batch = 16, .prefill_chunk = 32, .prefix_cache = true};

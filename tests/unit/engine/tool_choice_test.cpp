@@ -407,8 +407,8 @@ TEST(ToolChoice, TheDeviceDrawsWhileNothingIsHeld) {
         limits.steps_in_flight = 3;
         limits.sampled_top_k = 64;
         limits.most_logprobs = 20;
-        limits.max_drafts = states ? 0 : 15;
-        limits.states = states ? 12 : 0;
+        limits.max_drafts = 15;
+        limits.states = states ? 27 : 0;
         if (few_pages)
           limits.total_pages = 200 / limits.page_tokens;  // room for one answer and a little more
         engine::EngineOptions options;

@@ -110,7 +110,7 @@ class Architectures : public TransformerTest {
     std::printf("%s: log-probabilities within %.5f\n", facts.architecture.c_str(), worst);
   }
 
-  // A prompt in chunks, a split over two devices, and the kernels of GPUs give the same bits.
+  // A prompt in chunks, drafts, a split over two devices, and the kernels of GPUs give the same bits.
   void expect_keeps_bits(const Facts& facts) {
     const tiny::Model made(facts, 3);
     std::vector<TokenId> prompt;
@@ -121,15 +121,16 @@ class Architectures : public TransformerTest {
       options.lanes = lanes;
       const Loaded model = load_made(made, facts.architecture, options);
       ASSERT_NE(model.executor, nullptr);
-      const auto whole = generate(*model.executor, prompt, 4, 64, Output::kLogits);
+      const auto whole = generate(*model.executor, prompt, 6, 64, Output::kLogits);
       const std::vector<std::uint32_t> cuts{33, 1, 2, 7};
-      expect_same_bits(generate(*model.executor, prompt, 4, cuts, Output::kLogits), whole,
+      expect_same_bits(generate(*model.executor, prompt, 6, cuts, Output::kLogits), whole,
                        "chunks");
+      expect_same_bits(generate_with_drafts(*model.executor, prompt, whole), whole, "drafts");
       if (lanes) continue;
       options.stages = 2;
       const Loaded split = load_made(made, facts.architecture, options);
       ASSERT_NE(split.executor, nullptr);
-      expect_same_bits(generate(*split.executor, prompt, 4, 20, Output::kLogits), whole, "a split");
+      expect_same_bits(generate(*split.executor, prompt, 6, 20, Output::kLogits), whole, "a split");
     }
   }
 };

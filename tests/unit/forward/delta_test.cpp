@@ -33,6 +33,7 @@ struct Part {
   std::uint32_t first = 0, count = 0;
   std::uint32_t from = 0, to = 0;
   std::uint32_t saved_after = 0, saved = 0;
+  std::vector<std::uint32_t> drafts = {};
 };
 
 // Returns the floats from one slot to the next: the heads' states, the convolution's rows, and floats
@@ -387,6 +388,61 @@ TEST_F(DeltaKernels, LongRunsOfAWideStepHaveTheBitsOfNarrowSteps) {
           expect_begin(got.data() + at, part.count, "beside others");
           at += std::size_t{part.count} * shape.value_width();
         }
+      }
+    }
+  }
+}
+
+// The states after each draft are those of steps of one column, and `to` has the states before all drafts, whether it
+// is the slot that the run began with or another one. A wide step takes long runs in another dispatch.
+TEST_F(DeltaKernels, TheSlotOfADraftGetsTheStatesAfterIt) {
+  constexpr std::uint32_t kFirst = 5, kBegun = 20, kOther = 21, kSaved = 22, kSlots = 48;
+  struct Case {
+    std::uint32_t sure = 1, drafts = 0, to = kBegun, saved_after = 0, wide = 0;
+  };
+  constexpr Case kCases[] = {
+      {1, 3}, {1, 1, kOther}, {3, 2, kOther, 2}, {2, 4, kBegun, 1}, {2, 15, kBegun, 2, 70}};
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    for (const k::StateRule rule :
+         {k::StateRule::kDelta, k::StateRule::kSum, k::StateRule::kChannels}) {
+      const k::DeltaShape& shape = shape_with(rule);
+      const std::uint64_t floats = slot_floats(shape);
+      const Inputs in = random_inputs(shape, kFirst + 17);
+      const gpu::Buffer states = empty(kSlots * floats * 4);
+      std::vector<std::vector<float>> after{{}};
+      std::vector<float> whole;
+      for (std::uint32_t i = 0; i < kFirst + 17; ++i) {
+        const auto part = step(mapping, shape, {{&in, i, 1, 0, 0}}, states);
+        whole.insert(whole.end(), part.begin(), part.end());
+        after.push_back(read<float>(states, floats));
+      }
+      for (const Case& each : kCases) {
+        step(mapping, shape, {{&in, 0, kFirst, 0, kBegun}}, states);
+        Part drafted{&in,   kFirst, each.sure + each.drafts, kBegun, each.to, each.saved_after,
+                     kSaved};
+        for (std::uint32_t i = 0; i < each.drafts; ++i)
+          drafted.drafts.push_back(2 + i);
+        std::vector<Part> parts{drafted};
+        for (std::uint32_t columns = drafted.count, slot = kSaved + 1; columns < each.wide;
+             columns += 3, ++slot)
+          parts.push_back({&in, 0, 3, slot, slot});
+        const auto got = step(mapping, shape, parts, states);
+        EXPECT_EQ(std::memcmp(got.data(), whole.data() + kFirst * shape.value_width(),
+                              std::size_t{drafted.count} * shape.value_width() * 4),
+                  0)
+            << name;
+        const auto now = read<float>(states, kSlots * floats);
+        const auto expect_states = [&](std::uint32_t slot, std::uint32_t columns) {
+          EXPECT_EQ(std::memcmp(now.data() + slot * floats, after[kFirst + columns].data(),
+                                (floats - kUnused) * 4),
+                    0)
+              << name << ": slot " << slot << " after " << columns << " of " << drafted.count;
+        };
+        expect_states(each.to, each.sure);
+        if (each.to != kBegun) expect_states(kBegun, 0);
+        if (each.saved_after > 0) expect_states(kSaved, each.saved_after);
+        for (std::uint32_t i = 0; i < each.drafts; ++i)
+          expect_states(2 + i, each.sure + i + 1);
       }
     }
   }

@@ -84,17 +84,15 @@ gpu::Buffer KernelTest::parameters(std::uint32_t columns,
 }
 
 KernelTest::Runs KernelTest::runs_with(std::span<const gpu::kernels::ColumnEntry> entries,
-                                       std::span<const gpu::kernels::DeltaRun> runs) {
+                                       std::span<const gpu::kernels::DeltaRun> runs,
+                                       std::span<const gpu::kernels::DeltaColumn> columns) {
   Runs made;
   made.columns = static_cast<std::uint32_t>(entries.size());
   made.count = static_cast<std::uint32_t>(runs.size());
-  std::vector<std::uint32_t> of_columns;
-  for (std::uint32_t run = 0; run < made.count; ++run)
-    of_columns.insert(of_columns.end(), runs[run].columns, run);
   made.parameters = parameters(made.columns, entries);
   std::memcpy(made.parameters.mapped().data() + 4 * gpu::kernels::kRunCountWord, &made.count, 4);
   made.list = buffer(runs);
-  made.of_columns = buffer(std::span<const std::uint32_t>(of_columns));
+  made.of_columns = buffer(columns);
   return made;
 }
 

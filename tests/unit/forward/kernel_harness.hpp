@@ -73,23 +73,24 @@ class KernelTest : public ::testing::Test {
     std::uint32_t columns = 0, count = 0;
   };
   // A part has columns [first, first + count) of a sequence, which are its positions, and the slots `from`, `to`,
-  // `saved`, as a k::DeltaRun.
+  // `saved`, as a k::DeltaRun. The last columns are drafts, for whose states `drafts` has the slots.
   template <typename Part>
   Runs runs_of(const std::vector<Part>& parts) {
     std::vector<gpu::kernels::ColumnEntry> entries;
     std::vector<gpu::kernels::DeltaRun> runs;
+    std::vector<gpu::kernels::DeltaColumn> columns;
     for (const Part& part : parts) {
-      runs.push_back({static_cast<std::uint32_t>(entries.size()),
-                      part.count,
-                      part.from,
-                      part.to,
-                      part.saved_after,
-                      part.saved,
-                      {}});
-      for (std::uint32_t i = 0; i < part.count; ++i)
+      const auto index = static_cast<std::uint32_t>(runs.size());
+      const auto drafts = static_cast<std::uint32_t>(part.drafts.size());
+      runs.push_back({static_cast<std::uint32_t>(entries.size()), part.count, part.from, part.to,
+                      part.saved_after, part.saved, drafts, 0});
+      for (std::uint32_t i = 0; i < part.count; ++i) {
         entries.push_back({1, part.first + i, 0, 0});
+        const std::uint32_t sure = part.count - drafts;
+        columns.push_back({index, i < sure ? ~0U : part.drafts[i - sure]});
+      }
     }
-    return runs_with(entries, runs);
+    return runs_with(entries, runs, columns);
   }
 
   template <typename Push>
@@ -102,7 +103,8 @@ class KernelTest : public ::testing::Test {
 
  private:
   Runs runs_with(std::span<const gpu::kernels::ColumnEntry> entries,
-                 std::span<const gpu::kernels::DeltaRun> runs);
+                 std::span<const gpu::kernels::DeltaRun> runs,
+                 std::span<const gpu::kernels::DeltaColumn> columns);
   void run_bytes(const gpu::KernelSpec& spec, std::span<const std::byte> push, std::uint32_t x,
                  std::uint32_t y, std::uint32_t z);
 };

@@ -230,6 +230,9 @@ TEST_F(RandomModels, KeepTheirBitsInEveryWay) {
     for (const auto& prompt : company.prompts)
       alone.push_back(generate(executor, prompt, kTokens, options.chunk, Output::kLogits));
     expect_same_bits_in_chunks(executor, company.prompts[0], options.chunk, alone[0]);
+    if (company.prompts[0].size() <= options.chunk)
+      expect_same_bits(generate_with_drafts(executor, company.prompts[0], alone[0]), alone[0],
+                       "drafts");
     expect_same_bits_together(executor, company, options.chunk, alone);
     if (options.lanes || graph.layers.size() < 2 || !graph.lookups.empty()) return;
     options.stages = 2;

@@ -82,6 +82,7 @@ TEST_P(Family, NeitherChunksNorCompanyChangeABit) {
     for (const auto& prompt : prompts)
       alone.push_back(generate(executor, prompt, 4, options.chunk, Output::kLogits));
     expect_same_bits_however_it_is_cut(executor, lanes, prompts[0], alone[0]);
+    expect_same_bits(generate_with_drafts(executor, prompts[0], alone[0]), alone[0], "drafts");
     const std::vector<std::vector<PageIndex>> pages{pages_for(executor, 100, 0),
                                                     pages_for(executor, 100, 1)};
     for (std::uint32_t s = 0; s < 2; ++s)

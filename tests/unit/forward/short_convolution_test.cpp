@@ -29,6 +29,7 @@ struct ConvolutionPart {
   std::uint32_t first = 0, count = 0;
   std::uint32_t from = 0, to = 0;
   std::uint32_t saved_after = 0, saved = 0;
+  std::vector<std::uint32_t> drafts = {};
 };
 
 class ShortConvolutions : public KernelTest {
@@ -158,6 +159,52 @@ TEST_F(ShortConvolutions, CutsOfAPromptDoNotChangeABit) {
       expect_end(first % 2 + 1, "in company");
       expect_same(run_parts({{&of, 9, 14, 3, 1}}), 9, "from what was saved");
       expect_end(1, "from what was saved");
+    }
+  }
+}
+
+// What is carried after each draft is what steps of one column carry, and `to` has what is carried before all drafts.
+TEST_F(ShortConvolutions, TheSlotOfADraftGetsWhatIsCarriedAfterIt) {
+  constexpr std::uint32_t kFirst = 3, kBegun = 12, kOther = 13, kSaved = 14, kSlots = 15;
+  struct Case {
+    std::uint32_t sure = 1, drafts = 0, to = kBegun, saved_after = 0;
+  };
+  constexpr Case kCases[] = {{1, 3}, {1, 1, kOther}, {3, 2, kOther, 2}, {2, 9, kBegun, 1}};
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    for (const Shape& shape : {kConvolutionShapes[0], kConvolutionShapes[3]}) {
+      const std::uint32_t width = shape.width, floats = shape.slot_floats();
+      const Sequence of = random_sequence(shape, kFirst + 11);
+      const std::vector<float> taps = random_floats(std::size_t{width} * shape.taps);
+      const gpu::Buffer states = empty(kSlots * floats * 4);
+      std::vector<std::vector<float>> after{{}};
+      std::vector<float> whole;
+      for (std::uint32_t i = 0; i < kFirst + 11; ++i) {
+        const auto part = step(mapping, shape, taps, {{&of, i, 1, 0, 0}}, states);
+        whole.insert(whole.end(), part.begin(), part.end());
+        after.push_back(read<float>(states, floats));
+      }
+      for (const Case& each : kCases) {
+        step(mapping, shape, taps, {{&of, 0, kFirst, 0, kBegun}}, states);
+        ConvolutionPart drafted{
+            &of, kFirst, each.sure + each.drafts, kBegun, each.to, each.saved_after, kSaved};
+        for (std::uint32_t i = 0; i < each.drafts; ++i)
+          drafted.drafts.push_back(1 + i);
+        const auto got = step(mapping, shape, taps, {drafted}, states);
+        EXPECT_EQ(std::memcmp(got.data(), whole.data() + kFirst * width, got.size() * 4), 0)
+            << name;
+        const auto now = read<float>(states, kSlots * floats);
+        const auto expect_carried = [&](std::uint32_t slot, std::uint32_t columns) {
+          EXPECT_EQ(std::memcmp(now.data() + slot * floats, after[kFirst + columns].data(),
+                                shape.carried() * 4),
+                    0)
+              << name << ": slot " << slot << " after " << columns << " of " << drafted.count;
+        };
+        expect_carried(each.to, each.sure);
+        if (each.to != kBegun) expect_carried(kBegun, 0);
+        if (each.saved_after > 0) expect_carried(kSaved, each.saved_after);
+        for (std::uint32_t i = 0; i < each.drafts; ++i)
+          expect_carried(1 + i, each.sure + i + 1);
+      }
     }
   }
 }

@@ -160,11 +160,12 @@ std::vector<engine::WindowPages> seen_pages(const Executor& executor,
 }  // namespace
 
 std::vector<Row> step(Executor& executor, const std::vector<Column>& columns,
-                      const std::vector<std::vector<PageIndex>>& pages) {
+                      const std::vector<std::vector<PageIndex>>& pages,
+                      std::vector<engine::StateUse> states) {
   std::vector<std::span<const PageIndex>> sequences(pages.begin(), pages.end());
   // The same sequence has the same place in `pages` from step to step.
-  std::vector<engine::StateUse> states;
-  for (std::uint32_t s = 0; executor.limits().states > 0 && s < pages.size(); ++s)
+  for (auto s = static_cast<std::uint32_t>(states.size());
+       executor.limits().states > 0 && s < pages.size(); ++s)
     states.push_back({s, s});
   const auto window_pages = window_pages_for(executor, pages);
   const auto windows = seen_pages(executor, columns, window_pages);
@@ -205,6 +206,35 @@ std::vector<Row> generate(Executor& executor, const std::vector<TokenId>& prompt
     auto made = step(executor, {{rows.back().best, position, 0, output}}, {pages});
     if (made.empty()) break;
     rows.push_back(std::move(made[0]));
+  }
+  return rows;
+}
+
+std::vector<Row> generate_with_drafts(Executor& executor, const std::vector<TokenId>& prompt,
+                                      const std::vector<Row>& known) {
+  const bool states = executor.limits().states > 0;
+  const auto pages = pages_for(executor, static_cast<std::uint32_t>(prompt.size() + known.size()));
+  std::vector<Row> rows = step(executor, columns_of(prompt, 0, Output::kLogits), {pages});
+  engine::StateSlot slot = 0;
+  for (std::size_t right = 1; !rows.empty() && rows.size() < known.size();
+       right = (right + 1) % 3) {
+    right = std::min(right, known.size() - rows.size() - 1);
+    const auto position = static_cast<std::uint32_t>(prompt.size() + rows.size() - 1);
+    std::vector<Column> columns{{rows.back().best, position, 0, Output::kLogits}};
+    for (std::uint32_t i = 0; i <= right && i + rows.size() + 1 < known.size(); ++i) {
+      Column draft = columns.back();
+      ++draft.position;
+      draft.token =
+          (known[rows.size() + i].best + (i == right ? 1 : 0)) % executor.limits().vocabulary;
+      if (states) draft.state_slot = (slot + 1 + i) % 4;
+      columns.push_back(draft);
+    }
+    auto made = step(
+        executor, columns, {pages},
+        states ? std::vector<engine::StateUse>{{slot, slot}} : std::vector<engine::StateUse>{});
+    if (made.size() <= right) break;
+    rows.insert(rows.end(), made.begin(), made.begin() + static_cast<std::ptrdiff_t>(right + 1));
+    if (states && right > 0) slot = columns[right].state_slot;
   }
   return rows;
 }

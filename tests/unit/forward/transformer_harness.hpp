@@ -83,8 +83,10 @@ struct Row {
   float logprob = 0;
   std::vector<float> logits, hidden;
 };
+// `states`: empty for the slots whose numbers are the sequences'.
 std::vector<Row> step(Executor& executor, const std::vector<Column>& columns,
-                      const std::vector<std::vector<PageIndex>>& pages);
+                      const std::vector<std::vector<PageIndex>>& pages,
+                      std::vector<engine::StateUse> states = {});
 // Computes the prompt in steps of `chunk` columns, and then chooses `tokens` tokens, each time the most likely one.
 // Returns one row for each chosen token.
 std::vector<Row> generate(Executor& executor, const std::vector<TokenId>& prompt,
@@ -92,6 +94,10 @@ std::vector<Row> generate(Executor& executor, const std::vector<TokenId>& prompt
 // Does the same with steps of chunks[0], chunks[1], ... columns. After the last size the first one follows again.
 std::vector<Row> generate(Executor& executor, const std::vector<TokenId>& prompt,
                           std::size_t tokens, std::span<const std::uint32_t> chunks, Output output);
+// Computes the prompt in one step, and then the tokens of `known`, which are the rows of generate(): each step has one
+// to three drafts, of which only the last is wrong. Returns the rows up to each step's wrong draft.
+std::vector<Row> generate_with_drafts(Executor& executor, const std::vector<TokenId>& prompt,
+                                      const std::vector<Row>& known);
 // Runs a step that decodes one token for each sequence, after its prompt and the rows that it has,
 // and appends a row to each.
 void decode_side_by_side(Executor& executor, const std::vector<std::vector<TokenId>>& prompts,
