@@ -63,12 +63,6 @@ Result<std::unique_ptr<forward::Transformer>> load_draft(const std::string& path
   BULKHEAD_TRY(const auto draft, model::GgufFile::open(path));
   BULKHEAD_TRY(const model::ModelGraph draft_graph, model::read_model(*draft));
   BULKHEAD_RETURN_IF_ERROR(same_vocabulary(file, *draft));
-  if (!draft_graph.states.empty()) {
-    return Error(ErrorCode::kUnsupported,
-                 fmt::format("models[].draft: {} can't guess, because its layers carry states from "
-                             "position to position, and wrong guesses are computed again",
-                             draft->name()));
-  }
   config::EngineSettings& engine = options.engine;
   const std::uint64_t free = device.free_memory_bytes();
   const DraftCache cache =
@@ -77,7 +71,8 @@ Result<std::unique_ptr<forward::Transformer>> load_draft(const std::string& path
   engine.max_batch = kSequences;
   engine.prefill_chunk = engine.prefill_chunk_alone = kReadColumns;
   engine.speculation = config::Speculation::kOff;
-  engine.prefix_cache = true;
+  // The draft model has no use for states that are saved beside pages (draft_model.hpp).
+  engine.prefix_cache = draft_graph.states.empty();
   engine.kv_cache_mb = cache.megabytes;
   engine.kv_cache_max_mb = 0;
   options.context = cache.context;

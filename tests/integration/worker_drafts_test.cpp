@@ -33,6 +33,8 @@ std::vector<WorkerAnswer> answers_of(const std::string& model, const std::string
   ipc::Submit sampled = greedy(2, "Once upon a time there was a", 30);
   sampled.sampling.temperature = 1;
   sampled.sampling.seed = 11;
+  sampled.sampling.frequency_penalty = 0.3F;
+  sampled.logprobs = 3;
   worker.send(sampled);
   EXPECT_TRUE(
       worker.receive_until([&] { return worker.answer(1).ended() && worker.answer(2).ended(); }));
@@ -56,6 +58,7 @@ void expect_same_answers(const std::vector<WorkerAnswer>& plain,
     EXPECT_EQ(plain[i].tokens.size(), 30U);
     EXPECT_EQ(plain[i].tokens, drafted[i].tokens);
     EXPECT_EQ(plain[i].text, drafted[i].text);
+    EXPECT_EQ(plain[i].logprobs, drafted[i].logprobs);
   }
 }
 
@@ -65,6 +68,13 @@ TEST(Worker, ADraftModelChangesNoToken) {
   NEEDS_MODEL("tiny-llama-Q4_0");
   const std::string model = model_path("tiny-llama-Q8_0"), draft = model_path("tiny-llama-Q4_0");
   expect_same_answers(answers_of(model, ""), answers_of(model, draft));
+}
+
+// The layers of both models carry states.
+TEST(Worker, ADraftModelWithStatesChangesNoToken) {
+  NEEDS_MODEL("tiny-qwen35-Q4_K_M");
+  const std::string model = model_path("tiny-qwen35-Q4_K_M");
+  expect_same_answers(answers_of(model, ""), answers_of(model, model));
 }
 
 // Two models that differ only in the padding of their vocabularies guess for each other. Their weights are random, so

@@ -27,12 +27,13 @@ DraftModel::DraftModel(Executor& executor, std::uint32_t vocabulary)
     : executor_(executor),
       limits_(executor.limits()),
       vocabulary_(vocabulary),
-      pool_(limits_, Sharing::kPrefixes),
-      off_(limits_.states > 0),
+      pool_(limits_, limits_.states > 0 ? Sharing::kNone : Sharing::kPrefixes),
+      states_(limits_.states),
       read_columns_(std::min(kFirstRead, limits_.max_columns)) {
   columns_.reserve(limits_.max_columns);
   tables_.reserve(limits_.max_sequences);
   windows_.reserve(limits_.max_sequences);
+  uses_.reserve(limits_.max_sequences);
   members_.reserve(limits_.max_sequences);
 }
 
@@ -46,9 +47,14 @@ bool DraftModel::knows(DraftContext& context, std::span<const TokenId> tokens) c
 bool DraftModel::takes(DraftContext& context, std::span<const TokenId> tokens) const {
   if (off_ || tokens.size() >= limits_.context) return false;
   if (knows(context, tokens)) return tokens.size() >= context.starved_until;
-  context.pages.clear();
-  context.computed = context.fed_count = 0;
+  empty(context);
   return false;
+}
+
+void DraftModel::empty(DraftContext& context) {
+  context.pages.clear();
+  context.states = {};
+  context.computed = context.fed_count = 0;
 }
 
 double DraftModel::bytes() const {
@@ -70,15 +76,18 @@ void DraftModel::begin(Wanted& wanted) {
     context.pages = PageList(pool_);
     context.pages.reserve(std::min(size + kStarvedFor, limits_.context));
     context.fed_count = 0;
+    context.computed = 0;
+    if (limits_.states > 0) return;
     context.pages.reuse(wanted.tokens.first(size - 1));
     context.computed = context.pages.shared_positions();
     return;
   }
+  const std::uint32_t fed = std::exchange(context.fed_count, 0);
+  if (limits_.states > 0) return;
   std::uint32_t end = context.computed;
-  for (std::uint32_t i = 0; i < context.fed_count && end + 1 < size; ++i, ++end) {
+  for (std::uint32_t i = 0; i < fed && end + 1 < size; ++i, ++end) {
     if (context.fed[i] != wanted.tokens[end]) break;
   }
-  context.fed_count = 0;
   computed_to(context, wanted.tokens, end);
 }
 
@@ -91,19 +100,26 @@ void DraftModel::computed_to(DraftContext& context, std::span<const TokenId> tok
 }
 
 // Gives the sequence's pages to others. The cache still knows the full ones for a while.
-void DraftModel::starve(DraftContext& context, std::size_t tokens) const {
-  context.pages.clear();
-  context.computed = context.fed_count = 0;
+void DraftModel::starve(DraftContext& context, std::size_t tokens) {
+  empty(context);
   context.starved_until = static_cast<std::uint32_t>(tokens) + kStarvedFor;
+}
+
+// Gets pages for this many positions, and slots for states if there are any. Returns false if something lacks.
+bool DraftModel::cover(DraftContext& context, std::uint32_t positions) {
+  if (limits_.states > 0 && !context.states) context.states = states_.lend();
+  return (limits_.states == 0 || context.states) && context.pages.cover_all(positions);
 }
 
 void DraftModel::clear_step() {
   columns_.clear();
   tables_.clear();
   windows_.clear();
+  uses_.clear();
 }
 
-void DraftModel::add_table(const DraftContext& context) {
+void DraftModel::add_table(const DraftContext& context, StateUse use) {
+  if (limits_.states > 0) uses_.push_back(use);
   tables_.push_back(context.pages.pages());
   if (pool_.windows().exists()) windows_.push_back(context.pages.windows());
 }
@@ -113,8 +129,12 @@ Result<std::span<const ColumnOutput>> DraftModel::run_step() {
   step.columns = columns_;
   step.sequences = tables_;
   step.windows = windows_;
+  step.states = uses_;
   BULKHEAD_RETURN_IF_ERROR(executor_.submit(step));
-  return executor_.wait();
+  auto outputs = executor_.wait();
+  // The step's states are undefined then. That is too rare for reading its sequences again to be worth the code.
+  if (outputs.ok() && executor_.lost()) return Error(ErrorCode::kInternal, "a step was lost");
+  return outputs;
 }
 
 // Reads tokens of sequences that lack too many tokens for a round. Returns false if there were no such sequences.
@@ -129,7 +149,7 @@ Result<bool> DraftModel::read(std::span<Wanted> wanted) {
         !knows(context, wanted[i].tokens))
       continue;
     const std::uint32_t end = std::min(size - 1, context.computed + room);
-    if (!context.pages.cover_all(end)) {
+    if (!cover(context, end)) {
       starve(context, size);
       continue;
     }
@@ -138,7 +158,7 @@ Result<bool> DraftModel::read(std::span<Wanted> wanted) {
       columns_.push_back(
           {.token = wanted[i].tokens[position], .position = position, .sequence = index});
     room -= end - context.computed;
-    add_table(context);
+    add_table(context, {context.states.kept(), context.states.kept()});
     ends_[i] = end;
   }
   if (columns_.empty()) return false;
@@ -168,7 +188,7 @@ void DraftModel::choose_members(std::span<Wanted> wanted, std::uint32_t rounds) 
     const bool room = columns + pending <= limits_.max_columns &&
                       members_.size() < std::min(limits_.max_sequences, limits_.max_outputs);
     if (!room) continue;
-    if (!context.pages.cover_all(positions_for(wanted[i], rounds))) {
+    if (!cover(context, positions_for(wanted[i], rounds))) {
       starve(context, size);
       continue;
     }
@@ -207,7 +227,9 @@ Result<bool> DraftModel::run_round(std::span<Wanted> wanted, std::uint32_t round
     column.output = draws ? Output::kSampled : Output::kGreedy;
     if (draws) column.choice = &each.choice;
     columns_.push_back(column);
-    add_table(context);
+    const StatePairs::Pair& states = context.states;
+    add_table(context, {round > 1 ? states.ahead() : states.kept(),
+                        round > 0 ? states.ahead() : states.kept()});
   }
   const auto outputs = run_step();
   if (!outputs.ok()) return outputs.error();

@@ -8,6 +8,11 @@
 // computed after a wrong guess is dead, and the next step overwrites it. No result depends on anything here, because
 // the engine checks every guess (speculator.hpp).
 //
+// If layers carry states from position to position, a sequence has two slots: one for the states after its own tokens,
+// and one for those after guesses. The model continues from the first one. So it computes right guesses again, in the
+// step that reads the token after them; this takes hardly longer, because the model is small. It reads every prompt
+// whole, because the cache can find pages, but no states.
+//
 // The model computes only while no step of the engine is in flight, and the caller waits for it. One thread.
 #pragma once
 
@@ -16,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "config/base/error.hpp"
@@ -24,9 +30,53 @@
 
 namespace bulkhead::engine {
 
+// The slots that a draft model has for states, in pairs. Destroying a pair returns it.
+class StatePairs {
+ public:
+  explicit StatePairs(std::uint32_t slots) {
+    for (std::uint32_t pair = slots / 2; pair > 0; --pair)
+      free_.push_back(pair - 1);
+  }
+
+  class Pair {
+   public:
+    Pair() = default;
+    Pair(Pair&& other) noexcept
+        : pairs_(std::exchange(other.pairs_, nullptr)), index_(other.index_) {}
+    Pair& operator=(Pair&& other) noexcept {
+      std::swap(pairs_, other.pairs_);
+      std::swap(index_, other.index_);
+      return *this;
+    }
+    ~Pair() {
+      if (pairs_ != nullptr) pairs_->free_.push_back(index_);
+    }
+    explicit operator bool() const { return pairs_ != nullptr; }
+    StateSlot kept() const { return 2 * index_; }       // after the sequence's own tokens
+    StateSlot ahead() const { return 2 * index_ + 1; }  // after guesses
+
+   private:
+    friend class StatePairs;
+    Pair(StatePairs* pairs, std::uint32_t index) : pairs_(pairs), index_(index) {}
+    StatePairs* pairs_ = nullptr;
+    std::uint32_t index_ = 0;
+  };
+  // Returns an empty pair if none is free.
+  Pair lend() {
+    if (free_.empty()) return {};
+    const std::uint32_t index = free_.back();
+    free_.pop_back();
+    return {this, index};
+  }
+
+ private:
+  std::vector<std::uint32_t> free_;
+};
+
 // What the draft model records about a sequence.
 struct DraftContext {
   PageList pages;
+  StatePairs::Pair states;     // empty if no layer carries states
   std::uint32_t computed = 0;  // positions whose keys and values match the sequence's tokens
   // The guesses that the model itself continued from; they are at the positions from `computed` on.
   std::array<TokenId, kMostDrafts> fed{};
@@ -37,8 +87,7 @@ struct DraftContext {
 
 class DraftModel {
  public:
-  // The executor must outlive this. Its model must not carry states (ExecutorLimits::states), because positions
-  // after wrong guesses are computed again. `vocabulary` is the number of tokens of the model for which it guesses.
+  // The executor must outlive this. `vocabulary` is the number of tokens of the model for which it guesses.
   DraftModel(Executor& executor, std::uint32_t vocabulary);
   DraftModel(const DraftModel&) = delete;
   DraftModel& operator=(const DraftModel&) = delete;
@@ -75,13 +124,15 @@ class DraftModel {
  private:
   bool knows(DraftContext& context, std::span<const TokenId> tokens) const;
   void begin(Wanted& wanted);
-  void starve(DraftContext& context, std::size_t tokens) const;
+  static void empty(DraftContext& context);
+  static void starve(DraftContext& context, std::size_t tokens);
+  bool cover(DraftContext& context, std::uint32_t positions);
   Result<bool> read(std::span<Wanted> wanted);
   std::uint32_t positions_for(const Wanted& wanted, std::uint32_t rounds) const;
   void choose_members(std::span<Wanted> wanted, std::uint32_t rounds);
   Result<bool> run_round(std::span<Wanted> wanted, std::uint32_t round);
   void clear_step();
-  void add_table(const DraftContext& context);
+  void add_table(const DraftContext& context, StateUse use);
   Result<std::span<const ColumnOutput>> run_step();
   void computed_to(DraftContext& context, std::span<const TokenId> tokens, std::uint32_t end);
 
@@ -89,6 +140,7 @@ class DraftModel {
   ExecutorLimits limits_;
   std::uint32_t vocabulary_;  // of the model for which it guesses
   PagePool pool_;
+  StatePairs states_;
   bool off_ = false;
   std::uint32_t read_columns_;  // in a step that reads
   std::uint64_t read_tokens_ = 0;
@@ -97,6 +149,7 @@ class DraftModel {
   std::vector<Column> columns_;
   std::vector<std::span<const PageIndex>> tables_;
   std::vector<WindowPages> windows_;
+  std::vector<StateUse> uses_;
   std::vector<std::uint32_t> members_;  // indices of wanted sequences that get guesses
   std::vector<std::uint32_t>
       ends_;  // for a step that reads: the position after its columns, by index of `wanted`

@@ -66,8 +66,8 @@ struct EngineOptions {
   Speculation speculation = Speculation::kOff;
   // For tests and benchmarks: makes the source that guesses a request's tokens. Empty: n-grams.
   std::function<std::unique_ptr<DraftSource>(std::span<const TokenId> prompt)> draft_source;
-  // A model that guesses in addition; null: none. Tokens below both vocabularies' sizes must be the same ones, and it
-  // must have no states. It must outlive the engine, which alone submits steps to it.
+  // A model that guesses in addition; null: none. Tokens below both vocabularies' sizes must be the same ones. It must
+  // outlive the engine, which alone submits steps to it.
   Executor* draft_model = nullptr;
   // The background compares all memory once in this time (page_guard.hpp); 0: never.
   std::chrono::seconds check_memory{0};

@@ -293,6 +293,56 @@ TEST(DraftModel, GuessesWhatItsModelGoesOnWith) {
   EXPECT_EQ(alone.guess(context, tokens, 3), answer_to(alone.executor, tokens, 3));
 }
 
+// The states that guesses left are not those that the sequence continues from.
+TEST(DraftModel, WithStatesGuessesAfterTheSequencesOwnTokens) {
+  ExecutorLimits limits = limits_of(1);
+  limits.states = 5;  // two pairs, and one that is no pair
+  limits.max_drafts = 0;
+  Alone alone(limits);
+  auto context = std::make_unique<DraftContext>();
+  Tokens tokens = {5, 6, 7};
+  EXPECT_EQ(alone.guess(*context, tokens, 4), answer_to(alone.executor, tokens, 4));
+  for (const std::size_t right : {0U, 1U, 2U, 3U}) {
+    tokens = tokens + answer_to(alone.executor, tokens, right) + Tokens{99};
+    EXPECT_EQ(alone.guess(*context, tokens, 3), answer_to(alone.executor, tokens, 3)) << right;
+  }
+  tokens = tokens + answer_to(alone.executor, tokens, 4);
+  EXPECT_EQ(alone.guess(*context, tokens, 3), answer_to(alone.executor, tokens, 3));
+  // A third sequence gets slots once another one has ended.
+  DraftContext second, third;
+  const Tokens other = {9, 8, 7};
+  EXPECT_EQ(alone.guess(second, other, 2).size(), 2U);
+  EXPECT_TRUE(alone.guess(third, other, 2).empty());
+  context.reset();
+  const Tokens later = other + some_tokens(3, 64);
+  Tokens guesses;
+  for (int i = 0; i < 9 && guesses.empty(); ++i)
+    guesses = alone.guess(third, later, 2);
+  EXPECT_EQ(guesses, answer_to(alone.executor, later, 2));
+}
+
+// Both models may carry states, or one of them.
+TEST_P(DraftingEngine, ModelsWithStatesChangeNoToken) {
+  for (const bool large : {false, true}) {
+    for (const std::uint32_t slots : {0U, 4U, 40U}) {
+      SCOPED_TRACE(testing::Message() << large << slots);
+      ExecutorLimits small = limits_of(1);
+      small.states = slots;
+      small.max_drafts = 0;
+      FakeExecutor draft(small);
+      agree(draft, 0.7);
+      EngineHarness harness(large ? limits_with_states(GetParam()) : limits_of(GetParam()),
+                            asking(draft));
+      harness.executor.script = repeats_itself;
+      submit_all(harness, 40);
+      expect_all_same(harness, 40);
+      if (slots != 4) {  // with two pairs, few sequences get any
+        EXPECT_GT(figure(harness, "draft_model_accepted_tokens_total"), 10);
+      }
+    }
+  }
+}
+
 TEST(DraftModel, ReadsALongPromptInPieces) {
   ExecutorLimits limits = limits_of(1);
   limits.context = 400;
