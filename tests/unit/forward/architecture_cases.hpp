@@ -131,6 +131,8 @@ class Architectures : public TransformerTest {
       const Loaded split = load_made(made, facts.architecture, options);
       ASSERT_NE(split.executor, nullptr);
       expect_same_bits(generate(*split.executor, prompt, 6, 20, Output::kLogits), whole, "a split");
+      expect_same_bits(generate_with_drafts(*split.executor, prompt, whole), whole,
+                       "drafts of a split");
     }
   }
 };
