@@ -70,11 +70,15 @@ TEST(Worker, ADraftModelChangesNoToken) {
   expect_same_answers(answers_of(model, ""), answers_of(model, draft));
 }
 
-// The layers of both models carry states.
+// The layers of both models carry states: gated delta nets, Mamba-2, short convolutions.
 TEST(Worker, ADraftModelWithStatesChangesNoToken) {
-  NEEDS_MODEL("tiny-qwen35-Q4_K_M");
-  const std::string model = model_path("tiny-qwen35-Q4_K_M");
-  expect_same_answers(answers_of(model, ""), answers_of(model, model));
+  for (const char* preset : {"tiny-delta", "tiny-mamba", "tiny-convolutions"}) {
+    SCOPED_TRACE(preset);
+    const TemporaryFolder folder("drafts");
+    const std::string model = folder.path() / "model.gguf";
+    make_model(*model_maker::preset(preset), model);
+    expect_same_answers(answers_of(model, ""), answers_of(model, model));
+  }
 }
 
 // Two models that differ only in the padding of their vocabularies guess for each other. Their weights are random, so
