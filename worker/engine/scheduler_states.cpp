@@ -1,5 +1,5 @@
 // The scheduler's part that deals with states (scheduler.hpp, "States"): which snapshot a sequence goes on from,
-// and which states of a step are worth saving.
+// which states of a step are worth saving, and what becomes of the states after drafts.
 #include <algorithm>
 #include <utility>
 

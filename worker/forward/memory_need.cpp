@@ -173,7 +173,7 @@ std::uint32_t most_drafts(const model::ModelGraph& graph, const config::EngineSe
   if (graph.states.empty()) return engine::kMostDrafts;
   if (engine.speculation == config::Speculation::kOff) return 0;
   // A sequence's drafts are seldom right much farther ahead than that, and the memory has other uses.
-  constexpr std::uint64_t kMostBytes = std::uint64_t{512} << 20, kLeast = 2;
+  constexpr std::uint64_t kMostBytes = std::uint64_t{512} << 20, kLeast = 4;
   return static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(kMostBytes / state_bytes_of(graph), kLeast, engine::kMostDrafts));
 }

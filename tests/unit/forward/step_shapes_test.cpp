@@ -51,6 +51,29 @@ TEST(StepShapes, StepsOnACpuHaveABound) {
   EXPECT_EQ(widest_step({}, wide, true), 1'000U);
 }
 
+// Each draft takes the memory of a sequence's states.
+TEST(StepShapes, StatesBoundTheDraftsOfAStep) {
+  const config::EngineSettings defaults;
+  EXPECT_EQ(most_drafts({}, defaults), engine::kMostDrafts);
+  const auto drafts_with = [](std::uint64_t mebibytes, config::Speculation speculation) {
+    model::ModelGraph graph;
+    graph.states.push_back({mebibytes << 18});
+    config::EngineSettings engine;
+    engine.max_batch = 16;
+    engine.speculation = speculation;
+    const std::uint32_t drafts = most_drafts(graph, engine);
+    engine.speculation = config::Speculation::kOff;
+    const std::uint32_t without = state_slots(graph, engine);
+    engine.speculation = speculation;
+    EXPECT_EQ(state_slots(graph, engine), without + drafts);
+    return drafts;
+  };
+  EXPECT_EQ(drafts_with(1, config::Speculation::kNgram), engine::kMostDrafts);
+  EXPECT_EQ(drafts_with(60, config::Speculation::kNgram), 8U);
+  EXPECT_EQ(drafts_with(400, config::Speculation::kAlways), 4U);
+  EXPECT_EQ(drafts_with(60, config::Speculation::kOff), 0U);
+}
+
 // A vocabulary of more than 65,535 x 16 tokens, on Mesa's device.
 TEST(StepShapes, RowsThatADeviceCantDispatchAreRefusedWhileKernelsAreListed) {
   const std::unique_ptr<gpu::Device> device = open_device();
