@@ -26,7 +26,7 @@ struct Options {
   std::optional<std::uint32_t> layers, embedding, feed_forward, heads, kv_heads, head_size,
       vocabulary, padding, context, experts, experts_used, expert_width;
   std::optional<float> rope_base;
-  std::optional<bool> tied;
+  std::optional<bool> tied, joined_latents;
 };
 
 std::string listing() {
@@ -77,6 +77,7 @@ Status make(const Options& options) {
   override(shape.expert_width, options.expert_width);
   override(shape.rope_base, options.rope_base);
   override(shape.tied_output, options.tied);
+  override(shape.joined_latents, options.joined_latents);
 
   Metadata vocabulary;
   if (!options.vocab_from.empty()) {
@@ -148,6 +149,11 @@ int run(int argc, char** argv) {
   app.add_option("--expert-feed-forward", options.expert_width)->group("Shape");
   app.add_option("--rope-base", options.rope_base)->group("Shape");
   app.add_option("--tied", options.tied, "true: the embedding is the output matrix too")
+      ->group("Shape");
+  app.add_option(
+         "--joined-latents", options.joined_latents,
+         "true: one tensor has the matrices that make keys and values of latents, as in files "
+         "made before April 2025")
       ->group("Shape");
   app.footer(
       "Examples:\n"

@@ -123,10 +123,13 @@ namespace {
 
 void add_latent_keys(const Shape& shape, Metadata& metadata) {
   const std::string prefix = shape.architecture + ".attention.";
-  metadata.add_uint(prefix + "key_length", shape.latent + shape.turning);
-  metadata.add_uint(prefix + "value_length", shape.latent);
-  metadata.add_uint(prefix + "key_length_mla", shape.head_size);
-  metadata.add_uint(prefix + "value_length_mla", shape.value_size);
+  const bool joined = shape.joined_latents;
+  metadata.add_uint(prefix + "key_length", joined ? shape.head_size : shape.latent + shape.turning);
+  metadata.add_uint(prefix + "value_length", joined ? shape.value_size : shape.latent);
+  if (!joined) {
+    metadata.add_uint(prefix + "key_length_mla", shape.head_size);
+    metadata.add_uint(prefix + "value_length_mla", shape.value_size);
+  }
   metadata.add_uint(prefix + "kv_lora_rank", shape.latent);
   if (shape.q_latent != 0) metadata.add_uint(prefix + "q_lora_rank", shape.q_latent);
 }
@@ -227,7 +230,8 @@ void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metad
   } else if (shape.full_interval != 0) {
     add_two_kinds_keys(shape, metadata);
   } else {
-    metadata.add_uint(prefix + ".attention.head_count_kv", shape.kv_heads);
+    metadata.add_uint(prefix + ".attention.head_count_kv",
+                      shape.joined_latents ? shape.heads : shape.kv_heads);
   }
   if (shape.latent == 0) {
     metadata.add_uint(prefix + ".attention.key_length", shape.head_size);

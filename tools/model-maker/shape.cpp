@@ -152,6 +152,7 @@ Result<model::ModelGraph> imagine(const Shape& shape) {
     if (name == "output.weight") return !shape.tied_output;
     if (name == "rope_freqs.weight") return shape.llama3_rope;
     if (name.ends_with(".exp_probs_b.bias")) return shape.sigmoid;
+    if (name.ends_with(".attn_kv_b.weight")) return shape.joined_latents;
     if (name == "token_types.weight") return shape.pooling != 0;
     if (name == "dense_2.weight") return shape.dense != 0;
     if (name.ends_with(".attn_qkv.weight")) return shape.architecture.starts_with("nomic-bert");
@@ -216,6 +217,8 @@ Status check(const Shape& shape) {
   }
   if (shape.latent != 0 && (shape.turning >= shape.head_size || shape.value_size == 0))
     return wrong("heads over latents need entries that turn, others that don't, and values");
+  if (shape.joined_latents && shape.latent == 0)
+    return wrong("joined-latents is for models that attend over latents");
   if (shape.delta_values != 0 && (shape.delta_keys == 0 || shape.delta_size == 0 ||
                                   shape.delta_values % shape.delta_keys != 0))
     return wrong("delta nets' heads of values must be a multiple of those of keys");

@@ -39,6 +39,8 @@ struct Shape {
   // Attention over latents: entries of a latent, of the queries' own latent (0: they have none), and of a
   // head's value. head_size is that of a key.
   std::uint32_t latent = 0, q_latent = 0, value_size = 0;
+  // The keys' and values' matrices are one tensor, as in files made before April 2025.
+  bool joined_latents = false;
   float yarn_log_multiplier = 0;
   // Experts chosen by score: leading layers without experts, experts that all tokens take, whether scores are
   // sigmoids and have biases, whether weights add up to one, and what they are multiplied by.

@@ -94,7 +94,8 @@ class Planner {
   };
   // Does the same for `slices` matrices; the parts of each follow those of the one before.
   Result<MatrixIndex> matrix_of(const std::vector<SlicePart>& parts, std::vector<RowOrder> orders,
-                                bool alternating, std::uint32_t slices) {
+                                bool alternating, std::uint32_t slices,
+                                RowsAre rows_are = RowsAre::kRows) {
     auto views = std::make_shared<std::vector<model::TensorInfo>>();
     PlannedMatrix made;
     for (const auto& [part, slice] : parts) {
@@ -117,7 +118,8 @@ class Planner {
     const Packing packing = !mapping_.units ? Packing::kPlanes
                             : alternating   ? Packing::kUnitsAlternating
                                             : Packing::kUnits;
-    made.packed = std::make_shared<const PackedMatrix>(tensors, std::move(orders), packing, slices);
+    made.packed =
+        std::make_shared<const PackedMatrix>(tensors, std::move(orders), packing, slices, rows_are);
     made.views = std::move(views);
     plan_.matrices.push_back(std::move(made));
     return static_cast<MatrixIndex>(plan_.matrices.size() - 1);
@@ -257,16 +259,13 @@ class Planner {
   }
 
   Status add_slices(const model::SliceProduct& each) {
-    std::vector<SlicePart> parts;
+    std::vector<SlicePart> parts(each.slices, {each.rows});
     for (std::uint64_t slice = 0; slice < each.slices; ++slice)
-      parts.push_back({each.rows, slice});
-    SliceProductStep step;
-    BULKHEAD_TRY(step.product.matrix, matrix_of(parts, {}, false, each.slices));
-    plan_.matrices[step.product.matrix].slices_read = each.slices;
-    step.product.in = each.in;
-    step.product.out = each.out;
-    step.slices = each.slices;
-    plan_.steps.emplace_back(std::move(step));
+      parts[slice].part.first_row += slice * each.stride;
+    const RowsAre rows_are = each.transposed ? RowsAre::kColumns : RowsAre::kRows;
+    BULKHEAD_TRY(const MatrixIndex made, matrix_of(parts, {}, false, each.slices, rows_are));
+    plan_.matrices[made].slices_read = each.slices;
+    plan_.steps.emplace_back(SliceProductStep{{made, each.in, each.out}, each.slices});
     return {};
   }
 

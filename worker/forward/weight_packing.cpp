@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "worker/forward/matrix_columns.hpp"
 #include "worker/forward/type_packing.hpp"
 #include "worker/forward/unit_packing.hpp"
 
@@ -40,14 +41,28 @@ void in_parallel(std::uint64_t total, std::uint64_t bytes, const Work& work) {
 
 }  // namespace
 
+gpu::kernels::WeightType packed_type(model::TensorType type, RowsAre rows) {
+  if (rows == RowsAre::kRows || model::traits(type)->is_float()) return weight_type(type);
+  return gpu::kernels::WeightType::kF16;
+}
+
 PackedMatrix::PackedMatrix(std::vector<const model::TensorInfo*> tensors,
-                           std::vector<RowOrder> orders, Packing packing, std::uint32_t slices)
-    : tensors_(std::move(tensors)), orders_(std::move(orders)), packing_(packing), slices_(slices) {
+                           std::vector<RowOrder> orders, Packing packing, std::uint32_t slices,
+                           RowsAre rows_are)
+    : tensors_(std::move(tensors)),
+      orders_(std::move(orders)),
+      packing_(packing),
+      rows_are_(rows_are),
+      slices_(slices) {
   orders_.resize(tensors_.size());
-  type_ = weight_type(tensors_.front()->type);
-  width_ = static_cast<std::uint32_t>(tensors_.front()->ne[0]);
+  type_ = packed_type(tensors_.front()->type, rows_are_);
+  const bool columns = rows_are_ == RowsAre::kColumns;
+  const auto width = [columns](const model::TensorInfo& of) {
+    return columns ? of.rows() : of.ne[0];
+  };
+  width_ = static_cast<std::uint32_t>(width(*tensors_.front()));
   for (std::size_t i = 0; i < tensors_.size() / slices_; ++i)
-    slice_rows_ += tensors_[i]->rows();
+    slice_rows_ += tensors_[i]->elements() / width_;
   stored_rows_ = slice_rows_;
   const bool planes = packing == Packing::kPlanes;
   if (slices_ > 1 && !planes) {
@@ -59,10 +74,11 @@ PackedMatrix::PackedMatrix(std::vector<const model::TensorInfo*> tensors,
                    : gpu::kernels::unit_layout(type_, rows, width_);
 }
 
-const std::byte* PackedMatrix::row_data(std::uint64_t row) const {
+const std::byte* PackedMatrix::row_data(std::uint64_t row, MatrixColumns& columns) const {
   const std::uint64_t slice = row / stored_rows_;
   row %= stored_rows_;
   if (slice >= slices_ || row >= slice_rows_) return nullptr;
+  if (rows_are_ == RowsAre::kColumns) return columns.of(*tensors_[slice], row);
   const std::size_t in_slice = tensors_.size() / slices_, first = slice * in_slice;
   if (packing_ == Packing::kUnitsAlternating) {
     const model::TensorInfo* const tensor = tensors_[first + row % 2];
@@ -80,16 +96,17 @@ const std::byte* PackedMatrix::row_data(std::uint64_t row) const {
 
 void PackedMatrix::fill_rows(const Plane& plane, std::uint64_t first, std::uint64_t count,
                              std::byte* to) const {
+  MatrixColumns columns;
   for (std::uint64_t row = first; row < first + count; ++row, to += plane.row_bytes) {
-    plane.pack(reinterpret_cast<const std::uint8_t*>(row_data(row)), width_,
+    plane.pack(reinterpret_cast<const std::uint8_t*>(row_data(row, columns)), width_,
                reinterpret_cast<std::uint8_t*>(to));
   }
 }
 
-void PackedMatrix::fill_block(std::uint64_t block, std::byte* to) const {
+void PackedMatrix::fill_block(std::uint64_t block, MatrixColumns& columns, std::byte* to) const {
   std::array<const std::byte*, gpu::kernels::kUnitBlockRows> rows;
   for (std::uint64_t i = 0; i < rows.size(); ++i)
-    rows[i] = row_data(block * rows.size() + i);
+    rows[i] = row_data(block * rows.size() + i, columns);
   pack_unit_block(type_, rows, width_, to);
 }
 
@@ -99,16 +116,18 @@ void PackedMatrix::fill_blocks(std::uint64_t offset, std::span<std::byte> piece)
   // Blocks across the piece's borders are packed whole, and a part of them is copied.
   std::vector<std::byte> cut;
   const auto copy_part = [&](std::uint64_t from, std::uint64_t to) {
+    MatrixColumns columns;
     cut.resize(bytes);
-    fill_block(from / bytes, cut.data());
+    fill_block(from / bytes, columns, cut.data());
     std::memcpy(piece.data() + (from - offset), cut.data() + from % bytes, to - from);
   };
   const std::uint64_t first = (offset + bytes - 1) / bytes, last = end / bytes;
   if (first > last) return copy_part(offset, end);
   if (first * bytes > offset) copy_part(offset, first * bytes);
   in_parallel(last - first, (last - first) * bytes, [&](std::uint64_t from, std::uint64_t count) {
+    MatrixColumns columns;
     for (std::uint64_t block = first + from; block < first + from + count; ++block)
-      fill_block(block, piece.data() + (block * bytes - offset));
+      fill_block(block, columns, piece.data() + (block * bytes - offset));
   });
   if (last * bytes < end) copy_part(last * bytes, end);
 }

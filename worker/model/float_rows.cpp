@@ -18,9 +18,9 @@ int number_of(std::uint8_t bits) {
   return bits - static_cast<int>(kRow.units.bias);
 }
 
-// Appends the weights of the block's sixteen number `sixteen`.
+// Writes the weights of the block's sixteen number `sixteen`.
 template <typename Type>
-void append_sixteen(const std::uint8_t* block, std::uint32_t sixteen, std::vector<float>& to) {
+void decode_sixteen(const std::uint8_t* block, std::uint32_t sixteen, float* to) {
   constexpr k::TensorRow kRow = Type::kRow;
   const std::uint32_t group = sixteen / 2, half = sixteen % 2;
   float scale = 0, minimum = 0;
@@ -36,25 +36,39 @@ void append_sixteen(const std::uint8_t* block, std::uint32_t sixteen, std::vecto
     const std::uint64_t eight = Type::eight(block, group, q);
     for (std::uint32_t i = 0; i < 8; ++i) {
       const auto bits = static_cast<std::uint8_t>(eight >> (8 * i));
-      to.push_back(static_cast<float>(number_of<Type>(bits)) * scale + minimum);
+      *to++ = static_cast<float>(number_of<Type>(bits)) * scale + minimum;
     }
+  }
+}
+
+// Writes the 32 weights of a row's group number `group`.
+template <typename Type>
+void decode_group(const std::uint8_t* row, std::uint64_t group, float* to) {
+  constexpr k::TensorRow kRow = Type::kRow;
+  if constexpr (kRow.is_float()) {
+    for (std::uint64_t i = 0; i < kGroup; ++i)
+      to[i] = Type::value(row + (group * kGroup + i) * kRow.block_bytes);
+  } else {
+    static_assert(kRow.block_weights % kGroup == 0);
+    constexpr std::uint32_t kGroups = kRow.block_weights / kGroup;
+    const std::uint8_t* const block = row + group / kGroups * kRow.block_bytes;
+    const auto sixteen = static_cast<std::uint32_t>(group % kGroups) * 2;
+    decode_sixteen<Type>(block, sixteen, to);
+    decode_sixteen<Type>(block, sixteen + 1, to + 16);
   }
 }
 
 template <typename Type>
 std::vector<float> decoded(const TensorInfo& tensor) {
   constexpr k::TensorRow kRow = Type::kRow;
-  std::vector<float> values;
-  values.reserve(tensor.elements());
+  std::vector<float> values(tensor.data.size() / kRow.block_bytes * kRow.block_weights);
   const auto* const bytes = reinterpret_cast<const std::uint8_t*>(tensor.data.data());
-  for (std::size_t at = 0; at + kRow.block_bytes <= tensor.data.size(); at += kRow.block_bytes) {
-    if constexpr (kRow.is_float()) {
-      values.push_back(Type::value(bytes + at));
-    } else {
-      static_assert(kRow.block_weights % kGroup == 0);
-      for (std::uint32_t sixteen = 0; sixteen < kRow.block_weights / 16; ++sixteen)
-        append_sixteen<Type>(bytes + at, sixteen, values);
-    }
+  if constexpr (kRow.is_float()) {
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = Type::value(bytes + i * kRow.block_bytes);
+  } else {
+    for (std::size_t group = 0; group < values.size() / kGroup; ++group)
+      decode_group<Type>(bytes, group, values.data() + group * kGroup);
   }
   return values;
 }
@@ -69,6 +83,15 @@ std::vector<float> float_rows(const TensorInfo& tensor) {
 #undef BULKHEAD_TYPE
   };
   return kDecoders[k::tensor_place(tensor.type)](tensor);
+}
+
+GroupDecoder group_decoder(TensorType type) {
+  static constexpr GroupDecoder kDecoders[] = {
+#define BULKHEAD_TYPE(NAME) decode_group<k::types::NAME>,
+      BULKHEAD_TENSOR_TYPES(BULKHEAD_TYPE)
+#undef BULKHEAD_TYPE
+  };
+  return kDecoders[k::tensor_place(type)];
 }
 
 }  // namespace bulkhead::model

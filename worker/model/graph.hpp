@@ -172,12 +172,16 @@ struct Product {
   std::uint32_t first_row = 0;  // the entry of `out` that the first row makes; not with a bias
 };
 
-// For each column of the step and each slice s of the matrix: result s = slice s * input s. `in` has one input per
-// slice for each column. `out` has one result per slice for each column, or one row with all of them in order.
+// For each column of the step and each slice s of a tensor: result s = matrix of slice s * input s. `in` has one input
+// per slice for each column. `out` has one result per slice for each column, or one row with all of them in order.
 struct SliceProduct {
   MatrixPart rows;  // of each slice
   std::uint32_t slices = 0;
   ActivationIndex in = kAbsent, out = kAbsent;
+  // The tensor's rows from the beginning of a slice to the next one's. The tensor may have slices, or hold them one
+  // after another as one matrix.
+  std::uint64_t stride = 0;
+  bool transposed = false;  // the matrix of a slice is the transposition of these rows
 };
 
 // The work between the q, k, v products and attention: adds the biases, normalises each head and rotates by position.

@@ -362,6 +362,10 @@ std::vector<MatrixPart> LayerBuilder::fused_qkv(const std::string& name, const H
 MatrixPart LayerBuilder::rows(const std::string& name, std::uint64_t width, std::uint64_t rows) {
   return {model_.tensor(block_ + name + ".weight", width, rows), 0, rows};
 }
+MatrixPart LayerBuilder::slices(const std::string& name, std::uint64_t width, std::uint64_t rows,
+                                std::uint64_t slices) {
+  return {model_.tensor(block_ + name + ".weight", width, rows, slices), 0, rows};
+}
 MatrixPart LayerBuilder::rotating_rows(const std::string& name, std::uint64_t width,
                                        std::uint64_t rows) {
   MatrixPart part = this->rows(name, width, rows);
@@ -376,12 +380,6 @@ void LayerBuilder::product(std::vector<MatrixPart> parts, ActivationIndex in, Ac
 void LayerBuilder::product_added(MatrixPart part, ActivationIndex in, ActivationIndex out,
                                  VectorIndex bias) {
   operations().push_back(Product{{part}, in, out, true, bias});
-}
-
-void LayerBuilder::slice_product(const std::string& name, std::uint32_t slices, std::uint64_t rows,
-                                 ActivationIndex in, ActivationIndex out) {
-  const TensorIndex tensor = model_.tensor(this->name(name + ".weight"), width(in), rows, slices);
-  operations().push_back(SliceProduct{{tensor, 0, rows}, slices, in, out});
 }
 
 VectorIndex LayerBuilder::qkv_bias(const HeadShape& heads) {

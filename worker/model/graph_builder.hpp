@@ -319,7 +319,10 @@ class LayerBuilder {
 
   // Returns rows of a matrix that reads activations of `width` entries.
   MatrixPart rows(const std::string& name, std::uint64_t width, std::uint64_t rows);
-  // The same for q and k, whose rows rotate.
+  // The rows of each slice of a tensor.
+  MatrixPart slices(const std::string& name, std::uint64_t width, std::uint64_t rows,
+                    std::uint64_t slices);
+  // The same as rows() for q and k, whose rows rotate.
   MatrixPart rotating_rows(const std::string& name, std::uint64_t width, std::uint64_t rows);
   // Returns q, k and v, from one tensor or three, in that order, as the operations' parts.
   std::vector<MatrixPart> qkv(const HeadShape& heads, std::uint64_t width);
@@ -329,10 +332,6 @@ class LayerBuilder {
                VectorIndex bias = kAbsent);
   void product_added(MatrixPart part, ActivationIndex in, ActivationIndex out,
                      VectorIndex bias = kAbsent);
-
-  // Multiplies each slice of a tensor by its own column of `in`.
-  void slice_product(const std::string& name, std::uint32_t slices, std::uint64_t rows,
-                     ActivationIndex in, ActivationIndex out);
 
   // Returns attn_q.bias, attn_k.bias, attn_v.bias: all three or none.
   VectorIndex qkv_bias(const HeadShape& heads);

@@ -25,20 +25,52 @@ void read_sizes(GraphBuilder& model, LatentAttention& made, std::uint32_t kv_hea
   made.heads = model.count("attention.head_count", kMaxHeads);
   made.latent = model.count("attention.kv_lora_rank", kMaxHeadSize);
   made.q_rank = model.count("attention.q_lora_rank", kMaxWidth, 0);
-  if (model.status().ok() && !model.has_key("attention.key_length_mla"))
-    model.refuse(
-        "is an older conversion without attn_k_b and attn_v_b (metadata key "
-        "attention.key_length_mla is missing); take a file made after April 2025, or "
-        "convert the weights again");
-  const std::uint32_t key = model.count("attention.key_length_mla", kMaxHeadSize);
-  made.value = model.count("attention.value_length_mla", kMaxHeadSize);
   made.turn = model.count("rope.dimension_count", kMaxHeadSize);
+  // Older files have the sizes of heads in the keys that now have those of the cache.
+  const bool named = model.has_key("attention.key_length_mla");
+  const std::uint32_t key =
+      model.count(named ? "attention.key_length_mla" : "attention.key_length", kMaxHeadSize);
+  made.value =
+      model.count(named ? "attention.value_length_mla" : "attention.value_length", kMaxHeadSize);
   made.plain = key > made.turn ? key - made.turn : 1;
-  // Nothing reads attention.value_length. In files of Kimi Linear it is 72, the size of no head.
-  const std::uint32_t row = model.count("attention.key_length", kMaxHeadSize, made.row());
-  if (model.status().ok() && (key <= made.turn || made.turn % 2 != 0 || made.row() > kMaxHeadSize ||
-                              kv_heads != 1 || row != made.row()))
+  const bool joined = !named || model.some_layer_has("attn_kv_b.weight");
+  // Nothing else reads attention.value_length. In files of Kimi Linear it is 72, the size of no head.
+  const std::uint32_t row =
+      joined ? made.row() : model.count("attention.key_length", kMaxHeadSize, made.row());
+  if (model.status().ok() &&
+      (key <= made.turn || made.turn % 2 != 0 || made.row() > kMaxHeadSize ||
+       (kv_heads != 1 && !(joined && kv_heads == made.heads)) || row != made.row()))
     model.corrupt("the sizes of heads, latents and the entries that turn don't agree");
+}
+
+struct HeadProducts {
+  SliceProduct keys, values;
+};
+
+// Returns the products with the heads' matrices, which make queries of latents, and values.
+HeadProducts head_products(GraphBuilder& model, LayerBuilder& layer, const LatentAttention& shape) {
+  HeadProducts made;
+  const bool named = model.has_key("attention.key_length_mla");
+  if (named && !model.has_tensor(layer.name("attn_kv_b.weight"))) {
+    made.keys.rows = layer.slices("attn_k_b", shape.plain, shape.latent, shape.heads);
+    made.values.rows = layer.slices("attn_v_b", shape.latent, shape.value, shape.heads);
+    made.keys.stride = shape.latent;
+    made.values.stride = shape.value;
+  } else {
+    const std::uint64_t rows = std::uint64_t{shape.plain} + shape.value;
+    made.keys.rows = made.values.rows = layer.rows("attn_kv_b", shape.latent, shape.heads * rows);
+    made.keys.rows.rows = shape.plain;
+    made.keys.transposed = true;
+    made.values.rows.first_row = shape.plain;
+    made.values.rows.rows = shape.value;
+    made.keys.stride = made.values.stride = rows;
+  }
+  made.keys.slices = made.values.slices = shape.heads;
+  made.keys.in = shape.plain_q;
+  made.keys.out = shape.absorbed;
+  made.values.in = shape.latents;
+  made.values.out = shape.values;
+  return made;
 }
 
 }  // namespace
@@ -65,7 +97,8 @@ void append_latents(GraphBuilder& model, LayerBuilder& layer, const LatentAttent
   RotateLatent rotate;
   rotate.first = project(layer, shape, width);
   layer.copy(shape.q, shape.plain_q);
-  layer.slice_product("attn_k_b", shape.heads, shape.latent, shape.plain_q, shape.absorbed);
+  const HeadProducts heads = head_products(model, layer, shape);
+  layer.append(heads.keys);
   rotate.q = shape.q;
   rotate.absorbed = shape.absorbed;
   rotate.row = shape.low;
@@ -79,7 +112,7 @@ void append_latents(GraphBuilder& model, LayerBuilder& layer, const LatentAttent
   rotate.temperature_span = shape.temperature_span;
   layer.append(rotate);
   layer.append(Attend{rotate.heads, rotate.kv, shape.latents, {}});
-  layer.slice_product("attn_v_b", shape.heads, shape.value, shape.latents, shape.values);
+  layer.append(heads.values);
   layer.copy(shape.values, shape.gathered);
   layer.product_added(layer.rows("attn_output", std::uint64_t{shape.heads} * shape.value, width),
                       shape.gathered, kStream);

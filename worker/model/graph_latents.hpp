@@ -4,6 +4,10 @@
 // The keys and values of all heads are products of one latent vector of the position. The cache keeps the latent
 // vector and a few key entries that turn by position. The keys themselves are never computed: the head's query times
 // its key matrix is a query of the latents, and the head's value matrix multiplies the latents' weighted sum.
+//
+// Converters up to April 2025 wrote the matrices of all heads as one tensor, attn_kv_b, whose product with a latent is
+// [head][key's plain entries, value]. Later ones write two tensors with a slice for each head: attn_v_b, and attn_k_b,
+// in which the key's matrix is transposed, as the product with the query needs it.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +36,8 @@ struct LatentAttention {
   std::uint32_t row() const { return latent + turn; }  // entries of a row of the cache
 };
 
-// Reads the sizes, and makes the activations. `kv_heads` is what the file says; it must be 1. Rotation, scale and
-// temperature are left to the caller.
+// Reads the sizes, and makes the activations. `kv_heads` is what the file says: 1, or in a file whose layers have
+// attn_kv_b the number of heads. Rotation, scale and temperature are left to the caller.
 LatentAttention read_latents(GraphBuilder& model, std::uint32_t kv_heads);
 // Adds attention over latents to a layer: the norm attn_norm, and what attn_output makes of the result, which is added
 // to the stream.

@@ -51,6 +51,16 @@ GraphInDouble::Vector GraphInDouble::rows(const model::MatrixPart& part, const d
   return made;
 }
 
+GraphInDouble::Vector GraphInDouble::columns(const model::MatrixPart& part,
+                                             const double* in) const {
+  const std::size_t width = graph_.tensors[part.tensor].width;
+  const double* const weights = tensor(part.tensor).data() + part.first_row * width;
+  Vector made(width);
+  for (std::size_t i = 0; i < part.rows * width; ++i)
+    made[i % width] += weights[i] * in[i / width];
+  return made;
+}
+
 GraphInDouble::Vector GraphInDouble::token_row(const model::MatrixPart& rows, std::uint32_t token,
                                                double scale) const {
   const std::size_t width = graph_.tensors[rows.tensor].width;
@@ -147,7 +157,10 @@ void GraphInDouble::run(const model::SliceProduct& product) {
   const std::size_t width = graph_.activations[product.in].width;
   for (std::size_t p = 0; p < values_[product.in].size(); ++p) {
     for (std::size_t slice = 0; slice < product.slices; ++slice) {
-      const Vector made = rows(product.rows, values_[product.in][p].data() + slice * width, slice);
+      model::MatrixPart part = product.rows;
+      part.first_row += slice * product.stride;
+      const double* const in = values_[product.in][p].data() + slice * width;
+      const Vector made = product.transposed ? columns(part, in) : rows(part, in);
       std::copy(made.begin(), made.end(),
                 values_[product.out][p].begin() + static_cast<std::ptrdiff_t>(slice * made.size()));
     }

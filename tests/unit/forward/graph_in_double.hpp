@@ -38,6 +38,8 @@ class GraphInDouble {
   const std::vector<double>& tensor(model::TensorIndex index) const;
   Vector vector(model::VectorIndex index) const;
   Vector rows(const model::MatrixPart& part, const double* in, std::size_t slice = 0) const;
+  // The product with the transposition of these rows.
+  Vector columns(const model::MatrixPart& part, const double* in) const;
   Vector token_row(const model::MatrixPart& rows, std::uint32_t token, double scale) const;
   void turn(double* entries, model::RopeIndex rope, std::size_t position) const;
   std::size_t visible_from(const model::ScoreRules& rules, std::size_t position) const;

@@ -1,8 +1,13 @@
 // Compares architectures that share most of their graph with others to an evaluation in double of small random models.
+#include <gmock/gmock.h>
+
 #include "architecture_cases.hpp"
+#include "worker/model/architecture.hpp"
 
 namespace bulkhead::forward {
 namespace {
+
+using ::testing::HasSubstr;
 
 // The text part of vision models, whose heads' sections turn by equal positions.
 void add_sections(GgufBuilder& file, const std::string& prefix) {
@@ -223,6 +228,53 @@ TEST_F(Architectures, DeepSeekV3WithoutAScoring) {
     };
     expect_computes(facts, 10);
   }
+}
+
+Facts deepseek(const tiny::LatentFacts& latents) {
+  Facts facts{.architecture = "deepseek2", .kv_heads = 1, .halves = false};
+  facts.latents = latents;
+  return facts;
+}
+
+// One tensor has the matrices of keys and values, and the file has as many heads of keys as of queries or, as
+// converters of other models wrote, one.
+TEST_F(Architectures, DeepSeekWithJoinedKeysAndValues) {
+  Facts facts = deepseek(
+      {.latent = 64, .plain = 48, .value = 40, .q_rank = 32, .joined = true, .named = false});
+  facts.kv_heads = facts.heads;
+  expect_computes(facts, 20);
+  expect_computes(facts, 12, true);
+  expect_keeps_bits(facts);
+  facts.latents.named = true;
+  facts.kv_heads = 1;
+  expect_computes(facts, 10);
+}
+
+TEST(JoinedKeysAndValues, AreRefusedWhereTheSizesDontFit) {
+  const auto refusal_of = [](const Facts& facts) {
+    const std::string bytes = tiny::Model(facts, 1).file();
+    const auto file = model::testing::open_bytes(bytes);
+    return model::read_model(**file).error().message();
+  };
+  Facts facts = deepseek({.latent = 64, .plain = 48, .value = 40, .joined = true, .named = false});
+  facts.kv_heads = 2;
+  EXPECT_THAT(refusal_of(facts), HasSubstr("the sizes of heads"));
+  facts.kv_heads = 4;
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.drop(prefix + "attention.value_length");
+    file.u32(prefix + "attention.value_length", 39);
+  };
+  EXPECT_THAT(refusal_of(facts), HasSubstr("tensor blk.0.attn_kv_b.weight has the shape [64, 352], "
+                                           "not [64, 348]"));
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.drop(prefix + "attention.key_length");
+  };
+  EXPECT_THAT(refusal_of(facts), HasSubstr("deepseek2.attention.key_length is missing"));
+  facts.add_keys = nullptr;
+  facts.latents.joined = false;
+  EXPECT_THAT(refusal_of(facts), HasSubstr("tensor blk.0.attn_kv_b.weight is missing"));
+  facts.latents.named = true;
+  EXPECT_THAT(refusal_of(facts), HasSubstr("the sizes of heads"));
 }
 
 // Gates multiply attention's result, and only layers with a window turn.

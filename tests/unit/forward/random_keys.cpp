@@ -130,11 +130,17 @@ class Keys {
                         turning = draw_.of({2U, 6U, 8U, 16U, 32U, 64U});
     number("attention.kv_lora_rank", latent);
     if (draw_.one_in(2)) number("attention.q_lora_rank", draw_.of({16U, 33U, 64U, 96U, 256U}));
-    number("attention.key_length_mla", turning + draw_.of({1U, 16U, 30U, 32U, 64U, 128U}));
-    number("attention.value_length_mla", draw_.of({8U, 30U, 32U, 64U, 128U}));
-    if (is({"deepseek2"})) number("attention.head_count_kv", 1);
-    number("attention.key_length", latent + turning);
-    number("attention.value_length", latent);
+    const std::uint32_t key = turning + draw_.of({1U, 16U, 30U, 32U, 64U, 128U}),
+                        value = draw_.of({8U, 30U, 32U, 64U, 128U});
+    // Older files name the sizes of heads alone, and have as many heads of keys.
+    const bool older = is({"deepseek2"}) && draw_.one_in(3);
+    if (!older) {
+      number("attention.key_length_mla", key);
+      number("attention.value_length_mla", value);
+    }
+    if (is({"deepseek2"})) number("attention.head_count_kv", older ? heads_ : 1);
+    number("attention.key_length", older ? key : latent + turning);
+    number("attention.value_length", older ? value : latent);
     number("rope.dimension_count", turning);
   }
 
@@ -187,8 +193,8 @@ class Keys {
       const std::uint32_t turning =
           draw_.one_in(2) || even < 4 ? even : 2 * (1 + draw_.below(even / 2));
       if (turning != size_ || draw_.one_in(2)) number("rope.dimension_count", turning);
-      if (size_ % 2 != 0 && is({"gemma3", "olmo2", "gemma-embedding", "mellum", "modern-bert",
-                                "step35"}))
+      if (size_ % 2 != 0 &&
+          is({"gemma3", "olmo2", "gemma-embedding", "mellum", "modern-bert", "step35"}))
         number("rope.dimension_count_swa", even);
     }
     if (is({"phi3"})) {
@@ -241,8 +247,7 @@ class Keys {
 
   void add_experts() {
     const bool must = is({"qwen2moe", "qwen3moe", "qwen3vlmoe", "olmoe", "gpt-oss", "granitemoe",
-                          "qwen35moe", "qwen3next", "mellum", "hy_v3", "step35",
-                          "nomic-bert-moe"});
+                          "qwen35moe", "qwen3next", "mellum", "hy_v3", "step35", "nomic-bert-moe"});
     const bool may = chooses_by_scores() || is({"llama", "granitehybrid", "gemma4"});
     if (!must && (!may || draw_.one_in(chooses_by_scores() ? 6 : 2))) return;
     std::uint32_t count = draw_.of({1U, 2U, 3U, 5U, 8U, 8U, 16U, 33U, 60U, 100U});

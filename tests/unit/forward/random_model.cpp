@@ -35,6 +35,7 @@ class OptionalTensors {
     // A model has all three biases, or none.
     if (part == "attn_q.bias" || part == "attn_k.bias" || part == "attn_v.bias")
       return decides(name.substr(0, name.size() - part.size()) + "qkv.bias", 2);
+    if (part == "attn_kv_b.weight") return decides("joined keys and values", 2);
     if (part == "attn_q_norm.weight" || part == "attn_k_norm.weight") return decides("norms", 2);
     return decides(name, 2);
   }

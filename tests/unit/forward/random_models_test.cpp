@@ -128,10 +128,24 @@ double worst_of_model(Executor& executor, const std::vector<TokenId>& tokens, st
   return worst;
 }
 
+// Returns whether some quantised rows are packed transposed, which rounds them to halves.
+bool rounds_weights(const model::GgufFile& file, const model::ModelGraph& graph) {
+  const auto rounds = [&](const model::Operation& operation) {
+    const auto* const product = std::get_if<model::SliceProduct>(&operation);
+    if (product == nullptr || !product->transposed) return false;
+    const std::string& name = graph.tensors[product->rows.tensor].name;
+    return !model::traits(file.find_tensor(name)->type)->is_float();
+  };
+  return std::ranges::any_of(graph.layers, [&](const model::Layer& layer) {
+    return std::ranges::any_of(layer.operations, rounds);
+  });
+}
+
 // The KV pages hold floats, so that only float32's rounding remains as a difference.
 TEST_F(RandomModels, ComputeWhatTheirGraphsSayInDouble) {
-  constexpr double kLeastGap = 1e-3, kMost = 1e-4;
+  constexpr double kLeastGap = 1e-3;
   for_each_model([&](const model::GgufFile& file, const model::ModelGraph& graph) {
+    const double most = rounds_weights(file, graph) ? 1e-2 : 1e-4;
     GraphInDouble reference(file, graph);
     // A choice of experts must not be a matter of rounding.
     std::vector<TokenId> tokens;
@@ -154,7 +168,7 @@ TEST_F(RandomModels, ComputeWhatTheirGraphsSayInDouble) {
       ASSERT_NE(model.executor, nullptr);
       const double worst = worst_of_model(*model.executor, tokens, options.chunk, reference);
       std::printf("  %zu positions, %swithin %.6f\n", tokens.size(), lanes ? "lanes, " : "", worst);
-      EXPECT_LT(worst, kMost) << (lanes ? "lanes" : "the device's own mapping");
+      EXPECT_LT(worst, most) << (lanes ? "lanes" : "the device's own mapping");
     }
   });
 }

@@ -151,6 +151,14 @@ TEST_F(Architectures, KimiLinear) {
   expect_keeps_bits(kimi_linear(16));
 }
 
+// Its first files name the sizes of heads, and have as many heads of keys as of queries.
+TEST_F(Architectures, KimiLinearWithJoinedKeysAndValues) {
+  Facts facts = kimi_linear(16);
+  facts.latents.joined = true;
+  facts.kv_heads = facts.heads;
+  expect_computes(facts, 12);
+}
+
 TEST(KimiLinear, HasNoEntriesThatTurn) {
   const std::string bytes = tiny::Model(kimi_linear(16), 1).file();
   const auto file = model::testing::open_bytes(bytes);

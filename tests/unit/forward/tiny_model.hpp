@@ -44,6 +44,9 @@ struct ExpertFacts {
 struct LatentFacts {
   std::uint32_t latent = 0, plain = 0, value = 0;
   std::uint32_t q_rank = 0;  // of the queries' own latent vector; 0: they have none
+  // The file has the matrices of keys and values as one tensor. `named`: it names the sizes of heads as files with two
+  // tensors do.
+  bool joined = false, named = true;
 };
 
 // YaRN; factor 0: none.
@@ -218,6 +221,10 @@ class Model {
   std::vector<Vector> attention(std::uint32_t layer, const std::vector<Vector>& in) const;
   void add_latents(const std::string& block);
   void add_keys_of_latents(model::testing::GgufBuilder& made, const std::string& prefix) const;
+  Vector scores_of_latents(const std::string& block, std::size_t head, const Vector& plain_q,
+                           const std::vector<Vector>& latents) const;
+  Vector value_of_latents(const std::string& block, std::size_t head,
+                          const std::vector<Vector>& latents, const Vector& weights) const;
   std::vector<Vector> latent_attention(std::uint32_t layer, const std::vector<Vector>& in) const;
   Vector attended(const Vector& q, const std::vector<Vector>& keys,
                   const std::vector<Vector>& values, std::uint32_t layer,

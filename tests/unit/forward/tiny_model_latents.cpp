@@ -2,6 +2,7 @@
 // one latent vector of the position, and of entries that turn, which all heads share.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,12 @@ void Model::add_latents(const std::string& block) {
              q);
   add_matrix(block + "attn_kv_a_mqa", f.width, l.latent + f.size);
   add_norm(block + "attn_kv_a_norm", l.latent);
-  add_matrix(block + "attn_k_b", l.plain, l.latent, f.heads);
-  add_matrix(block + "attn_v_b", l.latent, l.value, f.heads);
+  if (l.joined) {
+    add_matrix(block + "attn_kv_b", l.latent, f.heads * (l.plain + l.value));
+  } else {
+    add_matrix(block + "attn_k_b", l.plain, l.latent, f.heads);
+    add_matrix(block + "attn_v_b", l.latent, l.value, f.heads);
+  }
   add_matrix(block + "attn_output", std::uint64_t{f.heads} * l.value, f.width);
 }
 
@@ -32,13 +37,45 @@ void Model::add_keys_of_latents(model::testing::GgufBuilder& made,
   const LatentFacts& l = f.latents;
   made.drop(prefix + "attention.key_length");
   made.drop(prefix + "attention.value_length");
-  made.u32(prefix + "attention.key_length", l.latent + f.size);
-  made.u32(prefix + "attention.value_length", l.latent);
-  made.u32(prefix + "attention.key_length_mla", l.plain + f.size);
-  made.u32(prefix + "attention.value_length_mla", l.value);
+  made.u32(prefix + "attention.key_length", l.named ? l.latent + f.size : l.plain + f.size);
+  made.u32(prefix + "attention.value_length", l.named ? l.latent : l.value);
+  if (l.named) {
+    made.u32(prefix + "attention.key_length_mla", l.plain + f.size);
+    made.u32(prefix + "attention.value_length_mla", l.value);
+  }
   made.u32(prefix + "attention.kv_lora_rank", l.latent);
   made.u32(prefix + "rope.dimension_count", f.size);
   if (l.q_rank != 0) made.u32(prefix + "attention.q_lora_rank", l.q_rank);
+}
+
+// Returns, for each row of the head's value, the weighted sum over the positions' rows.
+Vector Model::value_of_latents(const std::string& block, std::size_t head,
+                               const std::vector<Vector>& latents, const Vector& weights) const {
+  const LatentFacts& l = facts_.latents;
+  Vector mean(l.latent);
+  for (std::size_t p = 0; p < weights.size(); ++p)
+    add_to(mean, latents[p], weights[p]);
+  if (!l.joined) return product(block + "attn_v_b", mean, head);
+  return rows(block + "attn_kv_b", mean, 0, head * (l.plain + l.value) + l.plain, l.value);
+}
+
+// Returns the products of the head's plain query with each position's plain key.
+Vector Model::scores_of_latents(const std::string& block, std::size_t head, const Vector& plain_q,
+                                const std::vector<Vector>& latents) const {
+  const LatentFacts& l = facts_.latents;
+  Vector scores(latents.size());
+  Vector of_latents;
+  if (!l.joined) of_latents = product(block + "attn_k_b", plain_q, head);
+  for (std::size_t p = 0; p < latents.size(); ++p) {
+    if (!l.joined) {
+      scores[p] = std::inner_product(of_latents.begin(), of_latents.end(), latents[p].begin(), 0.0);
+      continue;
+    }
+    const Vector key =
+        rows(block + "attn_kv_b", latents[p], 0, head * (l.plain + l.value), l.plain);
+    scores[p] = std::inner_product(key.begin(), key.end(), plain_q.begin(), 0.0);
+  }
+  return scores;
 }
 
 std::vector<Vector> Model::latent_attention(std::uint32_t layer,
@@ -65,13 +102,10 @@ std::vector<Vector> Model::latent_attention(std::uint32_t layer,
     Vector gathered;
     for (std::size_t head = 0; head < f.heads; ++head) {
       const std::size_t first = head * (l.plain + f.size);
-      const Vector of_latents = product(block + "attn_k_b", slice_of(q, first, l.plain), head);
+      Vector weights = scores_of_latents(block, head, slice_of(q, first, l.plain), latents);
       Vector turned = slice_of(q, first + l.plain, f.size);
       if (f.turns) turn(turned, 1, at, false);
-      Vector weights(position + 1), mean(l.latent);
       for (std::size_t p = 0; p <= position; ++p) {
-        for (std::size_t i = 0; i < l.latent; ++i)
-          weights[p] += of_latents[i] * latents[p][i];
         for (std::size_t i = 0; i < f.size; ++i)
           weights[p] += turned[i] * keys[p][i];
       }
@@ -79,9 +113,9 @@ std::vector<Vector> Model::latent_attention(std::uint32_t layer,
       double sum = 0;
       for (double& weight : weights)
         sum += weight = std::exp((weight - most) * scale);
-      for (std::size_t p = 0; p <= position; ++p)
-        add_to(mean, latents[p], weights[p] / sum);
-      const Vector value = product(block + "attn_v_b", mean, head);
+      for (double& weight : weights)
+        weight /= sum;
+      const Vector value = value_of_latents(block, head, latents, weights);
       gathered.insert(gathered.end(), value.begin(), value.end());
     }
     out.push_back(product(block + "attn_output", gathered));

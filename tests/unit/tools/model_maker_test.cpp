@@ -187,6 +187,30 @@ TEST_P(EachType, FilesAreReadAsModels) {
   }
 }
 
+// A file as converters wrote it before April 2025.
+TEST(JoinedLatents, AreReadAsTheSameModel) {
+  const Folder folder;
+  Shape shape = *preset("tiny-latent");
+  shape.joined_latents = true;
+  const std::string path = folder.file("joined.gguf");
+  ASSERT_TRUE(make(shape, "Q4_K_M", path).ok());
+  const auto file = model::GgufFile::open(path);
+  ASSERT_TRUE(file.ok()) << file.error().message();
+  const model::TensorInfo* const joined = (*file)->find_tensor("blk.1.attn_kv_b.weight");
+  ASSERT_NE(joined, nullptr);
+  EXPECT_EQ(joined->ne, (std::array<std::uint64_t, 4>{128, 4 * (64 + 64), 1, 1}));
+  EXPECT_EQ((*file)->find_tensor("blk.1.attn_k_b.weight"), nullptr);
+  EXPECT_FALSE((*file)->has("deepseek2.attention.key_length_mla"));
+  const auto graph = model::read_model(**file);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  const auto* const latents = model::first_operation<model::RotateLatent>(*graph);
+  ASSERT_NE(latents, nullptr);
+  EXPECT_EQ(latents->heads.size, shape.latent + shape.turning);
+  shape = *preset("tiny-llama");
+  shape.joined_latents = true;
+  EXPECT_THAT(check(shape).error().message(), HasSubstr("joined-latents"));
+}
+
 std::string plain_name(const testing::TestParamInfo<std::string>& info) {
   return info.param;
 }
