@@ -103,9 +103,14 @@ std::vector<MatrixPart> LayerBuilder::expert_rows(const std::string& name, std::
   const auto type_of = [&](const MatrixPart& part) {
     return model_.file().find_tensor(model_.graph_.tensors[part.tensor].name)->type;
   };
-  for (const MatrixPart& part : parts) {
-    if (model_.status().ok() && type_of(part) != type_of(parts.front()))
-      model_.refuse("the experts of " + block_ + name + " differ in their tensor types");
+  for (std::uint32_t expert = 1; expert < experts && model_.status().ok(); ++expert) {
+    if (type_of(parts[expert]) == type_of(parts.front())) continue;
+    model_.refuse("has experts of different tensor types: " + block_ + name + ".0.weight is " +
+                  traits(type_of(parts.front()))->name + ", and " + block_ + name + "." +
+                  std::to_string(expert) + ".weight is " + traits(type_of(parts[expert]))->name +
+                  "; convert the model anew, because today's converters write one tensor for all "
+                  "experts of a layer (" +
+                  block_ + name + "_exps.weight)");
   }
   return parts;
 }

@@ -249,6 +249,29 @@ TEST(ModelConfig, LeavesOutBlocksThatDraft) {
   EXPECT_THAT(load_all(file.bytes()).error().message(), HasSubstr("blk.2.attn_norm.weight"));
 }
 
+// Older files of mixtures have one tensor for each expert.
+TEST(ModelConfig, ExpertsOfDifferentTypesAreRefusedWithTheWayOut) {
+  const auto mixture = [](std::uint32_t odd) {
+    GgufBuilder file = small_llama();
+    for (const char* part : {"gate", "up", "down"}) {
+      const std::string name = std::string("blk.0.ffn_") + part;
+      file.drop_tensor(name + ".weight");
+      const bool down = name.ends_with("down");
+      for (int expert = 0; expert < 4; ++expert)
+        file.tensor(name + "." + std::to_string(expert) + ".weight",
+                    {down ? 64U : 32U, down ? 32U : 64U}, down && expert == 2 ? odd : 8);
+    }
+    file.tensor("blk.0.ffn_gate_inp.weight", {32, 4});
+    file.u32("llama.expert_count", 4).u32("llama.expert_used_count", 2);
+    const std::string bytes = file.bytes();
+    const auto graph = read_model(**open_bytes(bytes));
+    return graph.ok() ? std::string("runs") : graph.error().message();
+  };
+  EXPECT_EQ(mixture(8), "runs");
+  EXPECT_THAT(mixture(2), HasSubstr("blk.0.ffn_down.0.weight is Q8_0, and blk.0.ffn_down.2.weight "
+                                    "is Q4_0; convert the model anew"));
+}
+
 TEST(ModelConfig, RefusesExpertsOfWhichTokensTakeNone) {
   GgufBuilder file = small_llama();
   file.drop("general.architecture");
