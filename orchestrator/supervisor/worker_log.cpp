@@ -222,21 +222,25 @@ struct WorkerLogs::Shared {
     char bytes[kLogReadBytes];
     const ssize_t got = ::read(pipe.fd.get(), bytes, sizeof bytes);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
-    const std::string_view piece(bytes, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    std::string_view rest(bytes, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
     try {
-      take(pipe, piece);
-    } catch (const std::exception&) {  // no memory for the rest of the piece
-      const auto lost = static_cast<std::uint64_t>(std::ranges::count(piece, '\n'));
+      take(pipe, rest);
+    } catch (
+        const std::exception&) {  // no memory for the rest, which begins with the line that failed
+      const bool begun =
+          !rest.empty() && rest.back() != '\n';  // the end of its last line comes later
+      const auto lost =
+          static_cast<std::uint64_t>(std::ranges::count(rest, '\n')) + (begun ? 1 : 0);
       dropped += std::max<std::uint64_t>(lost, 1);
       pipe.untold += std::max<std::uint64_t>(lost, 1);
       pipe.partial.clear();
-      pipe.skips_rest = !piece.ends_with('\n');
+      pipe.skips_rest = begun;
     }
     return got > 0;
   }
 
-  // Takes what was read from the pipe; nothing means the pipe's end.
-  void take(Pipe& pipe, std::string_view rest) {
+  // Takes what was read from the pipe; nothing means the pipe's end. Removes each line from `rest` once it is dealt with.
+  void take(Pipe& pipe, std::string_view& rest) {
     if (rest.empty()) {
       if (!pipe.partial.empty()) pass_on(pipe, pipe.partial);
       return tell_dropped(pipe);
@@ -245,7 +249,6 @@ struct WorkerLogs::Shared {
     while (!rest.empty()) {
       const std::size_t end = rest.find('\n');
       const std::string_view piece = rest.substr(0, end);
-      rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
       if (!pipe.skips_rest) {
         const std::size_t room = kMaxLineBytes - std::min(kMaxLineBytes, pipe.partial.size());
         pipe.partial += piece.substr(0, room);
@@ -255,10 +258,14 @@ struct WorkerLogs::Shared {
           pipe.skips_rest = true;
         }
       }
-      if (end == std::string_view::npos) break;
+      if (end == std::string_view::npos) {
+        rest = {};
+        break;
+      }
       if (!pipe.skips_rest) pass_on(pipe, pipe.partial);
       pipe.partial.clear();
       pipe.skips_rest = false;
+      rest.remove_prefix(end + 1);
     }
   }
 
