@@ -195,7 +195,7 @@ class HeapPool final : public MemoryPool {
     const auto started = tracker_.started();
     std::optional<Place> place = take(block);
     if (!place && dissolve_warm_blocks()) place = take(block);
-    if (!place) return fall_back(bytes, name);
+    if (!place) return fall_back(bytes, block, name);
     const BufferSlice part = slice(heaps_[place->heap].buffer, place->offset, aligned(bytes));
     heaps_[place->heap].in_use += block;
     tracker_.acquired(block, part.bytes, true, started);
@@ -224,7 +224,10 @@ class HeapPool final : public MemoryPool {
  protected:
   void give_back(const BufferSlice& slice, std::uint64_t token) override {
     const std::lock_guard lock(mutex_);
-    if ((token & 1) != 0) return singles_.give_back(slice, token);
+    if ((token & 1) != 0) {
+      outside_ -= BuddyHeap::block_bytes(slice.bytes);
+      return singles_.give_back(slice, token);
+    }
     const auto [heap, block] = heap_and_block(token);
     heaps_[heap].in_use -= block;
     tracker_.released(block, slice.bytes, tracker_.started());
@@ -308,18 +311,30 @@ class HeapPool final : public MemoryPool {
     return any;
   }
 
-  Result<Lease> fall_back(std::uint64_t bytes, const char* name) {
+  Result<Lease> fall_back(std::uint64_t bytes, std::uint64_t block, const char* name) {
     BULKHEAD_TRY(Lease lease, singles_.acquire(*this, bytes, name));
+    outside_ += BuddyHeap::block_bytes(lease.slice().bytes);
     const std::uint64_t count = tracker_.fell_back();
     if (settings_.log_exhaustion) {
       spdlog::warn(
           "memory pool: no room for {} ({:.1f} MiB) in {} x {} MiB; allocated outside the pool ({} "
-          "so far). Raise "
-          "gpu_optimizations.memory_pool.heap_size_mb or num_heaps",
+          "so far), which takes longer and works as well. "
+          "gpu_optimizations.memory_pool.{} would hold it",
           name, static_cast<double>(bytes) / kMib, settings_.num_heaps, settings_.heap_size_mb,
-          count);
+          count, large_enough(block));
     }
     return lease;
+  }
+
+  // Returns the setting with which the heaps would have held all that is in use now.
+  std::string large_enough(std::uint64_t block) const {
+    const std::uint64_t heap = settings_.heap_size_mb * kMib;
+    if (block > heap) return fmt::format("heap_size_mb={}", (block + kMib - 1) / kMib);
+    std::uint64_t bytes = outside_;
+    for (const Heap& each : heaps_)
+      bytes += each.in_use;
+    return fmt::format("num_heaps={}",
+                       std::max<std::uint64_t>((bytes + heap - 1) / heap, settings_.num_heaps + 1));
   }
 
   Device& device_;
@@ -328,6 +343,7 @@ class HeapPool final : public MemoryPool {
   Tracker tracker_;
   Singles singles_;
   std::vector<Heap> heaps_;
+  std::uint64_t outside_ = 0;           // bytes of blocks that the heaps had no room for
   std::map<std::uint64_t, Warm> warm_;  // by block bytes
 };
 

@@ -298,6 +298,21 @@ TEST_F(Pool, LogsEachExhaustionWhereItShall) {
     for (int i = 0; i < 3; ++i)
       ASSERT_TRUE(pool->acquire(5 * kMib, "a large one").ok());
     EXPECT_EQ(log.count("no room for a large one"), wanted ? 3 : 0);
+    EXPECT_EQ(log.count("memory_pool.heap_size_mb=8 would hold it"), wanted ? 3 : 0);
+  }
+}
+
+TEST_F(Pool, SaysHowManyHeapsWouldSuffice) {
+  const config::MemoryPoolSettings settings = small_pool();
+  const auto pool = *MemoryPool::create(device(), settings, true);
+  const LogCapture log;
+  std::vector<MemoryPool::Lease> leases;
+  for (std::uint32_t i = 0; i < settings.num_heaps + 2; ++i)
+    leases.push_back(*pool->acquire(settings.heap_size_mb * kMib, "one more"));
+  for (std::uint32_t more = 1; more <= 2; ++more) {
+    const std::string words =
+        "memory_pool.num_heaps=" + std::to_string(settings.num_heaps + more) + " would hold it";
+    EXPECT_EQ(log.count(words), 1) << words;
   }
 }
 
