@@ -45,21 +45,6 @@ void forbid(constrain::TokenMask& mask, TokenId token) {
   mask[token / 32] &= ~(1U << (token % 32));
 }
 
-// Says whether `text`, the beginning of a call in JSON, ends with the call's name. In a grammar's calls, the key of
-// the name does not occur before it.
-bool ends_with_name(std::string_view text, const std::string& key) {
-  constexpr std::string_view kBlanks = " \n";
-  const std::size_t at = text.find('"' + key + '"');
-  if (at == std::string_view::npos || text.back() != '"') return false;
-  text.remove_prefix(at + key.size() + 2);
-  for (const char c : {':', '"'}) {
-    text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
-    if (text.empty() || text[0] != c) return false;
-    text.remove_prefix(1);
-  }
-  return !text.empty() && text.find('"') == text.size() - 1;
-}
-
 // Adds the tokens whose text is the beginning of `text`, or all of it.
 void allow_along(const TokenTrie& trie, std::string_view text, constrain::TokenMask& mask) {
   for (std::size_t length = 1; length <= text.size(); ++length) {
@@ -79,6 +64,7 @@ SpelledTokens::SpelledTokens(const model::Tokenizer& tokenizer, const model::ans
         control ? tokenizer.vocabulary_text(token) : tokenizer.piece(token);
     const bool mark = model::answer::has_mark(family, text) && (control || looks_like_a_mark(text));
     if (mark || !control) plain_[token] = text;
+    if (plain_[token].find('"') != std::string_view::npos) quoting_.push_back(token);
     if (tokenizer.ends_generation(token)) {
       ends_.push_back(token);
     } else if (mark) {
@@ -113,9 +99,13 @@ std::string SpelledTokens::spell(std::string_view text) const {
 }
 
 AnswerConstraint::AnswerConstraint(AnswerRules rules, model::answer::AnswerRequest request)
-    : rules_(std::move(rules)), parser_(*rules_.family, std::move(request)) {
+    : rules_(std::move(rules)),
+      parser_(*rules_.family, request),
+      bare_json_(rules_.family->calls),
+      tools_(std::move(request.tools)) {
   static_cast<void>(parser_.feed({}));
   place_ = parser_.place();
+  if (place_.bare) follow_bare(parser_.undecided());
   const bool channels = rules_.family->calls.syntax == model::answer::CallSyntax::kChannels;
   opener_ = rules_.tokens->spell(channels ? "<|channel|>analysis<|message|>"
                                           : rules_.family->reasoning.open);
@@ -138,8 +128,7 @@ void AnswerConstraint::hold(std::string_view spelled) {
   held_text_ = spelled;
   epoch_ = 0;
   locate();
-  // A call in a form that the grammar does not have (a family's code, keys in another order) is not
-  // constrained.
+  // A call in a form that the grammar does not have (a family's code) is not constrained.
   given_up_ = at_ == constrain::kNowhere;
   fresh_ = true;
   phase_ = given_up_ ? Phase::kFree : Phase::kHeld;
@@ -190,26 +179,36 @@ void AnswerConstraint::step(std::string_view plain, std::string_view spelled) {
   phase_ = rules_.one_call ? Phase::kDone : Phase::kFree;
 }
 
-std::size_t AnswerConstraint::begin_of_bare() const {
+void AnswerConstraint::follow_bare(const std::string& more) {
+  bare_ += more;
+  for (const char byte : more)
+    bare_json_.feed(byte);
+}
+
+// Returns the call without a mark as the grammar has it, as far as it has come.
+std::string AnswerConstraint::bare_call() const {
+  if (bare_json_.named()) return bare_json_.in_order(bare_);
   const std::string_view begins = model::answer::bare_begins(rules_.family->calls);
-  return std::min(bare_.find_first_of(begins), bare_.size());
+  return bare_.substr(std::min(bare_.find_first_of(begins), bare_.size()));
 }
 
 void AnswerConstraint::step_free(std::string_view plain) {
   const model::answer::Place before = std::exchange(place_, {});
   static_cast<void>(parser_.feed(plain));
   place_ = parser_.place();
-  if (before.bare) {
-    bare_ += plain;
-  } else if (place_.bare) {
-    bare_ = parser_.undecided();
+  if (!before.bare && place_.bare) {
+    bare_.clear();
+    bare_json_ = BareCall(rules_.family->calls);
+  }
+  if (before.bare || place_.bare) {
+    follow_bare(before.bare ? std::string(plain) : parser_.undecided());
   }
   given_up_ = given_up_ && place_.begun;
   if (rules_.held != nullptr && place_.begun && !given_up_)
     return hold(rules_.tokens->spell(parser_.undecided()));
-  // This is bare JSON, and its name has shown that it is a call.
+  // Its name has shown that the text without a mark is a call.
   const bool call = before.bare && !place_.bare && !place_.calls;
-  if (rules_.held != nullptr && call) return hold(std::string_view(bare_).substr(begin_of_bare()));
+  if (rules_.held != nullptr && call) return hold(bare_call());
   if (place_.reasons) {
     phase_ = Phase::kReasoning;
   } else if (phase_ == Phase::kReasoning) {
@@ -299,43 +298,30 @@ bool AnswerConstraint::forbid_beyond(std::string_view mark, std::string_view bef
 
 bool AnswerConstraint::forbid_beyond_name() {
   constrain::TokenMasks& masks = rules_.held->get();
-  constrain::ConfigId at = masks.start();
-  const std::size_t begin = begin_of_bare();
-  for (std::size_t i = begin; i < bare_.size() && at != constrain::kNowhere; ++i)
-    at = masks.advance(at, {&bare_[i], 1});
-  if (at == constrain::kNowhere) return false;  // the call is none of the grammar's, so it would not be constrained
-  std::string text = bare_.substr(begin);
-  const TokenTrie& trie = *rules_.tokens->trie();
-  const auto& nodes = trie.nodes();
-  struct Open {
-    std::uint32_t end;
-    constrain::ConfigId at;
-    std::size_t length;  // length of `text`
-    bool named;
-  };
-  std::vector<Open> open = {{static_cast<std::uint32_t>(nodes.size()), at, text.size(), false}};
   bool any = false;
-  for (std::uint32_t node = 1; node < nodes.size();) {
-    while (open.back().end <= node)
-      open.pop_back();
-    const Open parent = open.back();
-    text.resize(parent.length);
-    text += static_cast<char>(nodes[node].byte);
-    const std::uint32_t end = node + nodes[node].subtree;
-    at = parent.at == constrain::kNowhere ? parent.at : masks.advance(parent.at, {&text.back(), 1});
-    if (at == constrain::kNowhere && !parent.named) {
-      node = end;
+  // Most of these tokens begin with the quotation mark, so they end the same name.
+  std::string named;
+  bool is_call = false;
+  constrain::ConfigId behind = constrain::kNowhere;
+  for (const TokenId token : rules_.tokens->quoting()) {
+    BareCall json = bare_json_;
+    const std::string_view text = rules_.tokens->plain(token);
+    std::size_t read = 0;
+    while (read < text.size() && !json.named())
+      json.feed(text[read++]);
+    if (!json.named()) continue;
+    std::string before = bare_ + std::string(text.substr(0, read));
+    if (before != named) {
+      is_call = tools_.find(json.name(before)) != nullptr;
+      behind = is_call ? masks.advance(masks.start(), json.in_order(before)) : constrain::kNowhere;
+      named = std::move(before);
+    }
+    if (!is_call) continue;
+    if (behind != constrain::kNowhere &&
+        masks.advance(behind, text.substr(read)) != constrain::kNowhere)
       continue;
-    }
-    if (at == constrain::kNowhere) {
-      tokens_at(trie, node, [&](TokenId token) {
-        forbid(mask_, token);
-        any = true;
-      });
-    }
-    const bool named = parent.named || ends_with_name(text, rules_.family->calls.keys.name);
-    open.push_back({end, at, text.size(), named});
-    ++node;
+    forbid(mask_, token);
+    any = true;
   }
   return any;
 }

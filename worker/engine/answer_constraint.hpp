@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "worker/constrain/token_trie.hpp"
+#include "worker/engine/bare_call.hpp"
 #include "worker/engine/grammar_constraint.hpp"
 #include "worker/engine/token_constraint.hpp"
 #include "worker/model/answer/answer_parser.hpp"
@@ -34,13 +35,15 @@ class SpelledTokens {
   // Returns a text's spelling in a grammar, where marks that are tokens are spelled as such.
   std::string spell(std::string_view text) const;
   const std::vector<TokenId>& ends() const { return ends_; }
+  // Returns the tokens whose plain text contains a quotation mark: only those can end a name in JSON.
+  const std::vector<TokenId>& quoting() const { return quoting_; }
   const std::shared_ptr<const constrain::TokenTrie>& trie() const { return trie_; }
 
  private:
   std::vector<std::string> spelled_;
   std::vector<std::string_view> plain_;
   std::vector<std::string_view> marks_;  // marks that are tokens; the longer ones first
-  std::vector<TokenId> ends_;
+  std::vector<TokenId> ends_, quoting_;
   std::shared_ptr<const constrain::TokenTrie> trie_;
 };
 
@@ -70,7 +73,8 @@ class AnswerConstraint : public TokenConstraint {
   enum class Phase : std::uint8_t { kFree, kReasoning, kHeld, kDone };
 
   void step(std::string_view plain, std::string_view spelled);
-  std::size_t begin_of_bare() const;  // in bare_
+  void follow_bare(const std::string& more);
+  std::string bare_call() const;
   void step_free(std::string_view plain);
   void hold(std::string_view spelled);
   void locate();
@@ -79,7 +83,8 @@ class AnswerConstraint : public TokenConstraint {
   std::string_view opener_left() const;
   // Forbids the tokens that complete a mark and go on in a way that the grammar after the mark does not allow.
   bool forbid_beyond(std::string_view mark, std::string_view before, std::string_view grammar_text);
-  // The same after a call's name, for JSON that is only a call once its name has ended.
+  // Forbids the tokens that end the name of a call without a mark if what they make of it is not a call of the grammar:
+  // the arguments that came before the name are wrong for this tool, or the token goes on wrongly.
   bool forbid_beyond_name();
   std::span<const std::uint32_t> all();
   bool must_end_reasoning() const {
@@ -98,7 +103,9 @@ class AnswerConstraint : public TokenConstraint {
   constrain::ConfigId at_ = constrain::kNowhere;
   std::uint64_t epoch_ = 0;  // the epoch in which `at_` is valid; 0: never
   std::string opener_;       // spelled; empty if the vocabulary has no mark for it
-  std::string bare_;         // JSON that may be a call
+  std::string bare_;         // a text without a mark that may be a call
+  BareCall bare_json_;       // has read bare_
+  model::answer::Tools tools_;
   std::int32_t reasoned_ = 0;
   bool given_up_ = false;  // the call is not one of the grammar's, so it is free
   bool fresh_ = false;     // the last token began the call, so no mask checked the rest of that token

@@ -71,9 +71,14 @@ Result<const CallConstraints::Kept*> CallConstraints::kept(std::string key,
 }
 
 Result<const CallConstraints::Kept*> CallConstraints::calls_for(const ToolUse& use) {
-  std::string key = (use.one_call ? "call\n" : "calls\n") + use.named + '\n' + use.tools;
+  const bool other_forms = use.choice == ipc::ToolChoice::kAuto && family_.calls.bare_json;
+  std::string key = (other_forms ? "may be " : "") +
+                    std::string(use.one_call ? "call\n" : "calls\n") + use.named + '\n' + use.tools;
   return kept(std::move(key), [&] {
-    const CallWish wish{.tools = use.tools, .named = use.named, .one_call = use.one_call};
+    const CallWish wish{.tools = use.tools,
+                        .named = use.named,
+                        .one_call = use.one_call,
+                        .other_forms = other_forms};
     return make_call_grammar(family_, wish,
                              [this](std::string_view mark) { return tokens_->spell(mark); });
   });

@@ -137,15 +137,25 @@ class Builder {
     for (const std::string& open : calls_.opens)
       ways.push_back(mark(open, blanks(call)));
     if (calls_.bare_json) ways.push_back(call);
+    if (other_forms()) ways.push_back(function_object(closers(0, closers_of_call, next)));
     return grammar_->add(choice(std::move(ways)));
+  }
+
+  bool other_forms() const { return calls_.bare_json && wish_.other_forms; }
+
+  NodeId key(std::string_view name, NodeId value) {
+    return mark(model::answer::json_quoted(name), blanks(mark(":", blanks(value))));
+  }
+
+  // {"function": {"name": N, "arguments": {...}}}
+  NodeId function_object(NodeId next) {
+    const NodeId inner = json_call(blanks(mark("}", next)));
+    return mark("{", blanks(key(model::answer::kFunctionKey, inner)));
   }
 
   // {"name": N, "arguments": {...}}, with an id before or after it if the family has ids
   NodeId json_call(NodeId next) {
     const auto& keys = calls_.keys;
-    const auto key = [&](const std::string& name, NodeId value) {
-      return mark(model::answer::json_quoted(name), blanks(mark(":", blanks(value))));
-    };
     const char* const id = "\"[A-Za-z0-9_\\-]{1,40}\"";
     NodeId end = blanks(mark("}", next));
     if (!keys.id.empty() && keys.id_last)
@@ -193,7 +203,7 @@ class Builder {
       case CallSyntax::kNone:
         break;
     }
-    return json_call(next);
+    return other_forms() ? maybe(json_call(next), function_object(next)) : json_call(next);
   }
 
   NodeId list(NodeId next) {
@@ -206,6 +216,7 @@ class Builder {
     for (const std::string& open : calls_.opens)
       ways.push_back(mark(open, blanks(mark("[", begin))));
     if (calls_.bare_json) ways.push_back(mark("[", begin));
+    if (other_forms() && calls_.syntax == CallSyntax::kJsonList) ways.push_back(item_of_list(next));
     return grammar_->add(choice(std::move(ways)));
   }
 

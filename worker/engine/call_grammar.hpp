@@ -25,6 +25,9 @@ struct CallWish {
   std::string_view tools = {};  // the request's `tools`, as JSON
   std::string_view named = {};  // the only tool that may be called; empty: any
   bool one_call = false;        // otherwise as many as the family can write
+  // The answer has begun freely, so a call without a mark may have other forms that the parser reads: the API's own
+  // shape, and one object where the family writes a list.
+  bool other_forms = false;
   // What the answer may be instead of calls; null: it must be calls.
   const constrain::Grammar* content = nullptr;
 };

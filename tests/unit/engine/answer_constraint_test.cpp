@@ -79,6 +79,87 @@ TEST(AnswerConstraint, NoTokenOfBareJsonGoesOnWronglyAfterTheName) {
   EXPECT_TRUE(other.may_come(word(0)));
 }
 
+// Models also write other keys before the name, the API's own shape, and other blanks than the grammar has.
+TEST(AnswerConstraint, BareCallsAreHeldInWhateverFormTheyBegin) {
+  for (const char* begin :
+       {R"({"type": "function", "name": "get_time)", "{\n    \"name\": \"get_time",
+        "{\t\"id\": \"x\", \"name\":\t\"get_time", R"({"function": {"name": "get_time)",
+        "{\"type\": \"function\", \"function\": {\n        \"name\": \"get_time"}) {
+    SCOPED_TRACE(begin);
+    for (const char* family : {"llama3-json", "functools"}) {
+      Answering answer(family, kEndings);
+      answer.say(begin);
+      EXPECT_TRUE(answer.may_come('"'));
+      answer.say("\"");
+      EXPECT_FALSE(answer.may_come('}')) << "the arguments are wanted";
+      EXPECT_FALSE(answer.may_come('x'));
+      EXPECT_TRUE(answer.may_come(','));
+      answer.say(R"(, "parameters": {"zone)");
+      EXPECT_FALSE(answer.may_come('x')) << "the schema has no such member";
+      answer.say(R"(": "x"})");
+      EXPECT_TRUE(answer.may_come('}'));
+      EXPECT_FALSE(answer.may_come(','));
+    }
+  }
+  Answering listed("functools", kEndings);
+  listed.say(
+      R"([{"type": "function", "function": {"name": "get_time", "arguments": {"zone": "x"}})");
+  EXPECT_FALSE(listed.may_come(']'));
+  listed.say("}");
+  EXPECT_TRUE(listed.may_come(']'));
+}
+
+// The arguments may come first, when no name says yet which schema they follow. If they are wrong for a tool, its name
+// can't end, so the answer stays a text.
+TEST(AnswerConstraint, ArgumentsBeforeTheNameMustBeThoseOfTheTool) {
+  const auto may_end = [](const std::string& text) {
+    Answering answer("llama3-json", kEndings);
+    answer.say(text);
+    return answer.may_come('"');
+  };
+  for (const char* right :
+       {R"({"parameters": {"zone": "a"}, "name": "get_time)",
+        "{\"arguments\": {\n\t\"zone\" : \"a \\\" b\"\n},\n    \"name\": \"get_time",
+        R"({"type": "function", "parameters": {"zone": "a"}, "name": "get_time)",
+        R"({"function": {"parameters": {"zone": "a"}, "name": "get_time)"}) {
+    EXPECT_TRUE(may_end(right)) << right;
+    Answering answer("llama3-json", kEndings);
+    answer.say(std::string(right) + "\"");
+    EXPECT_TRUE(answer.may_come('}')) << right;
+    EXPECT_FALSE(answer.may_come(',')) << right;
+    EXPECT_FALSE(answer.may_come('x')) << right;
+  }
+  for (const char* wrong : {R"({"parameters": {"zone": 5}, "name": "get_time)",
+                            R"({"parameters": {}, "name": "get_time)",
+                            R"({"parameters": {"zone": "a", "more": 1}, "name": "get_time)",
+                            R"({"arguments": "zone", "name": "get_time)",
+                            R"({"function": {"parameters": {"zone": 5}, "name": "get_time)"})
+    EXPECT_FALSE(may_end(wrong)) << wrong;
+  EXPECT_TRUE(may_end(R"({"parameters": {"zone": 5}, "name": "get_tim)")) << "this is a text";
+}
+
+// A resumed answer goes on in the middle of the call.
+TEST(AnswerConstraint, ABareCallThatIsContinuedIsHeldAsWell) {
+  for (const bool right : {true, false}) {
+    model::answer::AnswerRequest request = offering(kTools);
+    request.continued = right ? R"({"parameters": {"zone": "a"}, "name": "get_)"
+                              : R"({"parameters": {"zone": 5}, "name": "get_)";
+    FakeTokenizer tokenizer(kEndings);
+    engine::CallConstraints constraints(tokenizer, *family_named("llama3-json"));
+    std::string parameter;
+    engine::ToolUse use;
+    use.tools = kTools;
+    const auto constraint =
+        std::move(constraints.hold(use, {}, std::move(request), parameter)->constraint);
+    for (const char c : {'t', 'i', 'm', 'e'})
+      constraint->advance(static_cast<unsigned char>(c));
+    const auto mask = constraint->mask();
+    ASSERT_TRUE(mask.ok());
+    const bool may = mask->empty() || ((*mask)['"' / 32] >> ('"' % 32) & 1) != 0;
+    EXPECT_EQ(may, right);
+  }
+}
+
 // If the answer has such a token nevertheless, it continues without a grammar.
 TEST(AnswerConstraint, ACallThatLeavesItsGrammarIsFree) {
   for (const char* ending : {"\"}", "\"}}", "\"   "}) {
@@ -177,8 +258,8 @@ TEST(AnswerConstraint, LongCallsTakeTimeByTheirLength) {
     for (int i = 0; i < kBytes; ++i)
       answer.constraint->advance('x');
     EXPECT_TRUE(answer.may_come('x'));
-    answer.say(list ? R"("}, "id": "abcdefgh)" : R"("}, "name": "get_time", )");
-    EXPECT_EQ(answer.may_come('}'), !list) << "the id is too short, or the call has no grammar";
+    answer.say(list ? R"("}, "id": "abcdefgh)" : R"("}, "name": "get_time")");
+    EXPECT_EQ(answer.may_come('}'), !list) << "the id is too short, or only the end is missing";
   }
 }
 

@@ -54,6 +54,9 @@ struct Response {
   std::string close = {};
 };
 
+// In the API's own shape, which some models write, an object of this name has the call's name and arguments.
+inline constexpr std::string_view kFunctionKey = "function";
+
 struct JsonKeys {
   std::string name = "name";
   std::vector<std::string> arguments = {"arguments", "parameters"};

@@ -7,9 +7,6 @@
 namespace bulkhead::model::answer {
 namespace {
 
-// In the API's own shape, which some models write, an object of this name has the call's name and arguments.
-constexpr std::string_view kFunction = "function";
-
 bool is_one_of(const std::vector<std::string>& words, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
@@ -85,7 +82,7 @@ Routine Machine::json_member(JsonCall& call, const std::string& key) {
     call.name = name;
     call.named = true;
     if (!closed) co_return false;
-  } else if (key == kFunction && front() == '{' && !call.named && !call.inner) {
+  } else if (key == kFunctionKey && front() == '{' && !call.named && !call.inner) {
     call.inner = true;
     co_return co_await json_members(call);
   } else if (!keys.id.empty() && key == keys.id && front() == '"') {
@@ -190,7 +187,7 @@ bool Machine::may_be(Expect expect, std::string_view text) const {
     case Expect::kAnything:
       return true;
     case Expect::kCallKey:
-      return begins(keys.name) || begins("type") || begins("id") || begins(kFunction) ||
+      return begins(keys.name) || begins("type") || begins("id") || begins(kFunctionKey) ||
              std::any_of(keys.arguments.begin(), keys.arguments.end(), begins);
     case Expect::kToolName:
       return tools_.fit(text) != NameFit::kNone || text.find('\\') != std::string_view::npos;
