@@ -273,6 +273,25 @@ void ConnectedAnswer::start_from(std::size_t index, std::size_t count, const Sta
   });
 }
 
+void ConnectedAnswer::begin_stream_in_time(const StreamStart& start) {
+  if (streaming_) return;
+  bool all = true;
+  for (std::size_t first = 0; all && first < start.count; first += start.n) {
+    bool any = false;
+    for (std::size_t i = first; !any && i < first + start.n; ++i)
+      any = start.accepted(i);
+    all = any;
+  }
+  if (!all && std::exchange(watched_, true)) return;
+  if (all) {
+    streaming_ = true;
+    start.begin();
+  }
+  watch_silence([this, begin = start.begin, send = start.send] {
+    std::exchange(streaming_, true) ? send() : begin();
+  });
+}
+
 bool ConnectedAnswer::hold_prompts(const GenerationRequest& request) {
   std::size_t bytes = 0;
   for (const Prompt& prompt : request.prompts)

@@ -186,6 +186,17 @@ class ConnectedAnswer : public Answer {
   // Counts the memory for copies of the prompts that the request's body does not cover. If there is no room now, or
   // never will be, the answer fails, and this returns false.
   bool hold_prompts(const GenerationRequest& request);
+  // Begins the stream of a request with `count` answers, of which each prompt has `n`, if it may begin now; called for
+  // each answer that a worker accepts. It begins when each prompt has an answer that was accepted: the other ones of the
+  // prompt may wait long for their turn, but the request gives no reason to refuse them. If prompts wait, too, it begins
+  // after AnswerServices::keep_alive all the same, so that neither client nor proxy gives it up. `begin` sends the head;
+  // `send` is as for watch_silence().
+  struct StreamStart {
+    std::size_t count, n;
+    std::function<bool(std::size_t index)> accepted;
+    std::function<void()> begin, send;
+  };
+  void begin_stream_in_time(const StreamStart& start);
   void tell(const ApiError& error) override;
   void tell_exception() override;
   void ended() override;
@@ -197,6 +208,7 @@ class ConnectedAnswer : public Answer {
   void start_from(std::size_t index, std::size_t count, const StartOne& start_one);
 
   const RefusalForm refuse_;
+  bool watched_ = false;  // the stream begins after a time, whatever has been accepted by then
 };
 
 }  // namespace bulkhead::orchestrator

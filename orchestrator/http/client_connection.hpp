@@ -56,7 +56,7 @@ class ClientConnection final : public Connection,
   // ---- Exchange ----
 
   void respond(HttpResponse response) override;
-  void begin_stream(std::string_view content_type) override;
+  void begin_stream(std::string_view content_type, std::size_t answers) override;
   void write(std::string_view events) override;
   void end_stream(bool close) override;
   std::size_t unsent_bytes() const override { return unsent_.size(); }
@@ -170,6 +170,7 @@ class ClientConnection final : public Connection,
   std::string flight_;
   std::size_t in_flight_ = 0;
   std::size_t largest_write_ = 0;  // the largest write of this stream
+  std::size_t most_unsent_ = 0;    // bytes of this stream that the client may leave unread
   std::size_t discarded_ = 0;
 
   bool operators_only_ = false;

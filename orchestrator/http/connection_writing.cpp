@@ -21,7 +21,7 @@ using std::chrono::seconds;
 
 namespace {
 
-constexpr std::size_t kMaxUnsentStreamBytes = 1024 * 1024;
+constexpr std::size_t kMaxUnsentBytesOfAnswer = 1024 * 1024;  // in a stream
 constexpr std::size_t kWriteSliceBytes = 64 * 1024;
 constexpr std::size_t kMaxDiscardedBytes = 64 * 1024 * 1024;
 constexpr seconds kWriteTimeout{30};
@@ -41,8 +41,9 @@ void ClientConnection::respond(HttpResponse response) {
   finish_answer();
 }
 
-void ClientConnection::begin_stream(std::string_view content_type) {
+void ClientConnection::begin_stream(std::string_view content_type, std::size_t answers) {
   if (closed_ || !answering_) return;
+  most_unsent_ = kMaxUnsentBytesOfAnswer * answers;
   chunked_ = request_http_1_1_;  // an HTTP/1.0 stream ends with its connection
   // A stream is the last answer on its connection, even if the stream's end is marked. Clients that
   // use node-fetch 2, such as OpenAI's for JavaScript, report such a stream as broken ("Premature
@@ -70,7 +71,7 @@ void ClientConnection::write(std::string_view events) {
   const bool fits = unsent_.size() < kWriteSliceBytes || hold(unsent_.size() + kept_body_);
   // A client is not slow because one write is large.
   largest_write_ = std::max(largest_write_, events.size());
-  if (!fits || unsent_.size() - in_flight_ > kMaxUnsentStreamBytes + largest_write_) {
+  if (!fits || unsent_.size() - in_flight_ > most_unsent_ + largest_write_) {
     too_slow_ = true;
     // give_up() gets a turn of its own: the caller is in the middle of its work.
     asio::post(socket_.get_executor(), [self = shared_from_this()] { self->give_up(); });

@@ -56,13 +56,18 @@ void DialectAnswer::on_accepted(RequestId request, std::span<const ipc::TokenId>
   running->accepted = true;
   std::string events;
   running->dialect->begin(head_, running->usage, events);
-  if (request_.stream && !streaming_ && std::ranges::all_of(answers_, &Running::accepted)) {
-    streaming_ = true;
-    exchange_->begin_stream(running->dialect->content_type());
-    watch_silence([this] { send(answers_[0].dialect->keep_alive()); });
-    send(std::exchange(held_, {}));
-  }
   send(events);
+  if (!request_.stream) return;
+  begin_stream_in_time({.count = answers_.size(),
+                        .n = request_.n,
+                        .accepted = [this](std::size_t index) { return answers_[index].accepted; },
+                        .begin =
+                            [this] {
+                              exchange_->begin_stream(answers_[0].dialect->content_type(),
+                                                      answers_.size());
+                              send(std::exchange(held_, {}));
+                            },
+                        .send = [this] { send(answers_[0].dialect->keep_alive()); }});
 }
 
 void DialectAnswer::on_tokens(const ipc::SequenceTokensView& view) {

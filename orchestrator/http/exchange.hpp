@@ -46,7 +46,10 @@ class Exchange {
   virtual ~Exchange() = default;
   // Sends the whole answer, once. A stream of events uses begin_stream, write..., end_stream instead.
   virtual void respond(HttpResponse response) = 0;
-  virtual void begin_stream(std::string_view content_type = kEventStream) = 0;
+  // `answers`: how many of them the stream carries at a time. A client may leave as much of each unread as of the only
+  // one of another stream.
+  virtual void begin_stream(std::string_view content_type = kEventStream,
+                            std::size_t answers = 1) = 0;
   virtual void write(std::string_view events) = 0;
   // `close`: the connection ends after the stream, so that the client sees that the stream is incomplete.
   virtual void end_stream(bool close) = 0;

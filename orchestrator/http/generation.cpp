@@ -72,13 +72,17 @@ void Generation::on_accepted(RequestId request, std::span<const ipc::TokenId> pr
   if (head_.fingerprint.empty())
     head_.fingerprint = system_fingerprint(services_.router.identity(request));
   running->choice.accepted(prompt_tokens, emit_);
-  const bool all =
-      std::ranges::all_of(choices_, [](const Running& each) { return each.choice.is_accepted(); });
-  if (!request_.stream || streaming_ || !all) return;
-  streaming_ = true;
-  exchange_->begin_stream();
-  watch_silence([this] { exchange_->write(kSseComment); });
-  if (!held_.empty()) exchange_->write(std::exchange(held_, {}));
+  if (!request_.stream) return;
+  begin_stream_in_time(
+      {.count = choices_.size(),
+       .n = request_.n,
+       .accepted = [this](std::size_t index) { return choices_[index].choice.is_accepted(); },
+       .begin =
+           [this] {
+             exchange_->begin_stream(kEventStream, choices_.size());
+             if (!held_.empty()) exchange_->write(std::exchange(held_, {}));
+           },
+       .send = [this] { exchange_->write(kSseComment); }});
 }
 
 std::string Generation::echoed(std::size_t prompt) const {

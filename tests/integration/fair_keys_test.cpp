@@ -77,6 +77,38 @@ TEST_F(FairKeys, KeysOfDifferentLimitsGetEqualShares) {
     EXPECT_EQ(client->receive_head().status, 200);
 }
 
+// The router holds answers back that take turns. A client must not take the silence for a dead server.
+TEST_F(FairKeys, AStreamOfAnswersThatWaitForTheirTurnBegins) {
+  const json prompts = std::vector<std::string>(6, "hold@0");
+  const std::pair<const char*, json> requests[] = {
+      {"/v1/completions", {{"prompt", "hold@0"}, {"n", 6}, {"max_tokens", 2}}},
+      {"/v1/completions", {{"prompt", prompts}, {"max_tokens", 2}}},
+      {"/completion", {{"prompt", prompts}, {"n_predict", 2}}},
+  };
+  for (auto [path, request] : requests) {
+    SCOPED_TRACE(path + request.dump());
+    const Serving serving =
+        serve_closed({"server.keys=alice alice-secret", "server.stream_keep_alive_s=1"});
+    request["stream"] = true;
+    HttpClient client(serving.port);
+    client.send("POST", path, request.dump(), {"Authorization: Bearer alice-secret"});
+    ASSERT_EQ(client.receive_head().status, 200);
+    const auto comment = client.receive_chunk();
+    ASSERT_TRUE(comment.has_value());
+    EXPECT_TRUE(comment->starts_with(":")) << *comment;
+    open();
+    std::string body;
+    bool whole = false;
+    while (auto chunk = client.receive_chunk()) {
+      if (whole = chunk->empty(); whole) break;
+      body += *chunk;
+    }
+    EXPECT_TRUE(whole);
+    for (int i = 0; i < 6; ++i)
+      EXPECT_NE(body.find("\"index\":" + std::to_string(i)), std::string::npos) << body;
+  }
+}
+
 TEST_F(FairKeys, AKeyThatFillsTheQueueLeavesOthersTheirPlaces) {
   const Serving serving =
       serve_closed({"server.keys=alice alice-secret,bob bob-secret", "server.max_queue=9"});

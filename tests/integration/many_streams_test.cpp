@@ -1,4 +1,4 @@
-// A thousand clients at once, with the daemon's default settings.
+// A thousand clients at once, with the daemon's default settings, and streams of many answers.
 #include <poll.h>
 
 #include <fstream>
@@ -58,6 +58,26 @@ TEST(ManyStreams, AThousandAtOnceAllEndWhole) {
   RecordProperty("daemon_peak_kib", std::to_string(peak));
   std::printf("the daemon's peak: %llu KiB\n", static_cast<unsigned long long>(peak));
 #endif
+}
+
+// A client may leave as much of each choice unread as of the only one of another stream.
+TEST(ManyStreams, OfOneRequestMayEachBeLeftUnreadForAWhile) {
+  Serving serving = serve();
+  constexpr int kChoices = 8, kTokens = 600;  // 0.6 MB of events for each choice
+  HttpClient slow(serving.port, 4096);
+  slow.send(
+      "POST", "/v1/completions",
+      json({{"prompt", "big"}, {"max_tokens", kTokens}, {"stream", true}, {"n", kChoices}}).dump());
+  ASSERT_EQ(slow.receive_head().status, 200);
+  ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 0; }));
+  std::string body;
+  while (auto chunk = slow.receive_chunk()) {
+    if (chunk->empty()) break;
+    body += *chunk;
+  }
+  EXPECT_GT(body.size(), std::size_t{3} << 20);
+  EXPECT_TRUE(events_of(body).done);
+  EXPECT_EQ(serving.metric("bulkhead_clients_lost_total{reason=\"slow\"}"), 0);
 }
 
 }  // namespace
