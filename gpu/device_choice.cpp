@@ -4,8 +4,10 @@
 
 #include <charconv>
 #include <cstdint>
+#include <memory>
 
 #include "config/base/text.hpp"
+#include "gpu/device_numbers.hpp"
 
 namespace bulkhead::gpu {
 namespace {
@@ -100,6 +102,18 @@ Result<std::vector<Candidate>> candidates_of(const Instance& instance) {
   for (std::uint32_t i = 0; i < devices.size(); ++i)
     candidates.push_back({devices[i], describe_device(devices[i], i)});
   return candidates;
+}
+
+Result<std::vector<std::optional<std::uint32_t>>> device_numbers(
+    const std::vector<std::string>& texts) {
+  BULKHEAD_TRY(const std::unique_ptr<Instance> instance, Instance::create(false));
+  BULKHEAD_TRY(const std::vector<Candidate> candidates, candidates_of(*instance));
+  std::vector<std::optional<std::uint32_t>> numbers;
+  for (const std::string& text : texts) {
+    const Result<Candidate> chosen = choose(candidates, text);
+    numbers.push_back(chosen.ok() ? std::optional(chosen->info.index) : std::nullopt);
+  }
+  return numbers;
 }
 
 }  // namespace bulkhead::gpu

@@ -81,6 +81,7 @@ Result<config::Loaded> load_settings(const config::Sources& sources,
   }
   BULKHEAD_RETURN_IF_ERROR(add_models_of_folder(loaded));
   BULKHEAD_RETURN_IF_ERROR(resolve_all_devices(loaded.settings, worker_program));
+  number_devices(loaded.settings, worker_program);
   return loaded;
 }
 

@@ -365,6 +365,8 @@ int run(int argc, char** argv) {
     return ipc::kExitUsage;
   }
   if (argc == 2 && std::string_view(argv[1]) == "--list-devices") return list_devices();
+  if (argc >= 3 && std::string_view(argv[1]) == "--find-devices")
+    return find_devices({argv + 2, argv + argc});
   if (argc == 3 && std::string_view(argv[1]) == "--watch-nvidia") return watch_nvidia(argv[2]);
   const Result<bool> read = options.read(argc, argv);
   if (!read.ok()) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "gpu/device.hpp"
+#include "gpu/device_numbers.hpp"
 #include "ipc/exit_codes.hpp"
 
 namespace bulkhead::worker {
@@ -20,6 +21,19 @@ int list_devices() {
   for (const gpu::DeviceInfo& device : *devices) {
     std::printf("%u %s %s\n", static_cast<unsigned>(device.index), gpu::to_string(device.kind),
                 device.missing.empty() ? "usable" : "unusable");
+  }
+  return 0;
+}
+
+int find_devices(const std::vector<std::string>& texts) {
+  const auto numbers = gpu::device_numbers(texts);
+  if (!numbers.ok()) {
+    std::fprintf(stderr, "bulkhead-worker: %s\n", numbers.error().message().c_str());
+    return ipc::kExitLoad;
+  }
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if ((*numbers)[i])
+      std::printf("%u %s\n", static_cast<unsigned>(*(*numbers)[i]), texts[i].c_str());
   }
   return 0;
 }

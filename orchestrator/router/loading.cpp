@@ -24,6 +24,7 @@
 #include "config/base/log.hpp"
 #include "orchestrator/router/replicas.hpp"
 #include "orchestrator/router/router.hpp"
+#include "orchestrator/supervisor/device_list.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -229,7 +230,7 @@ bool Router::begins_loaded(const config::ModelSettings& settings, std::uint64_t 
   if (memory_budget() == 0) return true;
   bytes += std::uint64_t{settings_.engine.kv_cache_mb} << 20;
   bytes *= (std::uint64_t{1} + settings_.isolation.standby) * replica_count(settings);
-  const std::vector<std::string> devices = named_devices(settings);
+  const std::vector<std::string> devices = numbered(named_devices(settings));
   return std::ranges::all_of(devices, [&](const std::string& device) {
     return memory_taken(device) + part_on(device, devices, bytes) <= memory_budget();
   });

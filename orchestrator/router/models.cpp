@@ -11,6 +11,7 @@
 #include "config/config.hpp"
 #include "orchestrator/router/replicas.hpp"
 #include "orchestrator/router/router.hpp"
+#include "orchestrator/supervisor/device_list.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -96,7 +97,7 @@ WorkerOptions Router::worker_options(std::size_t model, std::string name,
   worker.program = worker_program_;
   worker.model_file = settings.path;
   worker.chat_template = settings.chat_template;
-  worker.devices = devices_of_share(settings, device);
+  worker.devices = numbered(devices_of_share(settings, device));
   worker.device = std::move(device);
   worker.arguments = {"--model",  settings.path.empty() ? "builtin" : settings.path,
                       "--device", worker.device,

@@ -1,19 +1,15 @@
 #include "orchestrator/supervisor/device_list.hpp"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
+#include <map>
+#include <mutex>
+#include <set>
 #include <sstream>
-#include <thread>
 #include <utility>
 
-#include "config/base/unique_fd.hpp"
-#include "orchestrator/supervisor/spawn.hpp"
+#include "config/base/log.hpp"
+#include "orchestrator/router/replicas.hpp"
+#include "orchestrator/supervisor/program_output.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -21,60 +17,20 @@ namespace {
 
 constexpr std::size_t kLongestListing = 64 << 10;  // bytes
 
-// Reads `fd` to its end.
-Result<std::string> read_until(int fd, std::chrono::steady_clock::time_point end) {
-  std::string text;
-  for (;;) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-    pollfd item{fd, POLLIN, 0};
-    const int ready = left.count() <= 0 ? 0 : ::poll(&item, 1, static_cast<int>(left.count()));
-    if (ready == 0)
-      return Error(ErrorCode::kDeadlineExceeded, "it has not ended; a driver may hang");
-    if (ready < 0 && errno == EINTR) continue;
-    char bytes[4096];
-    const ssize_t got = ::read(fd, bytes, sizeof bytes);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return errno_error(ErrorCode::kInternal, "read", errno);
-    if (got == 0) return text;
-    text.append(bytes, static_cast<std::size_t>(got));
-    if (text.size() > kLongestListing) return Error(ErrorCode::kCorrupt, "it prints too much");
-  }
+// The machine's devices by the texts that settings have named them with.
+struct FoundDevices {
+  std::mutex mutex;
+  std::map<std::string, std::string> numbers;
+};
+FoundDevices& found_devices() {
+  static FoundDevices all;
+  return all;
 }
 
-// Waits up to a second for the child's end, and reaps it. Returns false if the child still runs.
-bool ends_soon(pid_t pid) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  int status = 0;
-  while (::waitpid(pid, &status, WNOHANG) == 0) {
-    if (std::chrono::steady_clock::now() >= end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
-
-// Waits at most a second, because the kernel may hold a killed child in a driver's call.
-void kill_and_reap(pid_t pid) {
-  ::kill(pid, SIGKILL);
-  (void)ends_soon(pid);
-}
-
-Result<std::string> listing_of(const std::string& program, std::chrono::milliseconds patience) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    return errno_error(ErrorCode::kResourceExhausted, "pipe", errno);
-  const UniqueFd ours(ends[0]);
-  UniqueFd theirs(ends[1]);
-  FileActions actions;
-  posix_spawn_file_actions_addopen(&actions.value, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions.value, theirs.get(), STDOUT_FILENO);
-  posix_spawn_file_actions_addclosefrom_np(&actions.value, STDERR_FILENO + 1);
-  BULKHEAD_TRY(const pid_t pid, spawn(program, {program, "--list-devices"}, actions));
-  theirs.reset();
-  const Result<std::string> text =
-      read_until(ours.get(), std::chrono::steady_clock::now() + patience);
-  if (!text.ok() || !ends_soon(pid)) kill_and_reap(pid);
-  return text;
+bool is_device_number(const std::string& text) {
+  constexpr std::size_t kMostDigits = 4;
+  return !text.empty() && text.size() <= kMostDigits &&
+         text.find_first_not_of("0123456789") == std::string::npos;
 }
 
 }  // namespace
@@ -86,9 +42,7 @@ Result<std::vector<std::string>> usable_devices(std::string_view listing) {
     std::istringstream words(line);
     std::string number, kind, state;
     words >> number >> kind >> state;
-    const bool is_number =
-        !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
-    if (is_number && number.size() <= 4 && state == "usable")
+    if (is_device_number(number) && state == "usable")
       (kind == "cpu" ? cpus : gpus).push_back(number);
   }
   std::vector<std::string>& chosen = gpus.empty() ? cpus : gpus;
@@ -105,7 +59,9 @@ Status resolve_all_devices(config::Settings& settings, const std::string& worker
     if (std::ranges::count(model.devices, "all") == 0) continue;
     const std::string key = "models." + std::to_string(i) + ".devices: all";
     if (devices.empty()) {
-      const Result<std::string> listing = listing_of(worker_program, patience);
+      const Result<std::string> listing =
+          output_of(worker_program, {worker_program, "--list-devices"},
+                    {patience, kLongestListing, ProgramLimits::Errors::kShown});
       if (!listing.ok())
         return listing.error().within(key + ": " + worker_program + " --list-devices");
       const Result<std::vector<std::string>> usable = usable_devices(*listing);
@@ -130,6 +86,51 @@ Status resolve_all_devices(config::Settings& settings, const std::string& worker
     model.devices = devices;
   }
   return {};
+}
+
+void number_devices(const config::Settings& settings, const std::string& worker_program,
+                    std::chrono::milliseconds patience) {
+  if (settings.server.device_memory_mb == 0) return;
+  std::set<std::string> texts;
+  for (const config::ModelSettings& model : settings.models) {
+    for (const std::string& text : named_devices(model))
+      texts.insert(text);
+  }
+  // Files that come to the folder later are models on the device of this text.
+  if (!settings.server.models_folder.empty()) texts.insert(config::ModelSettings().device);
+  if (texts.size() < 2 || std::ranges::all_of(texts, is_device_number)) return;
+  std::vector<std::string> words = {worker_program, "--find-devices"};
+  words.insert(words.end(), texts.begin(), texts.end());
+  const Result<std::string> found = output_of(
+      worker_program, std::move(words), {patience, kLongestListing, ProgramLimits::Errors::kShown});
+  if (!found.ok()) {
+    spdlog::warn(
+        "server.device_memory_mb: which devices the models name is not known ({}); each way to "
+        "name one counts as a device of its own",
+        found.error().message());
+    return;
+  }
+  std::istringstream lines(*found);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream parts(line);
+    std::string number, text;
+    parts >> number >> std::ws;
+    std::getline(parts, text);
+    if (!is_device_number(number) || !texts.contains(text)) continue;
+    FoundDevices& all = found_devices();
+    const std::lock_guard lock(all.mutex);
+    all.numbers[text] = number;
+  }
+}
+
+std::vector<std::string> numbered(std::vector<std::string> devices) {
+  FoundDevices& all = found_devices();
+  const std::lock_guard lock(all.mutex);
+  for (std::string& device : devices) {
+    if (const auto known = all.numbers.find(device); known != all.numbers.end())
+      device = known->second;
+  }
+  return devices;
 }
 
 }  // namespace bulkhead::orchestrator

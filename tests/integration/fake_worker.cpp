@@ -445,6 +445,15 @@ class Worker {
 
 int main(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (argc > 1 && std::strcmp(argv[1], "--find-devices") == 0) {
+    // Its device 0 is the one with "GPU" in its name, and the one that `auto` takes.
+    for (int i = 2; i < argc; ++i) {
+      const std::string text = argv[i];
+      const bool first = text == "auto" || text.find("GPU") != std::string::npos;
+      std::printf("%s %s\n", first ? "0" : text.c_str(), text.c_str());
+    }
+    return 0;
+  }
   ipc::InheritedDescriptors inherited;
   config::IpcSettings settings;
   std::string broken_model, device;

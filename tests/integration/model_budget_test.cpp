@@ -45,6 +45,18 @@ TEST_F(RunTimeModels, ABudgetForTwoOfThreeServesAllOfThem) {
   EXPECT_GT(serving.metric("bulkhead_model_unloads_total"), 0);
 }
 
+// Settings may name one device in several ways.
+TEST_F(RunTimeModels, ADeviceHasOneBudgetHoweverItIsNamed) {
+  const Serving serving =
+      serve(models({"one", "two", "three"}, {"server.device_memory_mb=50", "models.0.device=auto",
+                                             "models.1.device=my GPU 0x", "models.2.device=1"}));
+  for (const char* name : {"one", "two", "three"})
+    EXPECT_EQ(serving.complete(ask(name)).status, 200) << name;
+  EXPECT_TRUE(comes_to(serving, "one", "unloaded"));
+  EXPECT_EQ(state(serving, "two"), "loaded");
+  EXPECT_EQ(state(serving, "three"), "loaded") << "it is on another device";
+}
+
 TEST_F(RunTimeModels, NoModelIsUnloadedUnderItsRequests) {
   const Serving serving = serve(models({"one", "two"}, {"server.device_memory_mb=50"}));
   auto running = stream(serving, "one", 300);

@@ -127,5 +127,19 @@ TEST(ReplicaDevices, OfASplitModelAreAllForEachWorker) {
   EXPECT_EQ(part_on("2", devices, 300), 0U);
 }
 
+TEST_F(ListingProgram, IsAskedWhichTextsNameTheSameDevice) {
+  config::Settings settings = settings_with({"some GPU", "7"});
+  const std::string finder = script(
+      "[ \"$1\" = --find-devices ] || exit 1\necho a driver says hello\n"
+      "shift; for text; do echo 7 \"$text\"; done; echo 3 unasked");
+  number_devices(settings, finder);
+  EXPECT_THAT(numbered({"some GPU", "7"}), ElementsAre("some GPU", "7")) << "nothing is bounded";
+  settings.server.device_memory_mb = 1000;
+  number_devices(settings, "/no/such/program");
+  EXPECT_THAT(numbered({"some GPU", "7"}), ElementsAre("some GPU", "7"));
+  number_devices(settings, finder);
+  EXPECT_THAT(numbered({"some GPU", "7", "unasked"}), ElementsAre("7", "7", "unasked"));
+}
+
 }  // namespace
 }  // namespace bulkhead::orchestrator
