@@ -83,6 +83,15 @@ struct VaultReport {
 inline constexpr std::size_t kMostSpecialTokenBytes = 1024;
 
 // The worker sends this when it has loaded the model and run one forward pass.
+// The model's size and number formats, as lists of models show them.
+struct FileFacts {
+  std::uint64_t parameters = 0;  // weights of all tensors
+  std::string size;              // "7.6B"; empty: unknown
+  std::string quantization;      // "Q4_K_M"; empty: unknown
+  bool operator==(const FileFacts&) const = default;
+  BULKHEAD_FIELDS(parameters, size, quantization)
+};
+
 struct Ready {
   std::string model_name;
   std::string architecture;
@@ -103,11 +112,12 @@ struct Ready {
   // Empty if there is none; 256 KiB at most, because the worker uses no longer template.
   std::string template_source;
   std::string bos_token, eos_token;  // as the vocabulary writes them; empty if there are none
+  FileFacts facts;
   bool operator==(const Ready&) const = default;
   BULKHEAD_MESSAGE(2, "ready", model_name, architecture, device, numerics_id, context_limit,
                    vocabulary_size, kv_cache_tokens, weight_bytes, load_milliseconds,
                    has_chat_template, chat_template, capabilities, optimizations, protections,
-                   vault, template_source, bos_token, eos_token)
+                   vault, template_source, bos_token, eos_token, facts)
 };
 
 // Most descriptors that one vault may have.

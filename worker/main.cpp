@@ -31,6 +31,7 @@
 #include "ipc/channel.hpp"
 #include "ipc/exit_codes.hpp"
 #include "worker/engine/engine.hpp"
+#include "worker/main_describe.hpp"
 #include "worker/main_load.hpp"
 #include "worker/main_loop.hpp"
 #include "worker/main_machine.hpp"
@@ -108,16 +109,6 @@ engine::Pooling pooling_of(const config::EngineSettings& settings, const Loaded&
   return engine::Pooling::kLast;
 }
 
-void add_capabilities_of_text(const Loaded& loaded, ipc::Ready& ready) {
-  ready.capabilities.emplace_back("completion");
-  const bool chat = loaded.language.chat.ok();
-  const model::answer::Family& family = *loaded.language.family;
-  if (chat && family.calls.syntax != model::answer::CallSyntax::kNone)
-    ready.capabilities.emplace_back("tools");
-  if (chat && !family.reasoning.open.empty()) ready.capabilities.emplace_back("thinking");
-  if (loaded.executor->limits().embedding > 0) ready.capabilities.emplace_back("embedding");
-}
-
 // Returns the token as the vocabulary writes it, for clients who want to know.
 std::string special_token(const model::Tokenizer& tokenizer, std::optional<model::TokenId> token) {
   if (!token.has_value() || *token >= tokenizer.size()) return "";
@@ -129,29 +120,15 @@ ipc::Ready ready_message(const Loaded& loaded, const engine::Engine& engine,
                          std::chrono::milliseconds load_time) {
   const engine::ExecutorLimits& limits = loaded.executor->limits();
   ipc::Ready ready;
-  ready.model_name = loaded.graph.name;
-  ready.architecture = loaded.graph.architecture;
+  describe_model(*loaded.file, loaded.graph, loaded.language, ready);
   ready.device = loaded.executor->device_name();
   ready.numerics_id = loaded.executor->numerics_id();
   ready.context_limit = engine.scheduler().sequence_limit();
-  ready.vocabulary_size = limits.vocabulary;
   ready.kv_cache_tokens = std::uint64_t{limits.pages_at_first()} * limits.page_tokens;
   ready.weight_bytes = loaded.executor->weight_bytes();
   ready.load_milliseconds = static_cast<std::uint64_t>(load_time.count());
-  const auto& chat = loaded.language.chat;
-  ready.has_chat_template = chat.ok();
-  ready.chat_template = chat.ok() ? loaded.language.family->name : chat.error().message();
-  if (chat.ok()) ready.template_source = chat->source();
   ready.bos_token = special_token(*loaded.tokenizer, loaded.tokenizer->bos());
   ready.eos_token = special_token(*loaded.tokenizer, loaded.tokenizer->eos());
-  const auto& ranker = loaded.language.ranker;
-  if (ranker.ok()) ready.capabilities.emplace_back("rerank");
-  const bool embeds = loaded.executor->limits().embedding > 0;
-  if (is_encoder(loaded.graph)) {
-    if (embeds) ready.capabilities.emplace_back("embedding");
-  } else if (!ranker.ok() || ranker->generates) {
-    add_capabilities_of_text(loaded, ready);
-  }
   for (const auto& part : loaded.executor->optimizations()) {
     ready.optimizations.push_back({part.name, part.active, part.reason});
   }
@@ -329,8 +306,9 @@ void add_options(ProgramOptions& options, Arguments& arguments, bool& no_cache) 
               "a template's file, or its name in the model file; empty: the file's own");
   options.add("--draft", arguments.draft,
               "GGUF file of a small model of the same vocabulary that guesses tokens");
-  options.add("--channel", arguments.channel, "inherited descriptor of the socket to the daemon")
-      .required();
+  options.add("--channel", arguments.channel, "inherited descriptor of the socket to the daemon");
+  options.flag("--describe", arguments.describe,
+               "write a message on stdout that says what the model's file holds, and end");
   options.add("--region", arguments.region,
               "inherited descriptor of the shared region; without it: stdio");
   const auto cache = options.add("--cache", arguments.cache,
@@ -375,6 +353,10 @@ int run(int argc, char** argv) {
     return ipc::kExitUsage;
   }
   if (!*read) return 0;
+  if (arguments.channel < 0 && !arguments.describe) {
+    std::fprintf(stderr, "bulkhead-worker: --channel is required; --help shows what there is\n");
+    return ipc::kExitUsage;
+  }
 
   config::Settings settings;
   for (const std::string& assignment : arguments.assignments) {
@@ -392,6 +374,7 @@ int run(int argc, char** argv) {
   if (const Status status = stay_on(arguments.cores); !status.ok())
     spdlog::error("models[].cores: {}; it runs on any core", status.error().message());
   const AskedUser user = asked_user(arguments.user);
+  no_cache |= arguments.describe;
   arguments.cache = no_cache ? std::string() : cache_folder(arguments.cache, user);
   if (user.id.has_value()) open_what_it_reads(arguments);
   const Result<Confined> confined =
@@ -405,6 +388,7 @@ int run(int argc, char** argv) {
     return ipc::kExitInternal;
   }
   arguments.cache = confined->cache;
+  if (arguments.describe) return describe_file(arguments);
   return serve(arguments, settings, confined->protections);
 }
 

@@ -39,6 +39,7 @@ struct Arguments {
   bool standby = false;
   bool beside_others = false;  // other workers may need the device's memory, too
   bool vault = false;
+  bool describe = false;  // serve nothing, only say what the file holds
   std::vector<std::string> assignments;
 };
 

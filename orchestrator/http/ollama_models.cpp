@@ -2,6 +2,9 @@
 #include <algorithm>
 #include <ctime>
 
+#include <spdlog/fmt/fmt.h>
+
+#include "config/base/fnv1a.hpp"
 #include "orchestrator/http/ollama.hpp"
 
 namespace bulkhead::orchestrator {
@@ -27,17 +30,30 @@ bool is_running(const ModelInfo& model) {
 
 json details_of(const ipc::Ready* ready) {
   const std::string family = ready != nullptr ? ready->architecture : "";
-  return {{"parent_model", ""},   {"format", "gguf"},
-          {"family", family},     {"families", family.empty() ? json() : json{family}},
-          {"parameter_size", ""}, {"quantization_level", ""}};
+  const ipc::FileFacts facts = ready != nullptr ? ready->facts : ipc::FileFacts();
+  return {{"parent_model", ""},
+          {"format", "gguf"},
+          {"family", family},
+          {"families", family.empty() ? json() : json{family}},
+          {"parameter_size", facts.size},
+          {"quantization_level", facts.quantization}};
+}
+
+// Ollama's own client shows the first digits of a hash of 64 digits, and fails if they are missing. This hash changes
+// with the model's name and its file, and is no hash of the file's contents.
+std::string digest_of(const ModelInfo& model) {
+  std::string digits;
+  for (const char part : {'1', '2', '3', '4'})
+    digits += fmt::format("{:016x}", fnv1a(part + model.id + '\n' + model.file_mark));
+  return digits;
 }
 
 json entry_of(const ModelInfo& model) {
-  const ipc::Ready* ready = model.reported();
+  const ipc::Ready* ready = model.known();
   return {{"name", model.id},
           {"model", model.id},
           {"size", ready != nullptr ? ready->weight_bytes : model.file_bytes},
-          {"digest", ""},
+          {"digest", digest_of(model)},
           {"details", details_of(ready)}};
 }
 
@@ -70,12 +86,13 @@ json ollama_ps(const Router& router) {
 }
 
 json ollama_show(const ModelInfo& model) {
-  const ipc::Ready* ready = model.reported();
-  json info = json::object();
-  json capabilities = {"completion"};  // the default until a worker has reported its own
+  const ipc::Ready* ready = model.known();
+  json info = {{"general.architecture", ""}};  // Ollama's own client fails without this one
+  json capabilities = {"completion"};  // the default while nothing is known of the model's file
   if (ready != nullptr) {
     info["general.architecture"] = ready->architecture;
     if (!ready->model_name.empty()) info["general.basename"] = ready->model_name;
+    if (ready->facts.parameters != 0) info["general.parameter_count"] = ready->facts.parameters;
     info[ready->architecture + ".context_length"] = ready->context_limit;
     info[ready->architecture + ".vocab_size"] = ready->vocabulary_size;
     capabilities = ready->capabilities;

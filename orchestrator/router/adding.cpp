@@ -85,6 +85,7 @@ std::size_t Router::add_file(const std::string& folder, const std::string& file,
   models_[added].on_demand = true;
   resize(added);
   spdlog::info("model {}: added, from {}", models_[added].id, file);
+  describe_next();
   return added;
 }
 

@@ -247,6 +247,7 @@ void Router::start() {
   }
   loop_.post([this] { look_whether_started(); });
   go_on_loading_later();
+  describe_next();
 }
 
 void Router::load_now(std::size_t model) {

@@ -154,6 +154,7 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
   }
   go_on_reloading_later();
   go_on_loading_later();
+  describe_next();
   return report;
 }
 

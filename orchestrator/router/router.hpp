@@ -112,6 +112,12 @@ struct ModelInfo {
   void count_file_bytes();                      // from the marks
   // Returns what a worker reported when it last loaded the model; null if no worker has loaded it.
   const ipc::Ready* reported() const;
+  // Returns that, or before any worker has loaded the model, what its file says; null if that is not known either.
+  // Names no device then, and knows nothing of the memory. Defined in describing.cpp.
+  const ipc::Ready* known() const;
+
+  std::shared_ptr<const ipc::Ready> described;  // what the file says; null: not known
+  bool looked_into = false;                     // describing.cpp has read the file, or reads it now
 
   // A reload removed the entry from the configuration, or replaced it by the `successor` entry. The entry takes no
   // new requests, and its workers end as soon as no request needs them.
@@ -322,6 +328,12 @@ class Router : private WorkerEvents {
   void look_again(const ModelInfo& failed);
   void try_changed(const std::string& path, const std::string& mark);
 
+  // describing.cpp
+  std::vector<std::string> describing_arguments(const config::ModelSettings& model) const;
+  void describe_next();
+  void take_description(const std::string& id, const std::string& mark,
+                        const Result<ipc::Ready>& report);
+
   // loading.cpp
   bool begins_loaded(const config::ModelSettings& settings, std::uint64_t bytes) const;
   Result<std::size_t> index_of(const std::string& name) const;
@@ -426,6 +438,7 @@ class Router : private WorkerEvents {
       looking_;  // called when a look has ended
   std::uint64_t last_look_ = 0;
   std::set<std::string> looking_again_;  // paths of failed models whose files a thread looks at
+  bool describing_ = false;              // a thread waits for what a file holds
   Timer turn_timer_;                     // fires when the next turn ends that somebody waits for
   std::optional<ModelInfo::Clock::time_point> next_turn_;
   std::uint64_t loads_ = 0, unloads_ = 0;

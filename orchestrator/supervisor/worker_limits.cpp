@@ -74,6 +74,9 @@ struct Check {
         too_long("ready.templateSource", m.template_source.size(), kTemplateBytes));
     BULKHEAD_RETURN_IF_ERROR(too_long("ready.bosToken", m.bos_token.size(), kSpecialTokenBytes));
     BULKHEAD_RETURN_IF_ERROR(too_long("ready.eosToken", m.eos_token.size(), kSpecialTokenBytes));
+    BULKHEAD_RETURN_IF_ERROR(too_long("facts.size", m.facts.size.size(), kNameBytes));
+    BULKHEAD_RETURN_IF_ERROR(
+        too_long("facts.quantization", m.facts.quantization.size(), kNameBytes));
     BULKHEAD_RETURN_IF_ERROR(too_many("capabilities", m.capabilities.size(), kMostCapabilities));
     for (const std::string& each : m.capabilities)
       BULKHEAD_RETURN_IF_ERROR(too_long("capability", each.size(), kNameBytes));

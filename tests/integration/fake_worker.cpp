@@ -152,6 +152,7 @@ class Worker {
     ready.template_source = "{{ messages }} \u00e9\n";
     ready.bos_token = "<s>";
     ready.eos_token = "</s>";
+    ready.facts = {7615616512, "7.6B", "Q4_K_M"};
     ready.capabilities = {"completion", "tools"};
     ready.optimizations = {{"memory_pool", true, ""}};
     ready_ = ready;

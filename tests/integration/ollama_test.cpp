@@ -193,10 +193,16 @@ TEST(Ollama, ListsModels) {
     ASSERT_EQ(models.size(), 1U) << path;
     EXPECT_EQ(models[0]["name"], id);
     EXPECT_EQ(models[0]["details"]["family"], "fake");
+    EXPECT_EQ(models[0]["details"]["families"], json{"fake"});
+    EXPECT_EQ(models[0]["digest"].get<std::string>().size(), 64U);
+    EXPECT_EQ(models[0]["details"]["format"], "gguf");
+    EXPECT_EQ(models[0]["details"]["parameter_size"], "7.6B");
+    EXPECT_EQ(models[0]["details"]["quantization_level"], "Q4_K_M");
   }
   const json shown = json::parse(serving.post("/api/show", json{{"model", id}}.dump()).body);
   EXPECT_EQ(shown["capabilities"], (json{"completion", "tools"}));
   EXPECT_EQ(shown["model_info"]["fake.context_length"], 100000);
+  EXPECT_EQ(shown["model_info"]["general.parameter_count"], 7615616512);
   EXPECT_TRUE(json::parse(serving.get("/api/version").body)["version"].is_string());
   EXPECT_EQ(serving.post("/api/pull", R"({"model":"x"})").status, 501);
   HttpClient client(serving.port);

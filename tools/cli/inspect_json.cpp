@@ -1,13 +1,15 @@
 // `bulkhead inspect --json`: prints the facts of worker/model/inspect.hpp as JSON for programs.
+#include "tools/cli/inspect_json.hpp"
+
 #include <string>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "config/settings.hpp"
-#include "tools/cli/inspect_json.hpp"
 #include "worker/forward/transformer.hpp"
 #include "worker/model/architecture.hpp"
+#include "worker/model/file_facts.hpp"
 #include "worker/model/ranking.hpp"
 #include "worker/model/tokenizer.hpp"
 
@@ -62,11 +64,15 @@ Result<json> memory_of(const model::GgufFile& file, const model::ModelGraph& gra
 }  // namespace
 
 Result<json> inspect_json(const model::GgufFile& file, bool tensors) {
+  const model::FileFacts facts = model::facts_of(file);
   json out = {{"file", file.name()},
               {"format", "GGUF v" + std::to_string(file.version())},
               {"bytes", file.file_bytes()},
               {"runs", false},
               {"tensor_count", file.tensors().size()},
+              {"parameters", facts.parameters},
+              {"size", facts.size},
+              {"quantization", facts.quantization},
               {"metadata", metadata_of(file)}};
   if (tensors) out["tensors"] = tensors_of(file);
   const Result<model::ModelGraph> graph = model::read_model(file);

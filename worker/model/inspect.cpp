@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "worker/model/architecture.hpp"
+#include "worker/model/file_facts.hpp"
 #include "worker/model/ranking.hpp"
 #include "worker/model/template_file.hpp"
 #include "worker/model/tokenizer.hpp"
@@ -65,6 +66,8 @@ Result<bool> describe_architecture(std::string& out, const GgufFile& file,
   };
   line("runs:", tokenizer.ok() ? "yes" : "no: " + tokenizer.error().message());
   line("architecture:", graph->architecture);
+  if (const FileFacts facts = facts_of(file); !facts.size.empty())
+    line("size:", facts.size + ", " + facts.quantization);
   line("layers:", std::to_string(graph->layers.size()));
   const auto* const gated = first_operation<GatedProduct>(*graph);
   const auto* const experts = first_operation<Experts>(*graph);

@@ -51,6 +51,7 @@ inline std::vector<FromWorker> samples_from_worker() {
   ready.template_source = "{{ messages }}\n";
   ready.bos_token = "<s>";
   ready.eos_token = "</s>";
+  ready.facts = {7615616512, "7.6B", "Q4_K_M"};
   return {
       Hello{protocol_version(), 4242, "bulkhead 0.1.0"},
       Progress{"reading weights", 10, 100},
