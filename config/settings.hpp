@@ -26,6 +26,9 @@ struct ServerSettings {
 // When a model's workers are started.
 enum class Load { kStart, kFirstUse };
 
+// What samplers a request gets that names none. kApi: those of its API. kFile: those that the model's file recommends.
+enum class SamplingDefaults { kApi, kFile };
+
 // How workers use several devices (ModelSettings::devices).
 enum class Split {
   kNo,      // each worker has one of the devices

@@ -67,6 +67,15 @@ struct Sampling {
                   presence_penalty, seed)
 };
 
+// The fields of Sampling that a request may leave to the model's file, by the names that requests have, and their bits
+// in Submit::open_samplers.
+struct OpenSampler {
+  const char* name;
+  std::uint32_t bit;
+};
+inline constexpr OpenSampler kOpenSamplers[] = {
+    {"temperature", 1}, {"top_p", 2}, {"top_k", 4}, {"min_p", 8}, {"repetition_penalty", 16}};
+
 // The form that the client demands of the answer.
 enum class ConstraintKind {
   kNone,
@@ -130,10 +139,14 @@ struct Submit {
   std::vector<std::string> allowed_tools;  // offered tools that the answer may call; empty: all
   // The worker prepares and checks the request and computes nothing: Finished, with kLength, follows Accepted at once.
   bool count_only = false;
+  // The fields of `sampling` in whose place the worker takes what the model's file recommends, if it recommends
+  // anything: bits of kOpenSamplers.
+  std::uint32_t open_samplers = 0;
   bool operator==(const Submit&) const = default;
   BULKHEAD_MESSAGE(14, "submit", request, prompt, sampling, max_tokens, stop, logprobs, ignore_eos,
                    accepted_tokens, constraint, logit_bias, stop_tokens, one_call, tell_prompt,
-                   prompt_only, tool_choice, tool_name, reasoning_budget, allowed_tools, count_only)
+                   prompt_only, tool_choice, tool_name, reasoning_budget, allowed_tools, count_only,
+                   open_samplers)
 };
 
 struct Cancel {

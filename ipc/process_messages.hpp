@@ -92,6 +92,14 @@ struct FileFacts {
   BULKHEAD_FIELDS(parameters, size, quantization)
 };
 
+// What the model's file recommends for a field of Sampling (general.sampling.*), by the name that requests have.
+struct SamplingAdvice {
+  std::string name;
+  double value = 0;
+  bool operator==(const SamplingAdvice&) const = default;
+  BULKHEAD_FIELDS(name, value)
+};
+
 struct Ready {
   std::string model_name;
   std::string architecture;
@@ -113,11 +121,12 @@ struct Ready {
   std::string template_source;
   std::string bos_token, eos_token;  // as the vocabulary writes them; empty if there are none
   FileFacts facts;
+  std::vector<SamplingAdvice> sampling;
   bool operator==(const Ready&) const = default;
   BULKHEAD_MESSAGE(2, "ready", model_name, architecture, device, numerics_id, context_limit,
                    vocabulary_size, kv_cache_tokens, weight_bytes, load_milliseconds,
                    has_chat_template, chat_template, capabilities, optimizations, protections,
-                   vault, template_source, bos_token, eos_token, facts)
+                   vault, template_source, bos_token, eos_token, facts, sampling)
 };
 
 // Most descriptors that one vault may have.

@@ -39,6 +39,7 @@
 #include "worker/main_outbox.hpp"
 #include "worker/main_sandbox.hpp"
 #include "worker/main_vault.hpp"
+#include "worker/model/file_facts.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/opened_files.hpp"
 
@@ -180,6 +181,8 @@ engine::EngineOptions engine_options(const config::Settings& settings, const Loa
   options.pooling = pooling_of(settings.engine, loaded);
   options.speculation = speculation_of(settings.engine.speculation);
   options.draft_model = loaded.draft.get();
+  for (const model::SamplerAdvice& each : model::sampler_advice(*loaded.file))
+    options.sampler_advice.push_back({each.name, each.value});
   options.flush_tokens = settings.ipc.flush_tokens;
   options.flush_interval = std::chrono::microseconds(settings.ipc.flush_interval_us);
   options.max_message_bytes = max_message_bytes;
@@ -239,9 +242,8 @@ int serve(const Arguments& arguments, const config::Settings& settings,
   }
   model::close_early();
 
-  const engine::EngineOptions options =
-      engine_options(settings, loaded, channel.max_record_bytes());
-  engine::Engine engine(*loaded.executor, loaded.language, options,
+  engine::EngineOptions options = engine_options(settings, loaded, channel.max_record_bytes());
+  engine::Engine engine(*loaded.executor, loaded.language, std::move(options),
                         [&outbox](const ipc::FromWorker& message) { outbox.send(message); });
   const auto load_time = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - begin);

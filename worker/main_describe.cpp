@@ -82,6 +82,8 @@ void describe_model(const model::GgufFile& file, const model::ModelGraph& graph,
     add_capabilities_of_text(language, ready);
   if (is_encoder(graph) || !language.ranker.ok() || language.ranker->generates)
     ready.capabilities.emplace_back("embedding");
+  for (const model::SamplerAdvice& each : model::sampler_advice(file))
+    ready.sampling.push_back({each.name, each.value});
   model::FileFacts facts = model::facts_of(file);
   ready.facts = {facts.parameters, std::move(facts.size), std::move(facts.quantization)};
 }

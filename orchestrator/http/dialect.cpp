@@ -24,7 +24,7 @@ void DialectAnswer::start(std::size_t model, std::chrono::seconds timeout) {
   exchange_->take_request_id(head_.id);
   begin(timeout);
   add_warnings(*exchange_, request_.warnings);
-  resolve(request_);
+  resolve(request_, services_.router.models()[model]);
   const std::size_t count = request_.prompts.size() * request_.n;
   for (std::uint32_t i = 1; i < count; ++i)
     answers_.push_back({.dialect = answers_[0].dialect->another(i)});
@@ -170,7 +170,7 @@ std::vector<RequestId> DialectAnswer::unfinished() const {
 
 void TokenCount::start(std::size_t model, GenerationRequest request, std::chrono::seconds timeout) {
   begin(timeout);
-  resolve(request);
+  resolve(request, services_.router.models()[model]);
   if (!hold_prompts(request)) return;
   ipc::Submit submit = std::move(request.parameters);
   submit.prompt = std::move(request.prompts.front());

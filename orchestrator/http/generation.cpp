@@ -29,7 +29,7 @@ void Generation::start(std::size_t model, std::chrono::seconds timeout) {
   begin(timeout);
   head_.created = std::time(nullptr);
   head_.model = services_.router.models()[model].id;
-  resolve(request_);
+  resolve(request_, services_.router.models()[model]);
 
   const ChoiceOptions options{
       request_.stream,

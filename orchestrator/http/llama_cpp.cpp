@@ -331,6 +331,11 @@ Parsed<GenerationRequest> parse_llama(std::string_view body, bool infill) {
   }
   std::vector<std::string> warnings;
   apply_sampler_list(fields, ordered, infill, warnings);
+  std::uint32_t open = 0;
+  for (const LlamaDefault& each : kLlamaDefaults) {
+    if (fields.get(each.name) == nullptr && ordered[each.name] == each.value)
+      open |= open_sampler(each.name);
+  }
   rename_counts(fields, ordered);
   if (asks_for_any_seed(fields)) ordered.erase("seed");
   // Editors send these fields to end a suggestion early. A suggestion that is longer does no harm.
@@ -346,6 +351,10 @@ Parsed<GenerationRequest> parse_llama(std::string_view body, bool infill) {
   if (auto* wanted = std::get_if<GenerationRequest>(&request)) {
     wanted->warnings = std::move(warnings);
     wanted->parameters.prompt_only = reads;
+    // A list names all samplers that there are to be.
+    const json* const list = fields.get("samplers");
+    if (list != nullptr && !list->empty()) wanted->parameters.open_samplers = 0;
+    wanted->parameters.open_samplers |= open;
   }
   return request;
 }
@@ -419,6 +428,12 @@ json llama_props(const Router& router) {
       value = each.value;
       // Clients read top_k as an integer, and 40.0 is none to many of them.
       if (each.value == std::floor(each.value)) value = static_cast<std::int64_t>(each.value);
+    }
+    for (const ipc::SamplingAdvice& each : advice_of(model)) {
+      json& value =
+          settings["params"][each.name == "repetition_penalty" ? "repeat_penalty" : each.name];
+      value = each.value;
+      if (each.name == "top_k") value = static_cast<std::int64_t>(each.value);
     }
     props["model_alias"] = model.id;
     props["model_path"] = model.settings.path;

@@ -97,8 +97,14 @@ json ollama_show(const ModelInfo& model) {
     info[ready->architecture + ".vocab_size"] = ready->vocabulary_size;
     capabilities = ready->capabilities;
   }
+  std::string parameters;  // in the form of a Modelfile's
+  for (const ipc::SamplingAdvice& each : advice_of(model)) {
+    parameters +=
+        fmt::format("{}{} {:g}", parameters.empty() ? "" : "\n",
+                    each.name == "repetition_penalty" ? "repeat_penalty" : each.name, each.value);
+  }
   return {{"modelfile", "# The daemon's configuration says how this model is served.\n"},
-          {"parameters", ""},
+          {"parameters", parameters},
           {"template", ""},
           {"license", ""},
           {"details", details_of(ready)},

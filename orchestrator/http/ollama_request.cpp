@@ -79,6 +79,7 @@ class OllamaTranslation : Translating {
         completes_ ? parse_completion(dump_exact(out_)) : parse_chat(dump_exact(out_));
     if (auto* error = std::get_if<ApiError>(&wanted)) return std::move(*error);
     request.wanted = std::get<GenerationRequest>(std::move(wanted));
+    request.wanted.parameters.open_samplers |= open_;
     return request;
   }
 
@@ -117,9 +118,12 @@ class OllamaTranslation : Translating {
   }
 
   void options() {
-    for (const Default& each : kDefaults)
-      out_[each.name] = each.value;
     const Ordered* options = find(body_, "options");
+    for (const Default& each : kDefaults) {
+      out_[each.name] = each.value;
+      const bool named = options != nullptr && options->is_object() && find(*options, each.name);
+      if (!named) open_ |= open_sampler(each.name);
+    }
     if (options == nullptr) return;
     if (!options->is_object()) return refuse("options", "must be an object.");
     for (const char* name : kOptions) {
@@ -290,6 +294,7 @@ class OllamaTranslation : Translating {
   const Ordered& body_;
   Ordered out_ = Ordered::object();
   bool raw_ = false;
+  std::uint32_t open_ = 0;           // samplers that have Ollama's default
   bool completes_ = false;           // the prompt goes to the model without its template
   std::deque<OpenCall> open_calls_;  // that have no result yet, in their order
   std::size_t calls_made_ = 0;       // ids

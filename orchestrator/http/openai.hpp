@@ -50,6 +50,8 @@ inline constexpr std::size_t kMaxConstraintBytes = std::size_t{256} << 10;  // a
 
 using Prompt = decltype(ipc::Submit::prompt);
 
+struct ModelInfo;
+
 struct GenerationRequest {
   bool chat = false;
   std::string model;            // empty: the only model
@@ -69,8 +71,11 @@ struct GenerationRequest {
 // n.
 Parsed<GenerationRequest> parse_completion(std::string_view body);
 Parsed<GenerationRequest> parse_chat(std::string_view body);
-// Draws the seed and sets the chat's present time, if the client left them open.
-void resolve(GenerationRequest& request);
+// Draws the seed and sets the chat's present time, if the client left them open. Leaves samplers to the model's file
+// only if models[].sampling_defaults says so.
+void resolve(GenerationRequest& request, const ModelInfo& model);
+// Returns what the model's file recommends, if requests get it: models[].sampling_defaults, and the file is known.
+std::span<const ipc::SamplingAdvice> advice_of(const ModelInfo& model);
 // Returns the seconds since 1970 by the local time of the daemon's time zone.
 std::uint64_t local_seconds();
 

@@ -6,6 +6,7 @@
 
 #include "config/base/random.hpp"
 #include "orchestrator/http/request_fields.hpp"
+#include "orchestrator/router/router.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -107,7 +108,16 @@ Parsed<GenerationRequest> parse_chat(std::string_view body) {
   });
 }
 
-void resolve(GenerationRequest& request) {
+std::span<const ipc::SamplingAdvice> advice_of(const ModelInfo& model) {
+  const ipc::Ready* const ready = model.known();
+  if (model.settings.sampling_defaults != config::SamplingDefaults::kFile || ready == nullptr)
+    return {};
+  return ready->sampling;
+}
+
+void resolve(GenerationRequest& request, const ModelInfo& model) {
+  if (model.settings.sampling_defaults != config::SamplingDefaults::kFile)
+    request.parameters.open_samplers = 0;
   if (!request.has_seed) request.parameters.sampling.seed = random_u64();
   for (Prompt& prompt : request.prompts) {
     if (auto* chat = std::get_if<ipc::ChatPrompt>(&prompt)) chat->local_seconds = local_seconds();

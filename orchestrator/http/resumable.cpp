@@ -50,7 +50,7 @@ std::optional<ApiError> ResumableStreams::start(std::size_t model, GenerationReq
                      "The journal can't be written, so no stream can be made resumable; "
                      "/health says why.");
   }
-  resolve(request);
+  resolve(request, services_.router.models()[model]);
   BegunRequest begun;
   begun.id = new_id(request.chat);
   begun.model = services_.router.models()[model].id;

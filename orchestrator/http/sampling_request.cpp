@@ -288,7 +288,25 @@ std::uint32_t read_max_tokens(Fields& fields, bool echo, bool& prompt_only) {
   return chosen;
 }
 
+// Returns the samplers that the request does not name.
+std::uint32_t open_samplers(Fields& fields) {
+  std::uint32_t open = 0;
+  for (const ipc::OpenSampler& each : ipc::kOpenSamplers) {
+    const std::string_view name = each.name;
+    const bool other_name =
+        (name == "temperature" && fields.get("do_sample") != nullptr) ||
+        (name == "repetition_penalty" && fields.get("repeat_penalty") != nullptr);
+    if (!other_name && fields.get(each.name) == nullptr) open |= each.bit;
+  }
+  return open;
+}
+
 }  // namespace
+
+std::uint32_t open_sampler(std::string_view name) {
+  const auto* const found = std::ranges::find(ipc::kOpenSamplers, name, &ipc::OpenSampler::name);
+  return found == std::end(ipc::kOpenSamplers) ? 0 : found->bit;
+}
 
 void read_common(Fields& fields, GenerationRequest& request) {
   request.model = fields.text("model");
@@ -326,6 +344,7 @@ void read_common(Fields& fields, GenerationRequest& request) {
   sampling.frequency_penalty = fields.number("frequency_penalty", 0.0F, -2, 2);
   sampling.presence_penalty = fields.number("presence_penalty", 0.0F, -2, 2);
   refuse_penalty_ranges(fields, sampling);
+  request.parameters.open_samplers = open_samplers(fields);
   if (const json* seed = fields.get("seed")) {
     request.has_seed = true;
     if (seed->is_number_unsigned()) {

@@ -77,6 +77,12 @@ struct Check {
     BULKHEAD_RETURN_IF_ERROR(too_long("facts.size", m.facts.size.size(), kNameBytes));
     BULKHEAD_RETURN_IF_ERROR(
         too_long("facts.quantization", m.facts.quantization.size(), kNameBytes));
+    BULKHEAD_RETURN_IF_ERROR(
+        too_many("sampling", m.sampling.size(), std::size(ipc::kOpenSamplers)));
+    for (const ipc::SamplingAdvice& each : m.sampling) {
+      BULKHEAD_RETURN_IF_ERROR(too_long("sampling.name", each.name.size(), kNameBytes));
+      if (!std::isfinite(each.value)) return not_finite("sampling.value");
+    }
     BULKHEAD_RETURN_IF_ERROR(too_many("capabilities", m.capabilities.size(), kMostCapabilities));
     for (const std::string& each : m.capabilities)
       BULKHEAD_RETURN_IF_ERROR(too_long("capability", each.size(), kNameBytes));

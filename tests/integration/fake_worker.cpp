@@ -153,6 +153,7 @@ class Worker {
     ready.bos_token = "<s>";
     ready.eos_token = "</s>";
     ready.facts = {7615616512, "7.6B", "Q4_K_M"};
+    ready.sampling = {{"temperature", 0.6}, {"top_k", 20}, {"repetition_penalty", 1.05}};
     ready.capabilities = {"completion", "tools"};
     ready.optimizations = {{"memory_pool", true, ""}};
     ready_ = ready;

@@ -154,6 +154,9 @@ TEST(LlamaCpp, ReportsTheTemplateAndTheSlots) {
   EXPECT_EQ(props["chat_template"], "{{ messages }} \u00e9\n") << props;
   EXPECT_EQ(props["bos_token"], "<s>");
   EXPECT_EQ(props["eos_token"], "</s>");
+  const json params = props["default_generation_settings"]["params"];
+  EXPECT_EQ(params["temperature"], 0.8);
+  EXPECT_EQ(params["top_k"], 40);
 }
 
 }  // namespace

@@ -212,6 +212,23 @@ TEST(Ollama, ListsModels) {
   EXPECT_EQ(serving.post("/api/delete", "{}").status, 405);
 }
 
+// What the model's file recommends is shown where it counts.
+TEST(Ollama, ShowsTheFilesSamplersIfRequestsGetThem) {
+  for (const bool file : {true, false}) {
+    const Serving serving =
+        serve({std::string("models.0.sampling_defaults=") + (file ? "file" : "api")});
+    const std::string id = json::parse(serving.get("/v1/models").body)["data"][0]["id"];
+    const json shown = json::parse(serving.post("/api/show", json{{"model", id}}.dump()).body);
+    EXPECT_EQ(shown["parameters"], file ? "temperature 0.6\ntop_k 20\nrepeat_penalty 1.05" : "");
+    const json params =
+        json::parse(serving.get("/props").body)["default_generation_settings"]["params"];
+    EXPECT_EQ(params["temperature"], file ? 0.6 : 0.8);
+    EXPECT_EQ(params["top_k"], file ? 20 : 40);
+    EXPECT_EQ(params.value("repeat_penalty", 1.0), file ? 1.05 : 1.0);
+    EXPECT_EQ(params["top_p"], 0.95);
+  }
+}
+
 TEST(Ollama, ErrorsAreAString) {
   Serving serving = serve({"server.any_model_name=off"});
   const std::string id = json::parse(serving.get("/v1/models").body)["data"][0]["id"];

@@ -67,6 +67,7 @@ void Engine::submit(ipc::Submit submit) {
   }
   if (const std::string refusal = cant_generate(); !refusal.empty())
     return fail(id, ipc::FailureCode::kUnsupported, refusal, "model");
+  take_advice(options_.sampler_advice, submit.open_samplers, submit.sampling);
   if (const Status status = check_sampling(submit.sampling); !status.ok()) {
     const std::string& message = status.error().message();
     return fail(id, ipc::FailureCode::kInvalidRequest, message,

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
+#include <optional>
 
 #include "config/base/clean_text.hpp"
 #include "gpu/kernels/tensor_types.hpp"
@@ -50,7 +52,44 @@ std::string short_count(std::uint64_t count) {
   return text;
 }
 
+// The keys of general.sampling that stand for samplers which requests can name, as llama.cpp writes them
+// (https://github.com/ggml-org/llama.cpp/pull/17120), and what their values may be.
+struct SamplerKey {
+  const char* key;
+  const char* name;
+  double least, most;
+};
+constexpr double kSmallest = 1e-6;
+constexpr SamplerKey kSamplerKeys[] = {
+    {"general.sampling.temp", "temperature", 0, 10},
+    {"general.sampling.top_k", "top_k", 0, 1 << 30},
+    {"general.sampling.top_p", "top_p", kSmallest, 1},
+    {"general.sampling.min_p", "min_p", 0, 1},
+    {"general.sampling.penalty_repeat", "repetition_penalty", kSmallest, 10},
+};
+
+std::optional<double> number_of(const GgufFile& file, const char* key) {
+  if (const auto real = file.get_float(key); real.ok() && real->has_value()) {
+    // Most files have 32 bits for a number that was written with few digits.
+    char digits[32];
+    std::snprintf(digits, sizeof digits, "%.6g", **real);
+    return std::strtod(digits, nullptr);
+  }
+  const auto whole = file.get_uint(key);
+  if (!whole.ok() || !whole->has_value()) return std::nullopt;
+  return static_cast<double>(**whole);
+}
+
 }  // namespace
+
+std::vector<SamplerAdvice> sampler_advice(const GgufFile& file) {
+  std::vector<SamplerAdvice> advice;
+  for (const SamplerKey& each : kSamplerKeys) {
+    const std::optional<double> value = number_of(file, each.key);
+    if (value && *value >= each.least && *value <= each.most) advice.push_back({each.name, *value});
+  }
+  return advice;
+}
 
 FileFacts facts_of(const GgufFile& file) {
   constexpr std::size_t kLongestLabel = 64;

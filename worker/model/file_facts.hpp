@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "worker/model/gguf.hpp"
 
@@ -18,5 +19,13 @@ struct FileFacts {
 };
 
 FileFacts facts_of(const GgufFile& file);
+
+// What the file recommends for samplers (general.sampling.*), by the names that requests have. Values that make no
+// sense are left out.
+struct SamplerAdvice {
+  const char* name = "";
+  double value = 0;
+};
+std::vector<SamplerAdvice> sampler_advice(const GgufFile& file);
 
 }  // namespace bulkhead::model

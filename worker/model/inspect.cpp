@@ -108,6 +108,13 @@ Result<bool> describe_architecture(std::string& out, const GgufFile& file,
        std::to_string(graph->vocabulary) + " tokens" +
            (graph->tied_output() && !is_encoder(*graph) ? ", output tied to the embeddings" : ""));
   line("context:", std::to_string(graph->context) + " tokens");
+  std::string advice;
+  for (const SamplerAdvice& each : sampler_advice(file)) {
+    char value[48];
+    std::snprintf(value, sizeof value, " %g", each.value);
+    advice += (advice.empty() ? "" : ", ") + std::string(each.name) + value;
+  }
+  if (!advice.empty()) line("recommends:", advice + " (models[].sampling_defaults: file)");
   if (is_encoder(*graph)) {
     const auto* const pool = first_operation<PoolColumns>(*graph);
     line("makes:", std::string("embeddings (/v1/embeddings) of a text's ") +

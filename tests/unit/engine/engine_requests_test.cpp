@@ -109,6 +109,28 @@ TEST(EngineRequests, TooLittleMemoryForEditsRefusesARequestAndNoMore) {
 }
 
 // The model's file forbids tokens. A request whose biases favour one of them does not get it.
+// What the model's file recommends counts for samplers that the request leaves open, and for no other.
+TEST(EngineRequests, OpenSamplersAreThoseThatTheFileRecommends) {
+  const auto tokens_of = [](std::vector<ipc::SamplingAdvice> advice, float temperature,
+                            std::uint32_t open) {
+    engine::EngineOptions options;
+    options.sampler_advice = std::move(advice);
+    EngineHarness harness(small_limits(), options);
+    ipc::Submit request = sampled_request(1, {5, 6, 7}, 20, 77);
+    request.sampling.temperature = temperature;
+    request.open_samplers = open;
+    harness.engine.submit(std::move(request));
+    harness.run();
+    return harness.answer(1).tokens;
+  };
+  const auto greedy = tokens_of({}, 0, 0), drawn = tokens_of({}, 1.5F, 0);
+  ASSERT_NE(greedy, drawn);
+  EXPECT_EQ(tokens_of({{"temperature", 0}}, 1.5F, 31), greedy);
+  EXPECT_EQ(tokens_of({{"top_k", 1}}, 1.5F, 31), greedy);
+  EXPECT_EQ(tokens_of({{"temperature", 0}, {"top_k", 1}}, 1.5F, 2 + 8 + 16), drawn);
+  EXPECT_EQ(tokens_of({}, 1.5F, 31), drawn);
+}
+
 TEST(EngineRequests, ForbiddenTokensAreNeverChosen) {
   const auto run = [](std::vector<TokenId> forbidden, ipc::Submit request) {
     EngineHarness harness;

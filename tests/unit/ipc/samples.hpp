@@ -52,6 +52,7 @@ inline std::vector<FromWorker> samples_from_worker() {
   ready.bos_token = "<s>";
   ready.eos_token = "</s>";
   ready.facts = {7615616512, "7.6B", "Q4_K_M"};
+  ready.sampling = {{"temperature", 0.6}, {"top_k", 20}};
   return {
       Hello{protocol_version(), 4242, "bulkhead 0.1.0"},
       Progress{"reading weights", 10, 100},

@@ -1,5 +1,6 @@
 #include "worker/model/file_facts.hpp"
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,6 +66,34 @@ TEST(FileFacts, AreEmptyForVocabulariesAndSafeForOddLabels) {
   number.tensor("a", {64, 10}).u32("general.size_label", 7).text("general.file_type", "x");
   EXPECT_EQ(facts_of_built(number).size, "1K");
   EXPECT_EQ(facts_of_built(number).quantization, "F32");
+}
+
+std::vector<std::pair<std::string, double>> advice_of_built(const GgufBuilder& builder) {
+  const std::string bytes = builder.bytes();
+  const auto file = GgufFile::from_memory(std::as_bytes(std::span(bytes)), "made");
+  std::vector<std::pair<std::string, double>> advice;
+  if (!file.ok()) return advice;
+  for (const SamplerAdvice& each : sampler_advice(**file))
+    advice.emplace_back(each.name, each.value);
+  return advice;
+}
+
+TEST(SamplerAdvice, IsWhatRequestsCallItAndMakesSense) {
+  using Advice = std::vector<std::pair<std::string, double>>;
+  EXPECT_EQ(advice_of_built(GgufBuilder()), Advice());
+  GgufBuilder file;
+  file.f32("general.sampling.temp", 0.6F).u32("general.sampling.top_k", 20);
+  file.f32("general.sampling.top_p", 0.95F).f32("general.sampling.penalty_repeat", 1.05F);
+  file.f32("general.sampling.min_p", 0).f32("general.sampling.xtc_probability", 0.5F);
+  EXPECT_EQ(advice_of_built(file), (Advice{{"temperature", 0.6},
+                                           {"top_k", 20},
+                                           {"top_p", 0.95},
+                                           {"min_p", 0},
+                                           {"repetition_penalty", 1.05}}));
+  GgufBuilder odd;
+  odd.f32("general.sampling.temp", -1).f32("general.sampling.top_p", NAN);
+  odd.f32("general.sampling.min_p", 2).text("general.sampling.top_k", "many");
+  EXPECT_EQ(advice_of_built(odd), Advice());
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <spdlog/fmt/fmt.h>
 
+#include "orchestrator/http/llama_cpp.hpp"
+#include "orchestrator/http/ollama.hpp"
 #include "orchestrator/http/questions.hpp"
 
 namespace bulkhead::orchestrator {
@@ -125,6 +127,26 @@ TEST(ParseCompletion, DefaultsAreOpenAisButForTheLength) {
   EXPECT_EQ(request.parameters.max_tokens, 0U);  // until the end of the text, or of the context
   EXPECT_EQ(request.parameters.logprobs, -1);
   EXPECT_FALSE(request.stream || request.has_seed);
+}
+
+// The worker may put what the model's file recommends in the place of samplers that the client leaves out, also where
+// the API has defaults of its own.
+TEST(ParseCompletion, SamplersThatNobodyNamesAreOpen) {
+  const auto open = [](const Parsed<GenerationRequest>& parsed) {
+    return std::get<GenerationRequest>(parsed).parameters.open_samplers;
+  };
+  const std::uint32_t temperature = 1, top_p = 2, top_k = 4, min_p = 8, repetition = 16, all = 31;
+  EXPECT_EQ(open(parse_completion(R"({"prompt":"x"})")), all);
+  EXPECT_EQ(open(parse_completion(R"({"prompt":"x","temperature":1,"min_p":0})")),
+            top_p | top_k | repetition);
+  EXPECT_EQ(open(parse_completion(R"({"prompt":"x","do_sample":false,"repeat_penalty":1})")),
+            top_p | top_k | min_p);
+  EXPECT_EQ(open(parse_llama_completion(R"({"prompt":"x","top_k":40})")),
+            temperature | top_p | min_p | repetition);
+  EXPECT_EQ(open(parse_llama_completion(R"({"prompt":"x","samplers":["top_k"]})")), top_k);
+  const auto ollama = parse_ollama_generate(R"({"prompt":"x","options":{"top_p":0.9}})");
+  EXPECT_EQ(std::get<OllamaRequest>(ollama).wanted.parameters.open_samplers,
+            temperature | top_k | min_p | repetition);
 }
 
 TEST(ParseCompletion, WhatIsEmptyIsNotAskedFor) {
