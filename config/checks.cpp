@@ -6,6 +6,7 @@
 #include "config/base/loopback.hpp"
 #include "config/http_address.hpp"
 #include "config/loader.hpp"
+#include "config/model_name.hpp"
 
 namespace bulkhead::config {
 
@@ -183,19 +184,24 @@ Status Loader::check_models() const {
                    "is empty; auto picks the best one");
     }
     BULKHEAD_RETURN_IF_ERROR(check_devices(model, prefix));
-    if (model.name.empty()) continue;
-    const auto [first, is_new] = names.emplace(model.name, i);
-    if (!is_new) {
+    const auto [first, is_new] = names.emplace(name_of(model), i);
+    if (is_new) continue;
+    const std::string other = "models." + std::to_string(first->second);
+    const std::string advice = "; for more processes of one model use its `workers`";
+    if (!model.name.empty()) {
       return wrong(origin(prefix + ".name"), prefix + ".name",
-                   "'" + model.name + "' is the name of models." + std::to_string(first->second) +
-                       " already; for more processes of one model use its `workers`");
+                   "'" + model.name + "' is the name of " + other + " already" + advice);
     }
+    return wrong(origin(prefix + ".path"), prefix + ".path",
+                 "the model would be called '" + name_of(model) + "' like " + other +
+                     "; give one of them a `name`" + advice);
   }
   for (std::size_t i = 0; i < settings.models.size(); ++i) {
     const std::string key = "models." + std::to_string(i) + ".aliases";
     for (const std::string& alias : settings.models[i].aliases) {
       const auto [first, is_new] = names.emplace(alias, i);
-      if (is_new) continue;
+      const bool own_file = first->second == i && settings.models[i].name.empty();
+      if (is_new || own_file) continue;
       return wrong(origin(key), key,
                    "'" + alias + "' is a name of models." + std::to_string(first->second) +
                        " already; a request could not say which it means");

@@ -2,13 +2,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
-#include <filesystem>
 #include <utility>
 
 #include "config/base/cache_home.hpp"
 #include "config/base/log.hpp"
 #include "config/base/text.hpp"
 #include "config/config.hpp"
+#include "config/model_name.hpp"
 #include "orchestrator/router/replicas.hpp"
 #include "orchestrator/router/router.hpp"
 #include "orchestrator/supervisor/device_list.hpp"
@@ -16,11 +16,6 @@
 namespace bulkhead::orchestrator {
 
 namespace {
-
-std::string file_name_of(const std::string& path) {
-  if (path.empty() || path == "builtin") return "builtin";
-  return std::filesystem::path(path).stem().string();
-}
 
 // Returns a name that a URL's path can hold without escapes.
 std::string worker_name(const std::string& model, std::size_t index) {
@@ -63,10 +58,10 @@ void ModelInfo::count_file_bytes() {
 std::size_t Router::add_model(const config::ModelSettings& settings, const ModelFile& file) {
   ModelInfo model;
   model.settings = settings;
-  model.file_name = file_name_of(settings.path);
+  model.file_name = config::file_name_of(settings.path);
   model.file_mark = file.mark;
   model.draft_mark = file.draft_mark;
-  model.id = settings.name.empty() ? model.file_name : settings.name;
+  model.id = config::name_of(settings);
   model.created = std::time(nullptr);
   model.count_file_bytes();
   // Takes the place of a removed model, so that reloads do not make the list ever longer.

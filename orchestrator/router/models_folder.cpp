@@ -9,6 +9,7 @@
 #include "config/base/clean_text.hpp"
 #include "config/base/log.hpp"
 #include "config/base/text.hpp"
+#include "config/model_name.hpp"
 #include "ipc/utf8.hpp"
 
 namespace bulkhead::orchestrator {
@@ -97,7 +98,7 @@ Status add_models_of_folder(config::Loaded& loaded) {
   });
   std::set<std::string> names, paths;
   for (const config::ModelSettings& model : settings.models) {
-    names.insert(model.name.empty() ? fs::path(model.path).stem().string() : model.name);
+    names.insert(config::name_of(model));
     names.insert(model.aliases.begin(), model.aliases.end());
     paths.insert(normal(model.path));
   }

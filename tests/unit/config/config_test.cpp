@@ -215,6 +215,11 @@ TEST(Errors, RulesBetweenKeysPointAtTheLineThatBroke) {
             "no error");
   EXPECT_THAT(error_of("models:\n  - path: a\n    name: x\n  - path: b\n    name: x\n"),
               StartsWith("FILE:5: models.1.name: 'x' is the name of models.0 already"));
+  EXPECT_THAT(error_of("models:\n  - path: x/a.gguf\n  - path: y/a.gguf\n"),
+              StartsWith("FILE:3: models.1.path: the model would be called 'a' like models.0; give "
+                         "one of them a `name`"));
+  EXPECT_EQ(error_of("models:\n  - path: x/a.gguf\n  - path: y/a.gguf\n    name: other\n"),
+            "no error");
   EXPECT_THAT(error_of("models:\n  - name: x\n    path: \"\"\n"),
               StartsWith("FILE:3: models.0.path: is empty"));
   EXPECT_THAT(error_of("server:\n  host: \"\"\n"), StartsWith("FILE:2: server.host: is empty"));
