@@ -189,7 +189,11 @@ void AnswerConstraint::follow_bare(const std::string& more) {
 std::string AnswerConstraint::bare_call() const {
   if (bare_json_.named()) return bare_json_.in_order(bare_);
   const std::string_view begins = model::answer::bare_begins(rules_.family->calls);
-  return bare_.substr(std::min(bare_.find_first_of(begins), bare_.size()));
+  std::string call = bare_.substr(std::min(bare_.find_first_of(begins), bare_.size()));
+  // In Python's notation this is a bracket and a name, and the grammar has few blanks between them.
+  std::erase_if(call,
+                [](char c) { return model::answer::kBlanks.find(c) != std::string_view::npos; });
+  return call;
 }
 
 void AnswerConstraint::step_free(std::string_view plain) {

@@ -109,6 +109,18 @@ TEST(AnswerConstraint, BareCallsAreHeldInWhateverFormTheyBegin) {
   EXPECT_TRUE(listed.may_come(']'));
 }
 
+TEST(AnswerConstraint, BareCallsInPythonAreHeldWhateverBlanksTheyHave) {
+  for (const char* begin :
+       {"[get_time(", "[  get_time(", "[\n\t    get_time(", "  [\n\n\nget_time("}) {
+    SCOPED_TRACE(begin);
+    Answering answer("llama4", kEndings);
+    answer.say(begin);
+    EXPECT_TRUE(answer.may_come('z'));
+    EXPECT_FALSE(answer.may_come('x')) << "the schema has no such member";
+    EXPECT_FALSE(answer.may_come(')')) << "the zone is wanted";
+  }
+}
+
 // The arguments may come first, when no name says yet which schema they follow. If they are wrong for a tool, its name
 // can't end, so the answer stays a text.
 TEST(AnswerConstraint, ArgumentsBeforeTheNameMustBeThoseOfTheTool) {
