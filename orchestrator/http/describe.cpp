@@ -377,11 +377,9 @@ json describe_model(const Router& router, const ModelInfo& model) {
               {"state", router.state_of(model)},
               {"memory_bytes", router.memory_of(model)}};
   if (const std::string why = router.given_up(model); !why.empty()) out["reason"] = why;
-  for (const Worker* worker : model.workers) {
-    if (worker->ready().architecture.empty()) continue;  // it was never ready
-    out["context"] = worker->ready().context_limit;
-    out["architecture"] = worker->ready().architecture;
-    break;
+  if (const ipc::Ready* const known = model.known(); known != nullptr) {
+    out["context"] = known->context_limit;
+    out["architecture"] = known->architecture;
   }
   return out;
 }

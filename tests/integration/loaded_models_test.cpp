@@ -75,7 +75,10 @@ TEST(LoadedModels, AreDescribedByTheirFilesBeforeTheyAreLoaded) {
   const json shown = show();
   EXPECT_EQ(shown["details"], before);
   EXPECT_EQ(shown["model_info"][before["family"].get<std::string>() + ".context_length"], 200);
-  EXPECT_EQ(find(serving, "tales-0")["state"], "unloaded");
+  const json model = json::parse(serving.get("/v1/models/tales").body);
+  EXPECT_EQ(model["state"], "unloaded");
+  EXPECT_EQ(model["architecture"], before["family"]);
+  EXPECT_EQ(model["context"], 200);
 
   ASSERT_TRUE(Serving::eventually([&] {
     return serving.daemon->log().find("model broken: can't be served: " + broken.string()) !=
