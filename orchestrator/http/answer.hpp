@@ -186,11 +186,11 @@ class ConnectedAnswer : public Answer {
   // Counts the memory for copies of the prompts that the request's body does not cover. If there is no room now, or
   // never will be, the answer fails, and this returns false.
   bool hold_prompts(const GenerationRequest& request);
-  // Begins the stream of a request with `count` answers, of which each prompt has `n`, if it may begin now; called for
-  // each answer that a worker accepts. It begins when each prompt has an answer that was accepted: the other ones of the
-  // prompt may wait long for their turn, but the request gives no reason to refuse them. If prompts wait, too, it begins
-  // after AnswerServices::keep_alive all the same, so that neither client nor proxy gives it up. `begin` sends the head;
-  // `send` is as for watch_silence().
+  // Begins the stream of a request with `count` answers, of which each prompt has `n`, if it may begin now. Called for
+  // each answer that a worker accepts. The stream begins when each prompt has an answer that was accepted: the other
+  // answers to the prompt may wait long for their turn, but the request gives no reason to refuse them. If prompts
+  // wait, too, it begins after AnswerServices::keep_alive all the same, so that neither client nor proxy gives it up.
+  // `begin` sends the head; `send` is as for watch_silence().
   struct StreamStart {
     std::size_t count, n;
     std::function<bool(std::size_t index)> accepted;

@@ -239,7 +239,7 @@ struct WorkerLogs::Shared {
     return got > 0;
   }
 
-  // Takes what was read from the pipe; nothing means the pipe's end. Removes each line from `rest` once it is dealt with.
+  // Takes what was read from the pipe; nothing means the pipe's end. Removes each line from `rest` when it is done.
   void take(Pipe& pipe, std::string_view& rest) {
     if (rest.empty()) {
       if (!pipe.partial.empty()) pass_on(pipe, pipe.partial);
