@@ -56,6 +56,7 @@ Result<json> memory_of(const model::GgufFile& file, const model::ModelGraph& gra
               {"kv_of_a_token", need.kv.per_token},
               {"kv_of_the_context", need.kv.bytes(graph.context)},
               {"states", need.states},
+              {"states_most", forward::most_states_need(graph, engine)},
               {"working_memory", need.transient},
               {"host_memory", need.host_logits},
               {"max_batch", engine.max_batch}};

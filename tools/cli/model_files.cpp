@@ -47,9 +47,6 @@ Result<std::string> memory_text(const model::GgufFile& file, const model::ModelG
   BULKHEAD_TRY(const forward::MemoryNeed need, forward::memory_need(file, graph, engine));
   BULKHEAD_TRY(const forward::MemoryNeed with_units,
                forward::memory_need(file, graph, engine, true));
-  engine.max_batch = batch.least;
-  BULKHEAD_TRY(const forward::MemoryNeed least, forward::memory_need(file, graph, engine));
-
   std::string out = "\nDevice memory (engine.kv_type " +
                     std::string(config::to_string(engine.kv_type)) + ", engine.max_batch " +
                     std::to_string(batch.most) + ")\n";
@@ -63,12 +60,19 @@ Result<std::string> memory_text(const model::GgufFile& file, const model::ModelG
            std::to_string(need.kv.window) + ", ";
   out += in_mib(need.kv.bytes(graph.context)) + " for one sequence of the whole context (" +
          std::to_string(graph.context) + ")\n";
-  if (need.states > 0)
+  if (need.states > 0) {
     out += "  states           " + in_mib(need.states) +
-           " for running sequences, guesses and saved ones\n";
+           " for running sequences, guesses and saved ones";
+    const std::uint64_t most = forward::most_states_need(graph, engine);
+    if (most > need.states)
+      out += "; up to " + in_mib(most) + " on a GPU of more than 32 GiB (engine.state_cache_mb)";
+    out += "\n";
+  }
   out += "  working memory   " + in_mib(need.transient) + ", and up to " +
          in_mib(need.host_logits) + " of the host's for masks and where it chooses tokens\n";
   if (batch.most == batch.least) return out;
+  engine.max_batch = batch.least;
+  BULKHEAD_TRY(const forward::MemoryNeed least, forward::memory_need(file, graph, engine));
   const std::string least_batch = std::to_string(batch.least);
   out += "engine.max_batch: 0 becomes " + std::to_string(batch.most) + " on a GPU of " +
          in_mib(batch.memory_bytes) + " and more. A smaller one gets fewer, " + least_batch +

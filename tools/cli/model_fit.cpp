@@ -5,6 +5,7 @@
 
 #include "config/base/clean_text.hpp"
 #include "config/settings.hpp"
+#include "worker/forward/cache_size.hpp"
 #include "worker/forward/layer_split.hpp"
 #include "worker/forward/memory_need.hpp"
 #include "worker/model/architecture.hpp"
@@ -75,7 +76,7 @@ Result<ModelFit> model_fit(const model::GgufFile& file, const model::ModelGraph&
     if (!device.missing.empty()) continue;
     const bool cpu = device.kind == gpu::DeviceKind::kCpu;
     const config::EngineSettings engine =
-        forward::with_sizes({}, file, graph, {cpu, device.device_memory_bytes});
+        forward::with_sizes({}, file, graph, forward::size_of(device));
     // Only an open device shows whether it has matrix units, with which weights may take more memory.
     BULKHEAD_TRY(const forward::MemoryNeed need, forward::memory_need(file, graph, engine, !cpu));
     const std::uint64_t fixed = need.weights + need.transient + need.states;

@@ -107,9 +107,11 @@ Result<CacheSize> plan_cache(const CacheRoom& room, const model::ModelGraph& gra
                      std::to_string(graph.context) + "; set a lower one");
   }
   if (fixed + page_bytes * 2 > free) {
-    return Error(ErrorCode::kResourceExhausted,
-                 "the model does not fit: " + sizes +
-                     "; choose a smaller model or quantisation, or another device");
+    return Error(
+        ErrorCode::kResourceExhausted,
+        "the model does not fit: " + sizes + "; " +
+            (need.states > 0 ? "set engine.state_cache_mb or engine.max_batch lower, or " : "") +
+            "choose a smaller model or quantisation, or another device");
   }
 
   CacheSize size;

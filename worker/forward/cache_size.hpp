@@ -100,6 +100,11 @@ struct CacheRoom {
 CacheRoom room_on(const gpu::Device& device);
 // Returns how much of the room everything but keys and values takes.
 std::uint64_t fixed_need(const CacheRoom& room, const MemoryNeed& need);
+// Returns the facts of a device that computes a whole model and no other.
+inline DeviceSize size_of(const gpu::DeviceInfo& device) {
+  const bool cpu = device.kind == gpu::DeviceKind::kCpu;
+  return {cpu, device.device_memory_bytes, !cpu && device.kind != gpu::DeviceKind::kIntegrated};
+}
 
 // asked_context is the required context, or 0 for the model's own context, reduced to what fits. `columns_ahead` is
 // the most columns of all steps in flight together. kResourceExhausted says how much is needed, how much is free and

@@ -6,6 +6,7 @@
 
 #include "worker/engine/executor.hpp"
 #include "worker/forward/kv_windows.hpp"
+#include "worker/forward/wanted_pages.hpp"
 
 namespace bulkhead::forward {
 namespace {
@@ -24,12 +25,18 @@ constexpr BatchRow kBatches[] = {
 constexpr std::uint64_t kTokensOfEach = 1024;
 constexpr std::uint64_t kMostStates =
     4 * kGibibyte;  // the most memory for states of running sequences
+constexpr std::uint64_t kSavedAnywhere = 2 * kGibibyte;  // the most for saved states on any device
+constexpr std::uint64_t kShareOfStates = 16;  // a large GPU gives them this part of its memory
 
 std::uint64_t state_bytes_of(const model::ModelGraph& graph) {
   std::uint64_t bytes = 0;
   for (const model::StateStore& store : graph.states)
     bytes += state_bytes(store);
   return bytes;
+}
+
+std::uint64_t states_need(const model::ModelGraph& graph, std::uint32_t slots) {
+  return (std::uint64_t{slots} + 1) * state_bytes_of(graph);  // the warm-up has its own slot
 }
 
 std::uint64_t tensor_bytes(const model::GgufFile& file) {
@@ -61,11 +68,38 @@ std::uint32_t batch_for(const config::EngineSettings& engine, const model::GgufF
   return std::max(kLeastBatch, static_cast<std::uint32_t>(sequences));
 }
 
+// Returns the most memory for saved states if no setting bounds it.
+std::uint64_t room_for_saved(const config::EngineSettings& engine, std::uint64_t weight_bytes,
+                             const model::ModelGraph& graph, const DeviceSize& device) {
+  if (!device.alone) return kSavedAnywhere;
+  const std::uint64_t share = device.memory_bytes / kShareOfStates;
+  const std::uint64_t running =
+      (std::uint64_t{engine.max_batch} + most_drafts(graph, engine)) * state_bytes_of(graph);
+  // Matrix units' layouts take up to about an eighth more for each weight. As much again as the states' share is left
+  // for activations, and for what the driver and other programs take.
+  const std::uint64_t taken =
+      weight_bytes / 8 * 9 + running + room_for_pages(graph, engine) + share;
+  const std::uint64_t left = device.memory_bytes - std::min(device.memory_bytes, taken);
+  return std::max(kSavedAnywhere, std::min(share, left));
+}
+
 }  // namespace
+
+std::uint32_t usual_state_cache_mb(const config::EngineSettings& engine, std::uint64_t weight_bytes,
+                                   const model::ModelGraph& graph, const DeviceSize& device) {
+  if (engine.state_cache_mb != 0 || graph.states.empty()) return engine.state_cache_mb;
+  const std::uint64_t two_each = 2 * std::uint64_t{engine.max_batch} * state_bytes_of(graph);
+  const std::uint64_t room = room_for_saved(engine, weight_bytes, graph, device);
+  if (std::min(room, two_each) <= kSavedAnywhere) return 0;
+  constexpr std::uint64_t kMebibyte = 1U << 20;
+  return static_cast<std::uint32_t>(
+      std::min(room / kMebibyte, (two_each + kMebibyte - 1) / kMebibyte));
+}
 
 config::EngineSettings with_sizes(config::EngineSettings engine, const model::GgufFile& file,
                                   const model::ModelGraph& graph, const DeviceSize& device) {
   if (engine.max_batch == 0) engine.max_batch = batch_for(engine, file, graph, device);
+  engine.state_cache_mb = usual_state_cache_mb(engine, tensor_bytes(file), graph, device);
   return engine;
 }
 
@@ -161,11 +195,11 @@ std::uint32_t state_slots(const model::ModelGraph& graph, const config::EngineSe
   const std::uint32_t own = engine.max_batch + most_drafts(graph, engine);
   if (!engine.prefix_cache) return own;
   const std::uint64_t bytes = state_bytes_of(graph);
-  constexpr std::uint64_t kMostUnasked = std::uint64_t{2} << 30, kMostSlots = 1U << 15;
+  constexpr std::uint64_t kMostSlots = 1U << 15;
   const std::uint64_t saved =
       engine.state_cache_mb != 0
           ? (std::uint64_t{engine.state_cache_mb} << 20) / bytes
-          : std::min<std::uint64_t>(2 * std::uint64_t{engine.max_batch}, kMostUnasked / bytes);
+          : std::min<std::uint64_t>(2 * std::uint64_t{engine.max_batch}, kSavedAnywhere / bytes);
   return own + static_cast<std::uint32_t>(std::min(saved, kMostSlots));
 }
 
@@ -178,6 +212,14 @@ std::uint32_t most_drafts(const model::ModelGraph& graph, const config::EngineSe
       std::clamp<std::uint64_t>(kMostBytes / state_bytes_of(graph), kLeast, engine::kMostDrafts));
 }
 
+std::uint64_t most_states_need(const model::ModelGraph& graph, config::EngineSettings engine) {
+  DeviceSize roomy;
+  roomy.memory_bytes = std::numeric_limits<std::uint64_t>::max();
+  roomy.alone = true;
+  engine.state_cache_mb = usual_state_cache_mb(engine, 0, graph, roomy);
+  return graph.states.empty() ? 0 : states_need(graph, state_slots(graph, engine));
+}
+
 std::uint64_t state_bytes(const model::StateStore& store) {
   return slot_floats(store) * sizeof(float);
 }
@@ -187,9 +229,7 @@ MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
                        std::span<const StepShape> shapes, const ScratchOptions& options,
                        std::uint32_t state_slots) {
   MemoryNeed need;
-  // The warm-up has its own slot.
-  for (const model::StateStore& store : graph.states)
-    need.states += (std::uint64_t{state_slots} + 1) * state_bytes(store);
+  need.states = states_need(graph, state_slots);
   for (const std::uint64_t bytes : weight_sizes(graph, plan, options.context))
     need.weights += bytes;
   need.kv = kv_need(graph, kv);

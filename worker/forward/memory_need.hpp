@@ -24,12 +24,20 @@ gpu::kernels::UnitsAttention units_attention(config::MatrixAttention setting);
 struct DeviceSize {
   bool cpu = false;
   std::uint64_t memory_bytes = 0;  // the device's whole memory; 0: unknown, assumed to be enough
+  // One GPU with memory of its own computes the whole model, and no other worker may need that memory.
+  bool alone = false;
 };
 // Returns the settings, with a number for engine.max_batch if they leave it open (0). The number is 16 on a CPU
 // device and at most 256 on a GPU. It is smaller for large models, because their steps take longer. It is also
 // smaller if half of the memory that the weights leave could not hold 1,024 tokens of each sequence.
+// They also have a number for engine.state_cache_mb where its 0 stands for more than 2 GiB (usual_state_cache_mb).
 config::EngineSettings with_sizes(config::EngineSettings engine, const model::GgufFile& file,
                                   const model::ModelGraph& graph, const DeviceSize& device);
+// Returns engine.state_cache_mb, or, if that is 0 and stands for more than 2 GiB on this device, the MiB that it stands
+// for; otherwise 0, and state_slots() takes two states for each sequence, at most 2 GiB. More than 2 GiB never make the
+// KV cache smaller. `engine` has a number for max_batch.
+std::uint32_t usual_state_cache_mb(const config::EngineSettings& engine, std::uint64_t weight_bytes,
+                                   const model::ModelGraph& graph, const DeviceSize& device);
 // The numbers for which engine.max_batch 0 stands with a model: `most` on a GPU with at least `memory_bytes`, fewer
 // on a smaller GPU, but at least `least`, which is the number on a CPU.
 struct UsualBatch {
@@ -79,6 +87,9 @@ struct MemoryNeed {
 std::uint32_t state_slots(const model::ModelGraph& graph, const config::EngineSettings& engine);
 // Returns the most drafts of a step. Each draft of a model with states needs a slot (engine::StateUse).
 std::uint32_t most_drafts(const model::ModelGraph& graph, const config::EngineSettings& engine);
+// Returns MemoryNeed::states on a GPU that the model has for itself and that has room for all states that
+// engine.state_cache_mb 0 asks for. `engine` has a number for max_batch.
+std::uint64_t most_states_need(const model::ModelGraph& graph, config::EngineSettings engine);
 // Returns the bytes of a layer's part of a slot.
 std::uint64_t state_bytes(const model::StateStore& store);
 // Returns the bytes of a position's keys and values, including those in stores that slide.

@@ -488,9 +488,10 @@ Result<std::unique_ptr<Transformer>> make_transformer(gpu::Device& device,
                                                       const model::GgufFile& file,
                                                       const model::ModelGraph& graph,
                                                       const TransformerOptions& options) {
-  const bool cpu = device.info().kind == gpu::DeviceKind::kCpu;
   TransformerOptions sized = options;
-  sized.engine = with_sizes(options.engine, file, graph, {cpu, device.info().device_memory_bytes});
+  DeviceSize size = size_of(device.info());
+  if (options.beside_others || options.shared) size.alone = false;
+  sized.engine = with_sizes(options.engine, file, graph, size);
   auto made = LoadedTransformer::create(device, file, graph, sized);
   if (!made.ok()) return made.error().within("loading " + file.name());
   return made;

@@ -32,4 +32,12 @@ Wanted wanted_pages(const KvNeed& kv, std::uint32_t context, std::uint32_t max_b
   return wanted;
 }
 
+std::uint64_t room_for_pages(const model::ModelGraph& graph, const config::EngineSettings& engine) {
+  if (engine.kv_cache_mb != 0) return std::uint64_t{engine.kv_cache_mb} << 20;
+  const KvNeed kv = kv_need(graph, kv_format(engine.kv_type));
+  const std::uint32_t step = widest_step(graph, engine, false);
+  const Wanted wanted = wanted_pages(kv, graph.context, engine.max_batch, step);
+  return (wanted.most_unasked() / kPartsTaken + 1) * kPartsOfFree;
+}
+
 }  // namespace bulkhead::forward

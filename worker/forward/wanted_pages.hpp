@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "config/settings.hpp"
 #include "gpu/kernels/kernels.hpp"
 #include "worker/forward/memory_need.hpp"
 
@@ -42,5 +43,9 @@ struct Wanted {
 };
 Wanted wanted_pages(const KvNeed& kv, std::uint32_t context, std::uint32_t max_batch,
                     std::uint32_t columns_ahead);
+
+// Returns how much of a GPU's memory everything else must leave, so that a cache that does not grow gets its most
+// pages, or what engine.kv_cache_mb asks for. The context is the model's.
+std::uint64_t room_for_pages(const model::ModelGraph& graph, const config::EngineSettings& engine);
 
 }  // namespace bulkhead::forward

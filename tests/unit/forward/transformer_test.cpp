@@ -290,6 +290,12 @@ TEST(Sizes, AStepHasAsManySequencesAsTheDeviceAndTheModelAllow) {
   graph->states.resize(40, model::StateStore{heads.state_floats()});
   EXPECT_LE(batch({}), 102U);
   EXPECT_GE(batch({}), 90U);
+  // A GPU of 140 GiB that computes nothing else has room for two saved states of each sequence.
+  DeviceSize large{.memory_bytes = std::uint64_t{140} << 30};
+  EXPECT_EQ(with_sizes({}, **file, *graph, large).state_cache_mb, 0U);
+  large.alone = true;
+  const config::EngineSettings alone = with_sizes({}, **file, *graph, large);
+  EXPECT_EQ(state_slots(*graph, alone), 3 * alone.max_batch);
 }
 
 TEST_F(TransformerTest, SaysWhenAContextIsTooLong) {
