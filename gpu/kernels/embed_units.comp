@@ -1,51 +1,61 @@
 // Computes the residual stream's first values, and the first product's input, from an embedding matrix that is packed
 // for matrix units: each column's row, by those of the subgroup's lanes that would hold it in a product.
+//
+// A product's weights are halves. Here an integer times its scale, plus its minimum, stays a float: a row that the
+// stream begins with is in every later result, and rounding it to halves would cost more accuracy than any product.
 #version 460
 #include "common.glsl"
 #include "units.glsl"
+#include "embed_row.glsl"
 
-layout(push_constant, std430) uniform Push {
-#include "fields/embed_push.glsl"
-} push;
+// Returns a word's half that belongs to the even or to the odd row.
+float half_of_row(uint word, bool odd) {
+  f16vec2 both = unpackFloat2x16(word);
+  return float(odd ? both.y : both.x);
+}
 
-#include "constants/embed.glsl"
-
-// as in epilogue.glsl
-const float kInputShrink = 0.125;
+// Returns the lane's eight weights of one of its two rows, from one group. All lanes of the subgroup call it.
+void float_weights(LaneWeights w, bool odd, out float weights[8]) {
+  const uint one_and_one = 0x3c003c00u;  // halves
+  float scale = 1.0, minimum = 0.0;
+  if (kSuper) {
+    // Of each row the lane has two scales; see prepare() and unpack_group().
+    uint word = from_lane(w.scales[0], (unit_lane & 30u) | (w.first & 1u));
+    uint stored = (word >> ((odd ? 16u : 0u) + (w.first & 2u) * 4u)) & 255u;
+    precise float product = (float(stored) - 128.0) * half_of_row(w.d, odd);
+    scale = product;
+    w.scales[0] = w.scales[1] = one_and_one;
+  } else if (kQuants != kHalves) {
+    scale = half_of_row(w.scales[0], odd);
+    w.scales[0] = one_and_one;
+    if (kMinima) {
+      minimum = half_of_row(w.minima[0], odd);
+      w.minima[0] = 0u;
+    }
+  }
+  f16vec2 even_row[4], odd_row[4];
+  unpack_group(w, 0u, unit_lane, even_row, odd_row);
+  [[unroll]] for (uint i = 0; i < 8; i++) {
+    f16vec2 pair = odd ? odd_row[i / 2u] : even_row[i / 2u];
+    precise float weight = fma(float(pair[i & 1u]), scale, minimum);
+    weights[i] = weight;
+  }
+}
 
 void main() {
+  clear_chain();
   uint column = gl_WorkGroupID.x;
-  if (column == 0u && gl_WorkGroupID.y == 0u && push.chain_links != 0u) {
-    for (uint link = gl_LocalInvocationIndex; link < push.chain_links; link += kInvocations) {
-      WordsOut(push.chain_counts + link * 128u).v[0] = 0u;
-    }
-    if (gl_LocalInvocationIndex == 0u) WordsOut(push.chain_failed).v[0] = 0u;
-  }
   if (column >= Words(push.parameters).v[0]) return;
-  uvec4 entry = ColumnsRef(push.parameters + 64u).v[column];
-  uint token = entry.w == 0u ? entry.x : Words(push.chosen).v[(entry.w - 1u) * 2u];
-  uint lane = unit_lane;
+  uint token = token_of(column), lane = unit_lane;
   hide_constants(push.quants);
   uint64_t block = push.quants + (token >> 4) * unit_block_bytes(push.groups);
-  FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.stride * 4u);
   // Several workgroups share a column's groups.
   const uint subgroups = kInvocations / 32u;
   for (uint group = gl_WorkGroupID.y * subgroups + unit_subgroup; group < push.groups;
        group += subgroups * gl_NumWorkGroups.y) {
-    LaneWeights weights = load_weights(1u, block, group, lane);
-    prepare(weights);
-    f16vec2 even_row[4], odd_row[4];
-    unpack_group(weights, 0u, lane, even_row, odd_row);
+    float weights[8];
+    float_weights(load_weights(1u, block, group, lane), (token & 1u) != 0u, weights);
     if (lane >> 2 != (token & 15u) >> 1) continue;
-    [[unroll]] for (uint i = 0; i < 8; i++) {
-      uint k = group * 32u + (lane & 3u) * 8u + i;
-      f16vec2 pair = (token & 1u) != 0u ? odd_row[i / 2u] : even_row[i / 2u];
-      precise float value = k < push.width ? float(pair[i & 1u]) * push.scale : 0.0;
-      if (k < push.width) result.v[k] = value;
-      if (push.gain != 0ul) {
-        precise float input_value = k < push.width ? value * Floats(push.gain).v[k] * kInputShrink : 0.0;
-        store_input(push.input_address, column, push.input_stride, k, input_value, kInputUnits);
-      }
-    }
+    [[unroll]] for (uint i = 0; i < 8; i++) store_entry(column, group * 32u + (lane & 3u) * 8u + i, weights[i]);
   }
 }

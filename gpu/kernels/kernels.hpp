@@ -124,7 +124,8 @@ struct EmbedPush {
 static_assert(sizeof(EmbedPush) == 112);
 // The number of workgroups that make a column, with matrix units.
 constexpr std::uint32_t kEmbedParts = 4;
-KernelSpec embed(const Mapping& mapping, WeightType type);
+// With matrix units, an embedding matrix is packed for them if it also makes the logits, and otherwise in planes.
+KernelSpec embed(const Mapping& mapping, WeightType type, const WeightLayout& layout);
 
 struct NormPush {
 #include "gpu/kernels/fields/norm_push.glsl"

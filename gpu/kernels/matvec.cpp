@@ -140,15 +140,16 @@ MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint
   return lanes_product(mapping, shape, lanes_tiling(mapping, shape, columns));
 }
 
-KernelSpec embed(const Mapping& mapping, TensorType type) {
+KernelSpec embed(const Mapping& mapping, TensorType type, const WeightLayout& layout) {
   EmbedConstants constants;
   constants.form = static_cast<std::uint32_t>(mapping.input_form());
-  if (mapping.units) {
-    constants.invocations = mapping.wide_invocations;
+  constants.invocations = mapping.rows    ? mapping.lanes
+                          : mapping.units ? mapping.wide_invocations
+                                          : 128;
+  if (layout.block_bytes != 0) {
     return {"embed", spirv::embed_units, sizeof(EmbedPush),
             constants_of(unit_constants(type), constants), mapping.lanes};
   }
-  constants.invocations = mapping.rows ? mapping.lanes : 128;
   return {"embed", spirv::embed, sizeof(EmbedPush), constants_of(weight_constants(type), constants),
           0};
 }

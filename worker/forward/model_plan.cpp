@@ -26,9 +26,8 @@ class Planner {
   Result<ModelPlan> plan() {
     BULKHEAD_RETURN_IF_ERROR(add_ends());
     for (const model::Lookup& lookup : graph_.lookups) {
-      BULKHEAD_TRY(const MatrixIndex rows, matrix({lookup.rows}, {}));
-      plan_.matrices[rows].read_by_every_step = false;
-      plan_.lookups.push_back(rows);
+      BULKHEAD_TRY(plan_.lookups.emplace_back(), matrix({lookup.rows}, {}, Packing::kPlanes));
+      plan_.matrices.back().read_by_every_step = false;
     }
     writer_.start = graph_.start != model::StreamStart::kBrought;
     for (const model::Layer& layer : graph_.layers) {
@@ -45,10 +44,11 @@ class Planner {
   }
 
  private:
-  // Adds the matrices before and after the layers; it is one matrix if both are the same tensor.
+  // Adds the matrices before and after the layers: one if both are the same tensor, else an embedding in planes.
   Status add_ends() {
     if (graph_.start == model::StreamStart::kEmbedding) {
-      BULKHEAD_TRY(plan_.embedding, matrix({graph_.embedding_rows}, {}));
+      const Packing packing = graph_.tied_output() ? Packing::kUnits : Packing::kPlanes;
+      BULKHEAD_TRY(plan_.embedding, matrix({graph_.embedding_rows}, {}, packing));
       if (graph_.makes_logits && graph_.tied_output()) plan_.output = plan_.embedding;
       plan_.matrices[plan_.embedding].read_by_every_step = plan_.output != kAbsent;
     }
@@ -80,11 +80,11 @@ class Planner {
 
   // Adds a matrix of these rows, which have equal types. If a tensor has slices, the rows are of its first slice.
   Result<MatrixIndex> matrix(const std::vector<MatrixPart>& parts, std::vector<RowOrder> orders,
-                             bool alternating = false) {
+                             Packing packing = Packing::kUnits) {
     std::vector<SlicePart> all;
     for (const MatrixPart& part : parts)
       all.push_back({part, 0});
-    return matrix_of(all, std::move(orders), alternating, 1);
+    return matrix_of(all, std::move(orders), packing, 1);
   }
 
   // Rows of one slice of a tensor.
@@ -94,7 +94,7 @@ class Planner {
   };
   // Does the same for `slices` matrices; the parts of each follow those of the one before.
   Result<MatrixIndex> matrix_of(const std::vector<SlicePart>& parts, std::vector<RowOrder> orders,
-                                bool alternating, std::uint32_t slices,
+                                Packing packing, std::uint32_t slices,
                                 RowsAre rows_are = RowsAre::kRows) {
     auto views = std::make_shared<std::vector<model::TensorInfo>>();
     PlannedMatrix made;
@@ -115,9 +115,7 @@ class Planner {
     std::vector<const model::TensorInfo*> tensors;
     for (const model::TensorInfo& view : *views)
       tensors.push_back(&view);
-    const Packing packing = !mapping_.units ? Packing::kPlanes
-                            : alternating   ? Packing::kUnitsAlternating
-                                            : Packing::kUnits;
+    if (!mapping_.units) packing = Packing::kPlanes;
     made.packed =
         std::make_shared<const PackedMatrix>(tensors, std::move(orders), packing, slices, rows_are);
     made.views = std::move(views);
@@ -263,7 +261,8 @@ class Planner {
     for (std::uint64_t slice = 0; slice < each.slices; ++slice)
       parts[slice].part.first_row += slice * each.stride;
     const RowsAre rows_are = each.transposed ? RowsAre::kColumns : RowsAre::kRows;
-    BULKHEAD_TRY(const MatrixIndex made, matrix_of(parts, {}, false, each.slices, rows_are));
+    BULKHEAD_TRY(const MatrixIndex made,
+                 matrix_of(parts, {}, Packing::kUnits, each.slices, rows_are));
     plan_.matrices[made].slices_read = each.slices;
     plan_.steps.emplace_back(SliceProductStep{{made, each.in, each.out}, each.slices});
     return {};
@@ -298,9 +297,11 @@ class Planner {
   Status add_gated(const model::GatedProduct& gated) {
     ProductsStep step;
     const auto product = [&](std::vector<MatrixPart> parts, ActivationIndex out,
-                             k::Epilogue epilogue, bool alternating) -> Status {
+                             k::Epilogue epilogue) -> Status {
+      const bool both = epilogue == k::Epilogue::kGated;
       ProductStep one;
-      BULKHEAD_TRY(one.matrix, matrix(parts, {}, alternating));
+      BULKHEAD_TRY(one.matrix,
+                   matrix(parts, {}, both ? Packing::kUnitsAlternating : Packing::kUnits));
       one.in = gated.in;
       one.out = out;
       one.epilogue = epilogue;
@@ -316,7 +317,7 @@ class Planner {
     };
     if (gated.factors != kAbsent || gated.up.tensor == kAbsent) {
       const ActivationIndex gate = between("gate", gated.out);
-      BULKHEAD_RETURN_IF_ERROR(product({gated.gate}, gate, k::Epilogue::kStore, false));
+      BULKHEAD_RETURN_IF_ERROR(product({gated.gate}, gate, k::Epilogue::kStore));
       bias(step.products.front(), gated.bias);
       plan_.steps.emplace_back(std::move(step));
       plan_.steps.emplace_back(
@@ -324,14 +325,13 @@ class Planner {
       return {};
     }
     if (type_of(gated.gate) == type_of(gated.up)) {
-      BULKHEAD_RETURN_IF_ERROR(
-          product({gated.gate, gated.up}, gated.out, k::Epilogue::kGated, true));
+      BULKHEAD_RETURN_IF_ERROR(product({gated.gate, gated.up}, gated.out, k::Epilogue::kGated));
       plan_.steps.emplace_back(std::move(step));
       return {};
     }
     const ActivationIndex gate = between("gate", gated.out), up = between("up", gated.out);
-    BULKHEAD_RETURN_IF_ERROR(product({gated.gate}, gate, k::Epilogue::kStore, false));
-    BULKHEAD_RETURN_IF_ERROR(product({gated.up}, up, k::Epilogue::kStore, false));
+    BULKHEAD_RETURN_IF_ERROR(product({gated.gate}, gate, k::Epilogue::kStore));
+    BULKHEAD_RETURN_IF_ERROR(product({gated.up}, up, k::Epilogue::kStore));
     plan_.steps.emplace_back(std::move(step));
     plan_.steps.emplace_back(GateStep{gate, up, gated.out, 0, gate_of(gated.function)});
     return {};
@@ -449,7 +449,8 @@ class Planner {
     }
     const bool gated = matrices.size() == 2;
     ProductStep made;
-    BULKHEAD_TRY(made.matrix, matrix_of(parts, {}, gated, experts.router.experts));
+    const Packing packing = gated ? Packing::kUnitsAlternating : Packing::kUnits;
+    BULKHEAD_TRY(made.matrix, matrix_of(parts, {}, packing, experts.router.experts));
     plan_.matrices[made.matrix].slices_read = experts.router.used;
     made.in = in;
     made.out = out;

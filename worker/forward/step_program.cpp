@@ -102,7 +102,8 @@ class Builder {
     return push;
   }
   Status embed(MatrixIndex index, const k::EmbedPush& push) {
-    return dispatch(k::embed(context_.mapping, context_.weights.matrices[index].type), push,
+    const DeviceMatrix& matrix = context_.weights.matrices[index];
+    return dispatch(k::embed(context_.mapping, matrix.type, matrix.layout), push,
                     {shape_.columns, context_.mapping.units ? k::kEmbedParts : 1});
   }
   // Fills in what the kernel that writes the stream's first values does besides: it sets the chain's counters to zero

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 
 #include "architecture_cases.hpp"
+#include "worker/forward/layer_split.hpp"
+#include "worker/forward/model_plan.hpp"
 #include "worker/model/architecture.hpp"
 
 namespace bulkhead::forward {
@@ -200,6 +202,30 @@ TEST_F(Architectures, BiasesOfLogits) {
     expect_computes(facts, 20);
     expect_computes(facts, 20, true);
     expect_keeps_bits(facts);
+  }
+}
+
+// What matrix units multiply is rounded to halves. So an embedding matrix is packed for them only if it
+// makes the logits, too, and in a stage of a split model it is as in the whole model.
+TEST(Embeddings, ArePackedForMatrixUnitsIfTheyMakeLogits) {
+  gpu::kernels::Mapping units;
+  units.units = true;
+  for (const bool tied : {false, true}) {
+    const std::string bytes =
+        tiny::Model({.architecture = "qwen2", .qkv_biases = true, .tied = tied}, 1).file();
+    const auto file = model::testing::open_bytes(bytes);
+    ASSERT_TRUE(file.ok()) << file.error().message();
+    const auto graph = model::read_model(**file);
+    ASSERT_TRUE(graph.ok()) << graph.error().message();
+    const auto layers = static_cast<std::uint32_t>(graph->layers.size());
+    ASSERT_GT(layers, 1U);
+    for (const std::uint32_t end : {1U, layers}) {
+      const auto plan = plan_model(stage_graph(*graph, {0, end}, false), **file, units,
+                                   gpu::kernels::KvFormat::kF16);
+      ASSERT_TRUE(plan.ok()) << plan.error().message();
+      const bool packed = plan->matrices[plan->embedding].packed->layout().block_bytes != 0;
+      EXPECT_EQ(packed, tied) << end << " layers";
+    }
   }
 }
 

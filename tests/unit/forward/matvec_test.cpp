@@ -265,7 +265,7 @@ TEST_F(Matvec, EmbeddingIsTheRowItself) {
       push.width = width;
       push.stride = width;
       push.scale = 1;
-      run(k::embed(mapping, weight_type(type)), push, 4);
+      run(k::embed(mapping, weight_type(type), m.layout), push, 4);
       const std::vector<float> got = read<float>(out, 3 * width);
       for (std::size_t c = 0; c < entries.size(); ++c) {
         for (std::uint32_t i = 0; i < width; ++i) {
@@ -275,6 +275,64 @@ TEST_F(Matvec, EmbeddingIsTheRowItself) {
         }
       }
     }
+  }
+}
+
+// Of a matrix in planes, on a device with matrix units: the row is as exact as elsewhere. The input has halves of an
+// eighth, and zeros up to a whole stage; and the counters of the chain behind the kernel become zero.
+TEST_F(Matvec, EmbeddingPreparesTheInputOfMatrixUnits) {
+  k::Mapping mapping = k::lanes_mapping(device().info());
+  mapping.units = true;
+  ASSERT_EQ(mapping.input_form(), k::InputForm::kUnits);
+  const std::uint32_t width = 320, rows = 9, stride = k::input_stride(mapping, width);
+  ASSERT_EQ(stride, 384U);
+  for (const TensorType type : {TensorType::kF32, TensorType::kQ5_0, TensorType::kIQ4_NL}) {
+    const TestMatrix m = matrix(type, rows, width);
+    const std::vector<k::ColumnEntry> entries{{7, 0, 0, 0}, {0, 0, 0, 0}};
+    std::vector<float> gain(width);
+    for (std::uint32_t i = 0; i < width; ++i)
+      gain[i] = 0.5F + static_cast<float>(i % 7);
+    const gpu::Buffer counts = parameters(2, entries), gains = buffer(std::span<const float>(gain)),
+                      out = empty(2 * width * 4), input = empty(8 * stride * 2),
+                      chain = empty(3 * 128), failed = empty(4);
+    k::EmbedPush push{};
+    push.quants = m.packed.address() + m.layout.quants;
+    push.high = m.packed.address() + m.layout.high;
+    push.scales = m.packed.address() + m.layout.scales;
+    push.supers = m.packed.address() + m.layout.supers;
+    push.out_address = out.address();
+    push.parameters = counts.address();
+    push.groups = m.layout.groups;
+    push.width = width;
+    push.stride = width;
+    push.scale = 3;
+    push.gain = gains.address();
+    push.input_address = input.address();
+    push.input_stride = stride;
+    push.chain_counts = chain.address();
+    push.chain_failed = failed.address();
+    push.chain_links = 3;
+    run(k::embed(mapping, weight_type(type), m.layout), push, 4, k::kEmbedParts);
+    const std::vector<float> got = read<float>(out, 2 * width);
+    const std::vector<std::uint16_t> halves = read<std::uint16_t>(input, 8 * stride);
+    for (std::size_t c = 0; c < entries.size(); ++c) {
+      for (std::uint32_t i = 0; i < stride; ++i) {
+        const double half = reference::half(halves[i / 32 * 256 + c * 32 + i % 32]);
+        if (i >= width) {
+          ASSERT_EQ(half, 0.0) << model::traits(type)->name << " entry " << i;
+          continue;
+        }
+        const double want = 3 * m.values[entries[c].token][i];
+        ASSERT_NEAR(got[c * width + i], want, 2e-6 * (0.5 + std::abs(want)))
+            << model::traits(type)->name << " column " << c << " entry " << i;
+        const double shrunk = want * static_cast<double>(gain[i]) / 8;
+        ASSERT_NEAR(half, shrunk, std::abs(shrunk) * 0x1p-10 + 0x1p-24)
+            << model::traits(type)->name << " column " << c << " entry " << i;
+      }
+    }
+    for (std::uint32_t link = 0; link < 3; ++link)
+      EXPECT_EQ(read<std::uint32_t>(chain, 3 * 32)[link * 32], 0U);
+    EXPECT_EQ(read<std::uint32_t>(failed, 1)[0], 0U);
   }
 }
 

@@ -153,6 +153,37 @@ class UnitProducts : public KernelTest {
                     std::move(before));
   }
 
+  // Expects that reading a row of a matrix gives floats. They are exact, apart from a float's last bits, if the packed
+  // form keeps the file's own scales. Other forms have scales and minima, or weights, that are rounded to halves.
+  void expect_rows(const gpu::KernelSpec& kernel, const TestMatrix& m, std::uint32_t workgroups) {
+    const std::vector<k::ColumnEntry> entries{{7, 0, 0, 0}, {0, 0, 0, 0}, {18, 0, 0, 0}};
+    const gpu::Buffer weights = buffer(std::span<const std::byte>(m.packed)),
+                      counts = parameters(3, entries), out = empty(3 * std::uint64_t{m.width} * 4);
+    k::EmbedPush push{};
+    push.quants = weights.address();
+    push.out_address = out.address();
+    push.parameters = counts.address();
+    push.groups = m.layout.groups;
+    push.width = m.width;
+    push.stride = m.width;
+    push.scale = 1;
+    run(kernel, push, 4, workgroups);
+    const std::vector<float> got = read<float>(out, 3 * std::size_t{m.width});
+    const k::TensorRow& row = k::row_of(weight_type(m.type));
+    const bool keeps_scales =
+        has_header(m.type) || (!row.is_float() && !row.units.minima && row.block_weights == 32);
+    for (std::size_t c = 0; c < entries.size(); ++c) {
+      double largest = 0;
+      for (const double value : m.values[entries[c].token])
+        largest = std::max(largest, std::abs(value));
+      for (std::uint32_t i = 0; i < m.width; ++i) {
+        const double want = m.values[entries[c].token][i];
+        ASSERT_NEAR(got[c * m.width + i], want,
+                    keeps_scales ? std::abs(want) * 0x1p-22 : largest * 0x1p-10)
+            << row.name << " column " << c << " entry " << i;
+      }
+    }
+  }
 };
 
 inline double exact(const std::vector<double>& row, const std::vector<float>& x) {

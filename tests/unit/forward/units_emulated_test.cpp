@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 
+#include "gpu/kernels/embed_units_emulated.hpp"
 #include "gpu/kernels/matvec_units_emulated.hpp"
 #include "unit_products.hpp"
 
@@ -130,6 +131,21 @@ TEST_F(EmulatedUnits, OneColumnAndSegmentsInTurn) {
                   0x1p-11 * magnitude(m.values[row], x[0]));
       }
     }
+  }
+}
+
+TEST_F(EmulatedUnits, ARowOfAnEmbeddingIsFloats) {
+  k::Mapping mapping = k::lanes_mapping(device().info());
+  mapping.units = true;
+  for (const TensorType type : kTypes) {
+    const TestMatrix m = make_matrix(type, 19, is_super(type) ? 512 : 320, random_);
+    gpu::KernelSpec kernel = k::embed(mapping, weight_type(type), m.layout);
+    kernel.spirv = gpu::spirv::embed_units_emulated;
+    kernel.required_subgroup_size = 0;
+    auto constants = k::read_constants<k::EmbedConstants>(kernel);
+    constants.invocations = 32;
+    k::write_constants(kernel, constants);
+    expect_rows(kernel, m, 3);
   }
 }
 

@@ -426,5 +426,13 @@ TEST_F(Units, GateAndUpInOne) {
   }
 }
 
+TEST_F(Units, ARowOfAnEmbeddingIsFloats) {
+  const k::Mapping mapping = k::mapping_for(device().info());
+  for (const TensorType type : kTypes) {
+    const TestMatrix m = make_matrix(type, 19, is_super(type) ? 512 : 320, random_);
+    expect_rows(k::embed(mapping, weight_type(type), m.layout), m, k::kEmbedParts);
+  }
+}
+
 }  // namespace
 }  // namespace bulkhead::forward
