@@ -174,10 +174,13 @@ TEST_F(Qwen3Next, ComputesWhatQwen35DoesWithTheSameHeads) {
     ASSERT_NE(model.executor, nullptr);
     const auto got = generate(*model.executor, prompt, 6, 64, Output::kLogits);
     ASSERT_EQ(got.size(), want.size());
+    // Matrix units round the inputs of products to halves. The two files' products are joined in other ways, so that
+    // other sums are rounded.
+    const double allowed = has_units(*model.executor) ? 2e-2 : 1e-2;
     for (std::size_t i = 0; i < got.size(); ++i) {
       ASSERT_EQ(got[i].best, want[i].best) << i;
       for (std::size_t t = 0; t < got[i].logits.size(); ++t)
-        ASSERT_NEAR(got[i].logits[t], want[i].logits[t], 1e-2) << "fused " << fused;
+        ASSERT_NEAR(got[i].logits[t], want[i].logits[t], allowed) << "fused " << fused;
     }
   }
 }
