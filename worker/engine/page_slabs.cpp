@@ -1,7 +1,6 @@
 #include "worker/engine/page_slabs.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <span>
 #include <utility>
 

@@ -36,7 +36,7 @@ class SplitTransformer final : public Transformer {
     return last().reserve_adjustments(edits);
   }
 
-  // All stages grow, or none. Steps in flight do not use the slab's pages yet, whatever stage has them now.
+  // All stages grow, or none. No step in flight has a page of the slab, whichever stage it has reached.
   bool grow(std::uint32_t slab) override {
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       if (!has_slab(*stages_[i], slab) || stages_[i]->grow(slab)) continue;
