@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -22,8 +21,7 @@
 #include <vector>
 
 #include "config/base/unique_fd.hpp"
-#include "orchestrator/supervisor/cache_seal.hpp"
-#include "tests/support/kernels.hpp"
+#include "tests/support/lent_kernels.hpp"
 #include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
@@ -57,15 +55,7 @@ class Daemon {
     const std::filesystem::path caches =
         std::filesystem::path(home == options.environment.end() ? kCacheHome : home->second) /
         "bulkhead";
-    // A worker of the previous daemon may still be ending and hold its folder. The next worker then gets the
-    // folder NAME%1.
-    for (const std::string& worker : options.computing_workers) {
-      for (const std::string& folder : {worker, worker + "%1"}) {
-        worker_caches_.push_back(caches / folder);
-        lend_kernels(worker_caches_.back());
-        seal_kernels(caches, folder);
-      }
-    }
+    lent_.emplace(caches, options.computing_workers);
     pid_ = ::fork();
     if (pid_ < 0) std::abort();
     if (pid_ == 0) {
@@ -97,8 +87,6 @@ class Daemon {
       ::waitpid(pid_, &status, 0);
     }
     ::unlink(log_file_.c_str());
-    for (const std::filesystem::path& each : worker_caches_)
-      keep_kernels(each);
   }
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
@@ -158,21 +146,12 @@ class Daemon {
   }
 
  private:
-  // Seals the kernels that the test lends the worker. The daemon would delete unsealed ones, and the
-  // worker would compile them again.
-  static void seal_kernels(const std::filesystem::path& caches, const std::string& worker) {
-    timespec later{};
-    ::clock_gettime(CLOCK_REALTIME, &later);
-    ++later.tv_sec;
-    (void)orchestrator::CacheSeal(caches.string(), worker).make(later);
-  }
-
-  static constexpr const char* kCacheHome = BULKHEAD_BIN_DIR "/../tests/cache";
+  static constexpr const char* kCacheHome = BULKHEAD_BIN_DIR "/../tests/worker-caches";
 
   pid_t pid_ = -1;
   UniqueFd stdout_;
   std::string output_, log_file_;
-  std::vector<std::filesystem::path> worker_caches_;
+  std::optional<LentKernels> lent_;
   std::uint16_t port_ = 0;
   bool ended_ = false;
 };
