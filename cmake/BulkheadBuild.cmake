@@ -3,8 +3,8 @@
 #     in it that optimising it pays under AddressSanitizer, too
 #   bulkhead_program(NAME SOURCES ... LINK ...)                 a program in bin/
 #   bulkhead_apart(SOURCE ...)                                  see BULKHEAD_UNITY
-#   bulkhead_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT s] [COST s])   a GoogleTest program, discovered by
-#     CTest; a test of it is killed after 4 times TIMEOUT
+#   bulkhead_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT s] [COST s] [SINGLE|TOGETHER])   a
+#     GoogleTest program, discovered by CTest; a test of it is killed after 4 times TIMEOUT
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -255,13 +255,18 @@ function(bulkhead_label_slow name)
   endif()
 endfunction()
 
-# One CTest test for each TEST() (default), or one for the whole program (SINGLE). For each label there is a target
-# tests-LABEL that builds the programs with it. Several labels become one, "unit+sanitize", which `ctest -L sanitize`
-# matches: gtest_discover_tests loses all but the first of a list. tests/slow_tests.cmake names the tests that get the
-# label `slow`, too. TIMEOUT (default 120): seconds that a test takes at most on a machine as slow as a laptop; CTest
-# takes it for hung after four times that. COST: CTest starts tests with a higher cost first.
+# One CTest test for each TEST() (default), or one for the whole program (SINGLE). TOGETHER: in an AddressSanitizer
+# build four processes run the program's tests, NAME.part1 to NAME.part4, because a process there takes 60 ms of a core
+# to start and to end, which is longer than most tests take. Only programs whose tests need no process of their own may
+# have this; in the other builds each test has one.
+#
+# For each label there is a target tests-LABEL that builds the programs with it. Several labels become one,
+# "unit+sanitize", which `ctest -L sanitize` matches: gtest_discover_tests loses all but the first of a list.
+# tests/slow_tests.cmake names the tests that get the label `slow`, too. TIMEOUT (default 120): seconds that a test
+# takes at most on a machine as slow as a laptop; CTest takes it for hung after four times that. COST: CTest starts
+# tests with a higher cost first.
 function(bulkhead_test name)
-  cmake_parse_arguments(arg "SINGLE" "TIMEOUT;COST" "SOURCES;LINK;LABELS;DEPENDS" ${ARGN})
+  cmake_parse_arguments(arg "SINGLE;TOGETHER" "TIMEOUT;COST" "SOURCES;LINK;LABELS;DEPENDS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -298,14 +303,20 @@ function(bulkhead_test name)
     add_dependencies(${name} ${arg_DEPENDS})
   endif()
   bulkhead_label(${name} ${arg_LABELS})
+  set(form "")
+  if(arg_SINGLE)
+    set(form SINGLE)
+  elseif(arg_TOGETHER AND BULKHEAD_SANITIZE MATCHES "address")
+    set(form PARTS)
+  endif()
   bulkhead_split_by_time(${name} quick slow)
-  bulkhead_register_tests("${quick}" ${name} "${label}" "${arg_TIMEOUT}" "${arg_COST}" "${arg_SINGLE}")
-  bulkhead_register_tests("${slow}" ${name} "${label}+slow" "${arg_TIMEOUT}" "${arg_COST}" "${arg_SINGLE}")
+  bulkhead_register_tests("${quick}" ${name} "${label}" "${arg_TIMEOUT}" "${arg_COST}" "${form}")
+  bulkhead_register_tests("${slow}" ${name} "${label}+slow" "${arg_TIMEOUT}" "${arg_COST}" "${form}")
 endfunction()
 
-# Registers the program's tests that the filter selects; an empty filter selects none. See
-# bulkhead_test.
-function(bulkhead_register_tests filter name label timeout cost single)
+# Registers the program's tests that the filter selects; an empty filter selects none. `form`: SINGLE, PARTS (for
+# TOGETHER), or empty for one CTest test each.
+function(bulkhead_register_tests filter name label timeout cost form)
   if(filter STREQUAL "")
     return()
   endif()
@@ -313,7 +324,7 @@ function(bulkhead_register_tests filter name label timeout cost single)
   if(cost)
     list(APPEND properties COST ${cost})
   endif()
-  if(NOT single)
+  if(form STREQUAL "")
     gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_FILTER "${filter}" PROPERTIES ${properties})
     return()
   endif()
@@ -325,6 +336,16 @@ function(bulkhead_register_tests filter name label timeout cost single)
       set(test ${name}_quick)
     endif()
   endif()
-  add_test(NAME ${test} COMMAND ${command})
-  set_tests_properties(${test} PROPERTIES ${properties})
+  if(form STREQUAL "SINGLE")
+    add_test(NAME ${test} COMMAND ${command})
+    set_tests_properties(${test} PROPERTIES ${properties})
+    return()
+  endif()
+  set(parts 4)
+  foreach(part RANGE 1 ${parts})
+    math(EXPR index "${part} - 1")
+    add_test(NAME ${test}.part${part} COMMAND ${command})
+    set_tests_properties(${test}.part${part} PROPERTIES ${properties}
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${parts};GTEST_SHARD_INDEX=${index}")
+  endforeach()
 endfunction()
