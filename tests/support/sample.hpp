@@ -15,7 +15,7 @@ inline constexpr bool kSample = false;
 // The step of a loop over cuts. It is a prime, so that the loop meets cuts of all kinds.
 inline constexpr std::size_t kStride = kSample ? 7 : 1;
 
-// Returns how many of `all` rounds to run; `all` must not be 0.
+// Returns how many of `all` rounds to run, or how long a text is that must be read in linear time; `all` must not be 0.
 constexpr int rounds(int all) {
   return kSample ? (all + 7) / 8 : all;
 }

@@ -1,6 +1,7 @@
 // Answers that no model should write: a parser must end in linear time, with a result.
 #include <gtest/gtest.h>
 
+#include "tests/support/sample.hpp"
 #include "tests/unit/answer/cases.hpp"
 
 namespace bulkhead::model::answer::testing {
@@ -29,11 +30,7 @@ Message read(const Family& family, const std::string& raw, Ended ended = Ended::
 }
 
 TEST(HostileAnswers, AreReadInLinearTime) {
-#if defined(__SANITIZE_ADDRESS__)
-  constexpr std::size_t kBytes = 20'000;  // enough to notice a read of freed memory
-#else
-  constexpr std::size_t kBytes = 100'000;
-#endif
+  constexpr std::size_t kBytes = test::rounds(100'000);
   for (const Family& family : families()) {
     const Calls& calls = family.calls;
     const std::string open = calls.section + (calls.opens.empty() ? "" : calls.opens[0]);

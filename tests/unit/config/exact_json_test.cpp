@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/sample.hpp"
+
 namespace bulkhead {
 namespace {
 
@@ -23,7 +25,7 @@ TEST(ExactJson, KeepsEveryIntegersDigits) {
 
 // If the reader compared each name with all names before it, this test would take minutes.
 TEST(ExactJson, ReadsObjectsOfAnySizeInTheirOrder) {
-  constexpr int kMembers = 600000;
+  constexpr int kMembers = test::rounds(600'000);
   const auto name_of = [](int i) { return std::to_string(i * 7919LL % kMembers); };
   std::string text = "{";
   for (int i = 0; i < kMembers; ++i)

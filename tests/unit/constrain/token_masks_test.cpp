@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/sample.hpp"
 #include "worker/constrain/constraint.hpp"
 #include "worker/constrain/regex.hpp"
 #include "worker/model/gguf.hpp"
@@ -413,13 +414,16 @@ TEST(TokenMasks, FailByTheirWorkAloneWhateverIsRemembered) {
       std::set<ConfigId> seen;
       for (std::size_t i = 0; i < each.text.size(); ++i) {
         const TokenMask* mask = warm.mask(at);
-        TokenMasks cold(each.grammar, words.trie, {words.end}, most);
-        const TokenMask* alone =
-            cold.mask(cold.advance(cold.start(), std::string_view(each.text).substr(0, i)));
-        ASSERT_EQ(mask == nullptr, alone == nullptr) << most << " at " << i;
-        if (mask != nullptr) {
-          EXPECT_EQ(*mask, *alone);
-          if (seen.insert(at).second) {
+        const bool first = mask != nullptr && seen.insert(at).second;
+        if (i % test::kStride == 0) {
+          TokenMasks cold(each.grammar, words.trie, {words.end}, most);
+          const TokenMask* alone =
+              cold.mask(cold.advance(cold.start(), std::string_view(each.text).substr(0, i)));
+          ASSERT_EQ(mask == nullptr, alone == nullptr) << most << " at " << i;
+          if (mask != nullptr) {
+            EXPECT_EQ(*mask, *alone);
+          }
+          if (first) {
             EXPECT_EQ(warm.last_work(), cold.last_work()) << i;
           }
         }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/support/sample.hpp"
 #include "tests/unit/model/gguf_builder.hpp"
 #include "worker/model/tokenizer.hpp"
 
@@ -24,9 +25,10 @@ inline std::string tokenizer_error(const GgufBuilder& file) {
 }
 
 // Returns a megabyte, and what is missing to the end of the last piece.
+inline constexpr std::size_t kMegabyte = test::rounds(1 << 20);
 inline std::string megabyte_of(std::string_view piece) {
   std::string text;
-  while (text.size() < 1U << 20)
+  while (text.size() < kMegabyte)
     text += piece;
   return text;
 }

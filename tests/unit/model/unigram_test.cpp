@@ -191,7 +191,7 @@ TEST_F(Unigram, PiecesGiveTheTextBack) {
 
 // A test whose time grows with the square of the text would be killed for its time.
 TEST_F(Unigram, AMegabyteOfAnythingIsCutAtOnce) {
-  constexpr std::size_t kBytes = 1U << 20;
+  constexpr std::size_t kBytes = testing::kMegabyte;
   EXPECT_EQ(ids(megabyte_of("hello ")).size(), kBytes / 6 + 1);
   EXPECT_EQ(ids(megabyte_of("ab")).size(), kBytes / 2 + 1);
   EXPECT_EQ(ids(megabyte_of("x")).size(), 2U);

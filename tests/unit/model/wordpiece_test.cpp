@@ -231,7 +231,7 @@ TEST_F(WordPiece, AWordOfMoreThanAHundredCharactersIsUnknown) {
 
 // A test whose time grows with the square of the text would be killed for its time.
 TEST_F(WordPiece, AMegabyteOfAnythingIsCutAtOnce) {
-  constexpr std::size_t kBytes = 1U << 20;
+  constexpr std::size_t kBytes = testing::kMegabyte;
   EXPECT_EQ(ids(megabyte_of("a")).size(), 1U);
   EXPECT_EQ(ids(megabyte_of("hello ")).size(), kBytes / 6 + 1);
   EXPECT_EQ(ids(megabyte_of("中")).size(), kBytes / 3 + 1);
