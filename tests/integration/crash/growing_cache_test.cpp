@@ -15,9 +15,10 @@ namespace bulkhead::test {
 namespace {
 
 constexpr int kAnswerTokens = 40;
-constexpr std::uint32_t kStreams = 6;
+// Each takes about nine pages. A cache of 2 MiB has twenty for the built-in model, and one of 1 MiB has 41 for the
+// fixture.
+constexpr std::uint32_t kStreams = 4, kStreamsOfFixture = 6;
 
-// Each takes about nine pages, and a cache of 2 MiB has twenty.
 json request_for(std::uint32_t which) {
   std::vector<std::uint32_t> prompt(220 + which * 7);
   std::uint32_t state = 99 + which;
@@ -38,10 +39,11 @@ Serving serve_with(const std::vector<std::string>& cache, const std::string& mod
 
 // Streams all requests at once; `then` is called after some pieces of the last one.
 std::vector<Heard> stream_all(
-    const Serving& serving, int pieces = 0, const std::function<void()>& then = [] {}) {
+    const Serving& serving, std::uint32_t count, int pieces = 0,
+    const std::function<void()>& then = [] {}) {
   std::vector<std::future<Timed>> streams;
-  for (std::uint32_t i = 0; i < kStreams; ++i) {
-    const bool last = i + 1 == kStreams;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const bool last = i + 1 == count;
     streams.push_back(std::async(std::launch::async, [&serving, i, last, pieces, then] {
       return last ? stream(serving.port, request_for(i), pieces, then)
                   : stream(serving.port, request_for(i));
@@ -61,19 +63,19 @@ TEST(GrowingCache, AKilledWorkerThatHasGrownCostsItsStreamsOnlyAPause) {
   std::vector<Heard> expected;
   {
     const Serving roomy = serve_with({"engine.kv_cache_mb=64"});
-    expected = stream_all(roomy);
+    expected = stream_all(roomy, kStreams);
     for (const Heard& heard : expected)
       ASSERT_EQ(heard.ids.size(), static_cast<std::size_t>(kAnswerTokens));
   }
   const Serving serving = serve_with({"engine.kv_cache_mb=2", "engine.kv_cache_max_mb=32"});
-  EXPECT_EQ(stream_all(serving), expected);
+  EXPECT_EQ(stream_all(serving, kStreams), expected);
   ASSERT_TRUE(has_grown(serving));
   const pid_t victim = serving_worker(serving);
-  EXPECT_EQ(stream_all(serving, kAnswerTokens / 2, [&] { send_signal(victim, SIGKILL); }),
+  EXPECT_EQ(stream_all(serving, kStreams, kAnswerTokens / 2, [&] { send_signal(victim, SIGKILL); }),
             expected);
   EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == 1; }));
   EXPECT_TRUE(has_grown(serving)) << serving.daemon->log();
-  EXPECT_EQ(stream_all(serving), expected);
+  EXPECT_EQ(stream_all(serving, kStreams), expected);
   EXPECT_EQ(serving.worker()["restarts"], 1);
 }
 
@@ -85,19 +87,20 @@ TEST(GrowingCache, ASuccessorAdoptsPagesOfSlabs) {
   std::vector<Heard> expected;
   {
     const Serving roomy = serve_with({"engine.kv_cache_mb=64"}, model.string());
-    expected = stream_all(roomy);
+    expected = stream_all(roomy, kStreamsOfFixture);
   }
   const Serving serving =
       serve_with({"engine.kv_cache_mb=1", "engine.kv_cache_max_mb=32"}, model.string());
-  EXPECT_EQ(stream_all(serving), expected);
+  EXPECT_EQ(stream_all(serving, kStreamsOfFixture), expected);
   ASSERT_TRUE(has_grown(serving));
   const pid_t victim = serving_worker(serving);
-  EXPECT_EQ(stream_all(serving, kAnswerTokens / 2, [&] { send_signal(victim, SIGKILL); }),
+  EXPECT_EQ(stream_all(serving, kStreamsOfFixture, kAnswerTokens / 2,
+                       [&] { send_signal(victim, SIGKILL); }),
             expected);
   EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == 1; }));
   const json vault = serving.worker()["vault"];
   EXPECT_GT(vault["pages_adopted"], 41) << "as many as lie in no slab; " << vault;
-  EXPECT_EQ(stream_all(serving), expected);
+  EXPECT_EQ(stream_all(serving, kStreamsOfFixture), expected);
   EXPECT_EQ(serving.metric("bulkhead_worker_kv_pages_damaged_total{"), 0);
 }
 
@@ -173,12 +176,12 @@ TEST_P(GrowingModels, GrowShrinkAndDieAtTheCostOfAPause) {
 TEST(GrowingCache, ShrinksWhenItIsIdle) {
   const Serving serving =
       serve_with({"engine.kv_cache_mb=2", "engine.kv_cache_max_mb=32", "engine.kv_keep_s=1"});
-  const std::vector<Heard> first = stream_all(serving);
+  const std::vector<Heard> first = stream_all(serving, kStreams);
   EXPECT_TRUE(Serving::eventually([&] {
     return serving.metric("bulkhead_worker_kv_slabs_returned_total{") >= 1 &&
            serving.metric("bulkhead_worker_kv_slabs{") == 0;
   })) << serving.daemon->log();
-  EXPECT_EQ(stream_all(serving), first);
+  EXPECT_EQ(stream_all(serving, kStreams), first);
 }
 
 }  // namespace
