@@ -69,8 +69,8 @@
 // States (ExecutorLimits::states). A slot holds what a model's layers carry from position to position. A
 // running sequence owns its slot until it is removed or preempted. The device computes steps in order, so the
 // next owner may have the slot at once. A draft has a slot of its own for the states after it. If confirm() finds the
-// draft right, the sequence takes that slot for its own. The slots of wrong drafts become free. So no sequence continues
-// from what a wrong draft left, and no snapshot holds it.
+// draft right, the sequence takes that slot for its own. The slots of wrong drafts become free. So no sequence
+// continues from what a wrong draft left, and no snapshot holds it.
 //
 // Pages without states are of no use to a new sequence. So the sequence reuses the pages up to one after which a step
 // saved the states, too (state_book.hpp), and goes on from there. The scheduler has steps save the states after these
