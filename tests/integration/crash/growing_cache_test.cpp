@@ -142,7 +142,7 @@ TEST_P(GrowingModels, GrowShrinkAndDieAtTheCostOfAPause) {
   std::vector<Heard> expected;
   {
     const Serving roomy = serve_with(settings, model);
-    expected = stream_all(roomy);
+    expected = stream_all(roomy, kStreamsOfFixture);
     for (const Heard& heard : expected)
       ASSERT_EQ(heard.ids.size(), static_cast<std::size_t>(kAnswerTokens));
   }
@@ -157,18 +157,19 @@ TEST_P(GrowingModels, GrowShrinkAndDieAtTheCostOfAPause) {
     return metric("kv_slabs") == 0 && metric("kv_bytes") == metric("kv_bytes_at_first");
   };
   ASSERT_TRUE(Serving::eventually(is_small));
-  EXPECT_EQ(stream_all(serving), expected);
+  EXPECT_EQ(stream_all(serving, kStreamsOfFixture), expected);
   EXPECT_TRUE(Serving::eventually([&] { return metric("kv_slabs_added_total") >= 1; }));
   EXPECT_EQ(metric("preemptions_total"), 0);
   EXPECT_TRUE(Serving::eventually(is_small)) << serving.daemon->log();
   EXPECT_GE(metric("kv_slabs_returned_total"), 1);
 
   const pid_t victim = serving_worker(serving);
-  EXPECT_EQ(stream_all(serving, kAnswerTokens / 2, [&] { send_signal(victim, SIGKILL); }),
+  EXPECT_EQ(stream_all(serving, kStreamsOfFixture, kAnswerTokens / 2,
+                       [&] { send_signal(victim, SIGKILL); }),
             expected);
   EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == 1; }));
   EXPECT_EQ(serving.worker()["vault"]["state"], "imported") << serving.worker()["vault"];
-  EXPECT_EQ(stream_all(serving), expected);
+  EXPECT_EQ(stream_all(serving, kStreamsOfFixture), expected);
   EXPECT_EQ(metric("kv_pages_damaged_total"), 0);
   EXPECT_TRUE(Serving::eventually(is_small)) << serving.daemon->log();
 }
