@@ -453,12 +453,6 @@ TEST(RefusedRotations, AreNamed) {
   facts.yarn = {.factor = 4, .original = 32};
   EXPECT_THAT(with(nullptr), HasSubstr("normed after a rotation that stretches them"));
   facts.yarn = {};
-  facts.norms_heads = false;
-  facts.architecture = "deepseek2";
-  EXPECT_THAT(with([](GgufBuilder& file, const std::string& prefix) {
-                file.u32(prefix + "attention.kv_lora_rank", 64);
-              }),
-              HasSubstr("take a file made after April 2025, or convert the weights again"));
 }
 
 // The first layers see 16 positions, fewer than a page, and turn by plain frequencies; the last one is stretched.

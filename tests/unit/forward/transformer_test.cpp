@@ -310,7 +310,7 @@ TEST(Sizes, AStepHasAsManySequencesAsTheDeviceAndTheModelAllow) {
   EXPECT_EQ(with_sizes({}, **file, *graph, large).state_cache_mb, 0U);
   large.alone = true;
   const config::EngineSettings alone = with_sizes({}, **file, *graph, large);
-  EXPECT_EQ(state_slots(*graph, alone), 3 * alone.max_batch);
+  EXPECT_EQ(state_slots(*graph, alone), 3 * alone.max_batch + most_drafts(*graph, alone));
 }
 
 TEST_F(TransformerTest, SaysWhenAContextIsTooLong) {
