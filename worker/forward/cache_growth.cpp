@@ -82,7 +82,7 @@ bool choose_slabs(std::span<const MeasuredPart> parts, std::uint64_t first, bool
   kind.slabs = one_slab ? 1 : slabs;
   // If no setting names the size at the start, the first pages fill whole slabs.
   kind.each = kind.slabs > 1 && !asked ? of_target : (first + kind.slabs - 1) / kind.slabs;
-  if (kind.each * kind.slabs < first) ++kind.slabs;
+  if (kind.each > 0) kind.slabs = std::max(kind.slabs, (first + kind.each - 1) / kind.each);
   return kind.each > 0 && std::ranges::all_of(parts, [&](const MeasuredPart& part) {
            return kind.each * part.bytes_of(kind) <= part.largest;
          });

@@ -369,6 +369,16 @@ TEST(GrowingCacheSize, OnAGpuBeginsWithAContextAndGrowsToWhatIsFree) {
   EXPECT_EQ(size.fixed().pages, 16384U);
 }
 
+TEST(GrowingCacheSize, BeginsWithAContextHoweverLargePagesAre) {
+  Planned planned;
+  planned.room.free_bytes = std::uint64_t{60} << 30;
+  planned.graph.context = 16384;
+  planned.graph.kv.assign(40, {.heads = 64, .head_size = 128});
+  const CacheSize size = planned.size();
+  ASSERT_TRUE(size.grows());
+  EXPECT_GE(size.first_pages, 512U) << "a whole context";
+}
+
 TEST(GrowingCacheSize, BesideOthersGrowsToTheSizeOfAFixedCache) {
   Planned planned;
   const CacheSize alone = planned.size();
