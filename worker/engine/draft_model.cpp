@@ -59,11 +59,9 @@ void DraftModel::empty(DraftContext& context) {
 
 double DraftModel::bytes() const {
   const auto counters = executor_.counters();
-  const auto per_token = std::ranges::find(counters, "kv_bytes_per_token", &FigureValue::name);
-  const double cache = per_token == counters.end()
-                           ? 0
-                           : per_token->value * static_cast<double>(pool_.total_positions());
-  return static_cast<double>(executor_.weight_bytes()) + cache;
+  const auto cache = std::ranges::find(counters, "kv_bytes", &FigureValue::name);
+  return static_cast<double>(executor_.weight_bytes()) +
+         (cache == counters.end() ? 0 : cache->value);
 }
 
 // Counts the tokens of right guesses as computed, and gives a new sequence the pages that the cache knows.
@@ -105,7 +103,8 @@ void DraftModel::starve(DraftContext& context, std::size_t tokens) {
   context.starved_until = static_cast<std::uint32_t>(tokens) + kStarvedFor;
 }
 
-// Gets pages for this many positions, and slots for states if there are any. Returns false if something lacks.
+// Gets pages for this many positions, and slots for states if there are any. Returns false if there are too few of
+// either.
 bool DraftModel::cover(DraftContext& context, std::uint32_t positions) {
   if (limits_.states > 0 && !context.states) context.states = states_.lend();
   return (limits_.states == 0 || context.states) && context.pages.cover_all(positions);

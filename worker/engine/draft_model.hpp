@@ -117,7 +117,7 @@ class DraftModel {
                       const std::function<std::chrono::steady_clock::time_point()>& now);
 
   std::uint64_t read_tokens() const { return read_tokens_; }
-  // Returns the device memory of its weights and its KV cache.
+  // Returns the device memory of its weights, its KV cache and its states.
   double bytes() const;
   const PagePool& pool() const { return pool_; }
 

@@ -248,8 +248,9 @@ class Executor {
   virtual Status reserve_adjustments(std::uint64_t /*edits*/) { return {}; }
 
   // Gives memory to the pages of a slab, which has none. The first page of a slab of full pages is
-  // first_pages + slab * slab_pages. Steps may be in flight. Returns false, and nothing has changed, if the device has
-  // no memory to spare.
+  // first_pages + slab * slab_pages; that of a slab of window pages is
+  // total_pages + window_first_pages + (slab - slabs()) * window_slab_pages. Steps may be in flight. Returns false, and
+  // nothing has changed, if the device has no memory to spare.
   virtual bool grow(std::uint32_t /*slab*/) { return false; }
   // Returns the slabs that have memory from the start on: those of a predecessor.
   virtual std::vector<std::uint32_t> present_slabs() const { return {}; }

@@ -48,7 +48,8 @@ class StateBook {
   // `own` is the most slots that running sequences and their drafts need at once. All other slots may be snapshots.
   StateBook(std::uint32_t slots, std::uint32_t own, std::uint32_t pages);
 
-  // Lends a slot to a running sequence or a draft. At most `own` slots may be lent so. give_back() returns it.
+  // Lends a slot to a running sequence or a draft. At most `own` slots may be lent to these at once. give_back()
+  // returns the slot.
   StateSlot lend();
   // Lends a slot that a step saves to; kNoState if all snapshots are held. enter() or give_back() returns the slot.
   StateSlot lend_for_saving();

@@ -34,8 +34,8 @@ struct DeviceSize {
 config::EngineSettings with_sizes(config::EngineSettings engine, const model::GgufFile& file,
                                   const model::ModelGraph& graph, const DeviceSize& device);
 // Returns engine.state_cache_mb, or, if that is 0 and stands for more than 2 GiB on this device, the MiB that it stands
-// for; otherwise 0, and state_slots() takes two states for each sequence, at most 2 GiB. More than 2 GiB never make the
-// KV cache smaller. `engine` has a number for max_batch.
+// for; otherwise 0, and state_slots() takes two states for each sequence, at most 2 GiB. More than 2 GiB never make a
+// KV cache smaller that does not grow; one that grows has less room for it. `engine` has a number for max_batch.
 std::uint32_t usual_state_cache_mb(const config::EngineSettings& engine, std::uint64_t weight_bytes,
                                    const model::ModelGraph& graph, const DeviceSize& device);
 // The numbers for which engine.max_batch 0 stands with a model: `most` on a GPU with at least `memory_bytes`, fewer
@@ -82,8 +82,8 @@ struct MemoryNeed {
   // sequences that a step may have, and the masks of all sequences.
   std::uint64_t host_logits = 0;
 };
-// Returns the number of slots for states: one for each sequence that may run, and those of engine.state_cache_mb. 0
-// if the model's layers carry no states.
+// Returns the number of slots for states: one for each sequence that may run, one for each draft of a step, and those
+// of engine.state_cache_mb. 0 if the model's layers carry no states.
 std::uint32_t state_slots(const model::ModelGraph& graph, const config::EngineSettings& engine);
 // Returns the most drafts of a step. Each draft of a model with states needs a slot (engine::StateUse).
 std::uint32_t most_drafts(const model::ModelGraph& graph, const config::EngineSettings& engine);

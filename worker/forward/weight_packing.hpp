@@ -59,9 +59,8 @@ class PackedMatrix {
   const gpu::kernels::WeightLayout& layout() const { return layout_; }
   std::uint32_t width() const { return width_; }
   std::uint32_t slices() const { return slices_; }
-  std::uint64_t slice_rows() const {
-    return slice_rows_;
-  }  // rows of the tensors; layout() may pad them
+  // Returns the rows of the tensors; layout() may pad them.
+  std::uint64_t slice_rows() const { return slice_rows_; }
 
   // Writes bytes [offset, offset + piece.size()) of the layout. Several threads write large pieces.
   void fill(std::uint64_t offset, std::span<std::byte> piece) const;
