@@ -82,7 +82,6 @@ struct VaultReport {
 // A worker leaves out the text of a special token that is longer.
 inline constexpr std::size_t kMostSpecialTokenBytes = 1024;
 
-// The worker sends this when it has loaded the model and run one forward pass.
 // The model's size and number formats, as lists of models show them.
 struct FileFacts {
   std::uint64_t parameters = 0;  // weights of all tensors
@@ -100,6 +99,7 @@ struct SamplingAdvice {
   BULKHEAD_FIELDS(name, value)
 };
 
+// The worker sends this when it has loaded the model and run one forward pass.
 struct Ready {
   std::string model_name;
   std::string architecture;

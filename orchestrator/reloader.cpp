@@ -81,7 +81,8 @@ Result<config::Loaded> load_settings(const config::Sources& sources,
   }
   BULKHEAD_RETURN_IF_ERROR(add_models_of_folder(loaded));
   BULKHEAD_RETURN_IF_ERROR(resolve_all_devices(loaded.settings, worker_program));
-  number_devices(loaded.settings, worker_program);
+  if (const Status found = number_devices(loaded.settings, worker_program); !found.ok())
+    loaded.notices.push_back({"server.device_memory_mb", found.error().message()});
   return loaded;
 }
 

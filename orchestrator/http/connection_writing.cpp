@@ -43,7 +43,10 @@ void ClientConnection::respond(HttpResponse response) {
 
 void ClientConnection::begin_stream(std::string_view content_type, std::size_t answers) {
   if (closed_ || !answering_) return;
-  most_unsent_ = kMaxUnsentBytesOfAnswer * answers;
+  // One client must leave room for others.
+  const std::size_t share = server_->memory.most_for(for_operators_) / 16;
+  most_unsent_ = std::clamp(kMaxUnsentBytesOfAnswer * answers, kMaxUnsentBytesOfAnswer,
+                            std::max(kMaxUnsentBytesOfAnswer, share));
   chunked_ = request_http_1_1_;  // an HTTP/1.0 stream ends with its connection
   // A stream is the last answer on its connection, even if the stream's end is marked. Clients that
   // use node-fetch 2, such as OpenAI's for JavaScript, report such a stream as broken ("Premature

@@ -47,7 +47,7 @@ class Exchange {
   // Sends the whole answer, once. A stream of events uses begin_stream, write..., end_stream instead.
   virtual void respond(HttpResponse response) = 0;
   // `answers`: how many of them the stream carries at a time. A client may leave as much of each unread as of the only
-  // one of another stream.
+  // one of another stream, up to a share of server.max_memory_mb.
   virtual void begin_stream(std::string_view content_type = kEventStream,
                             std::size_t answers = 1) = 0;
   virtual void write(std::string_view events) = 0;

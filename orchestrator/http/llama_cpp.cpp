@@ -336,6 +336,8 @@ Parsed<GenerationRequest> parse_llama(std::string_view body, bool infill) {
     if (fields.get(each.name) == nullptr && ordered[each.name] == each.value)
       open |= open_sampler(each.name);
   }
+  // It says what the temperature is.
+  if (fields.get("do_sample") != nullptr) open &= ~open_sampler("temperature");
   rename_counts(fields, ordered);
   if (asks_for_any_seed(fields)) ordered.erase("seed");
   // Editors send these fields to end a suggestion early. A suggestion that is longer does no harm.

@@ -123,10 +123,10 @@ void read_tool_choice(Fields& fields, ipc::Submit& parameters);
 std::string reasoning_members(Fields& fields);
 // Returns whether the client asks for the answer without its reasoning (reasoning_request.cpp).
 bool hides_reasoning(Fields& fields);
-// Reads how many reasoning tokens the answer may have; -1: no limit (reasoning_request.cpp).
 // Returns the bit of Submit::open_samplers for this field; 0: there is none. For parsers that put in another API's
 // default where the request names no value.
 std::uint32_t open_sampler(std::string_view name);
+// Reads how many reasoning tokens the answer may have; -1: no limit (reasoning_request.cpp).
 void read_reasoning_budget(Fields& fields, ipc::Submit& parameters);
 // Refuses fields that can't be combined with an answer that must be a call. Call it after all other members have been
 // read.

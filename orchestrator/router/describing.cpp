@@ -82,7 +82,8 @@ void Router::describe_next() {
 void Router::take_description(const std::string& id, const std::string& mark,
                               const Result<ipc::Ready>& report) {
   for (ModelInfo& model : models_) {
-    if (model.retired || model.id != id || model.file_mark != mark) continue;
+    // A reload may have put an entry with other settings in the model's place; its file is looked into next.
+    if (model.retired || !model.looked_into || model.id != id || model.file_mark != mark) continue;
     if (report.ok())
       model.described = std::make_shared<const ipc::Ready>(*report);
     else if (report.error().code() == ErrorCode::kInvalidArgument)

@@ -57,7 +57,8 @@ std::uint64_t Router::memory_of(const Worker& worker) const {
       (std::uint64_t{1} + worker.options().standby) * memory_of(models_[worker.options().model]);
   if (!serves(worker.state())) return bytes;
   const double grown = worker.reported("kv_bytes") - worker.reported("kv_bytes_at_first");
-  return bytes + static_cast<std::uint64_t>(std::clamp(grown, 0.0, kMostBytes));
+  if (!(grown > 0)) return bytes;  // a worker may report what is not a number
+  return bytes + static_cast<std::uint64_t>(std::min(grown, kMostBytes));
 }
 
 // Returns what all workers of the model and their spares take on the device.

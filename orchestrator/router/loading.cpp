@@ -2,8 +2,8 @@
 //
 // A model that is not loaded has workers without processes. Its requests wait in its queue, like those of a worker that
 // is being replaced; the model with the oldest request comes first. With server.device_memory_mb the models of one
-// device (as `device` names it) share that much memory. The router makes room for a model in three steps, and begins
-// each with the model that was used longest ago:
+// device (however `device` names it) share that much memory. The router makes room for a model in three steps, and
+// begins each with the model that was used longest ago:
 //   1. it drops the vaults of unloaded models, at once;
 //   2. it unloads models that have no request in progress;
 //   3. it gives busy models no new requests ("yields"), so that step 2 applies to them later.

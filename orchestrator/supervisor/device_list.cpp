@@ -7,7 +7,6 @@
 #include <sstream>
 #include <utility>
 
-#include "config/base/log.hpp"
 #include "orchestrator/router/replicas.hpp"
 #include "orchestrator/supervisor/program_output.hpp"
 
@@ -88,9 +87,9 @@ Status resolve_all_devices(config::Settings& settings, const std::string& worker
   return {};
 }
 
-void number_devices(const config::Settings& settings, const std::string& worker_program,
-                    std::chrono::milliseconds patience) {
-  if (settings.server.device_memory_mb == 0) return;
+Status number_devices(const config::Settings& settings, const std::string& worker_program,
+                      std::chrono::milliseconds patience) {
+  if (settings.server.device_memory_mb == 0) return {};
   std::set<std::string> texts;
   for (const config::ModelSettings& model : settings.models) {
     for (const std::string& text : named_devices(model))
@@ -98,18 +97,19 @@ void number_devices(const config::Settings& settings, const std::string& worker_
   }
   // Files that come to the folder later are models on the device of this text.
   if (!settings.server.models_folder.empty()) texts.insert(config::ModelSettings().device);
-  if (texts.size() < 2 || std::ranges::all_of(texts, is_device_number)) return;
+  if (texts.size() < 2 || std::ranges::all_of(texts, is_device_number)) return {};
   std::vector<std::string> words = {worker_program, "--find-devices"};
   words.insert(words.end(), texts.begin(), texts.end());
   const Result<std::string> found = output_of(
       worker_program, std::move(words), {patience, kLongestListing, ProgramLimits::Errors::kShown});
-  if (!found.ok()) {
-    spdlog::warn(
-        "server.device_memory_mb: which devices the models name is not known ({}); each way to "
-        "name one counts as a device of its own",
-        found.error().message());
-    return;
-  }
+  const auto unknown = [](const std::string& why) {
+    return Error(ErrorCode::kUnavailable,
+                 "which devices the models name is not known (" + why +
+                     "); each way to name one counts as a device of its own, so name a device in "
+                     "the same way everywhere");
+  };
+  if (!found.ok()) return unknown(found.error().message());
+  bool any = false;
   std::istringstream lines(*found);
   for (std::string line; std::getline(lines, line);) {
     std::istringstream parts(line);
@@ -120,7 +120,9 @@ void number_devices(const config::Settings& settings, const std::string& worker_
     FoundDevices& all = found_devices();
     const std::lock_guard lock(all.mutex);
     all.numbers[text] = number;
+    any = true;
   }
+  return any ? Status() : unknown(worker_program + " --find-devices names none");
 }
 
 std::vector<std::string> numbered(std::vector<std::string> devices) {

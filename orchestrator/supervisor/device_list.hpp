@@ -25,8 +25,8 @@ Status resolve_all_devices(config::Settings& settings, const std::string& worker
 
 // Finds out which devices the settings name, if models share a bound on their devices' memory and one device may be
 // named in several ways ("auto", "0", "H200"). It then starts `worker_program` and waits at most `patience` for it. If
-// that fails, each text counts as a device of its own, and the log says so. Any thread.
-void number_devices(const config::Settings& settings, const std::string& worker_program,
+// Returns why that failed; each text then counts as a device of its own. Any thread.
+Status number_devices(const config::Settings& settings, const std::string& worker_program,
                     std::chrono::milliseconds patience = std::chrono::seconds(30));
 
 // Replaces the texts that number_devices() has found by the devices' numbers, so that equal texts mean the same device.

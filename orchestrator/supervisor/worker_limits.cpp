@@ -1,5 +1,6 @@
 #include "orchestrator/supervisor/worker_limits.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -81,7 +82,14 @@ struct Check {
         too_many("sampling", m.sampling.size(), std::size(ipc::kOpenSamplers)));
     for (const ipc::SamplingAdvice& each : m.sampling) {
       BULKHEAD_RETURN_IF_ERROR(too_long("sampling.name", each.name.size(), kNameBytes));
+      if (std::ranges::none_of(ipc::kOpenSamplers, [&](const ipc::OpenSampler& sampler) {
+            return each.name == sampler.name;
+          }))
+        return Error(ErrorCode::kCorrupt, "sampling.name is no sampler's");
       if (!std::isfinite(each.value)) return not_finite("sampling.value");
+      constexpr double kMostAdvice = 1U << 31;  // the daemon shows top_k as an integer
+      if (std::abs(each.value) > kMostAdvice)
+        return Error(ErrorCode::kCorrupt, "sampling.value is too large");
     }
     BULKHEAD_RETURN_IF_ERROR(too_many("capabilities", m.capabilities.size(), kMostCapabilities));
     for (const std::string& each : m.capabilities)
@@ -161,7 +169,8 @@ void tidy(ipc::FromWorker& message) {
     for (std::string& each : applied->warnings)
       one_line(each);
   } else if (auto* ready = std::get_if<ipc::Ready>(&message)) {
-    for (std::string* text : {&ready->model_name, &ready->architecture, &ready->device})
+    for (std::string* text : {&ready->model_name, &ready->architecture, &ready->device,
+                              &ready->facts.size, &ready->facts.quantization})
       one_line(*text);
     one_line(ready->vault.reason);
     for (std::string& each : ready->capabilities)

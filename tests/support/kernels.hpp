@@ -8,6 +8,7 @@
 // programs, and a daemon reads all files of a worker's folder before each start.
 #pragma once
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
@@ -54,14 +55,31 @@ inline void link_kernels(const std::filesystem::path& from, const std::filesyste
     std::error_code failed;
     fs::create_directories((to / kernel).parent_path(), failed);
     fs::create_hard_link(from / kernel, to / kernel, failed);
-    if (failed == std::errc::cross_device_link)
-      fs::copy_file(from / kernel, to / kernel, fs::copy_options::skip_existing, failed);
+    if (failed != std::errc::cross_device_link) continue;
+    fs::copy_file(from / kernel, to / kernel, fs::copy_options::skip_existing, failed);
+    const auto compiled = fs::last_write_time(from / kernel, failed);
+    if (!failed) fs::last_write_time(to / kernel, compiled, failed);
+  }
+}
+
+// Removes kernels that a driver compiled two weeks ago or earlier: most of them belong to sources that have changed.
+// Otherwise the folders would grow, and a daemon ends a worker whose folder takes 2 GiB (isolation.cache_mb).
+inline void drop_old_kernels(const std::filesystem::path& cache) {
+  namespace fs = std::filesystem;
+  const auto oldest = fs::file_time_type::clock::now() - std::chrono::hours(14 * 24);
+  for (const std::string& kernel : kernels_in(cache)) {
+    std::error_code failed;
+    const auto compiled = fs::last_write_time(cache / kernel, failed);
+    if (!failed && compiled < oldest) fs::remove(cache / kernel, failed);
   }
 }
 
 // Call it for a worker that will have this cache folder.
 inline void lend_kernels(const std::filesystem::path& cache) {
-  if (!shared_kernels().empty()) link_kernels(shared_kernels(), cache / "mesa_shader_cache");
+  if (shared_kernels().empty()) return;
+  for (const std::filesystem::path& each : {shared_kernels(), cache / "mesa_shader_cache"})
+    drop_old_kernels(each);
+  link_kernels(shared_kernels(), cache / "mesa_shader_cache");
 }
 // Call it for workers that have ended.
 inline void keep_kernels(const std::filesystem::path& cache) {

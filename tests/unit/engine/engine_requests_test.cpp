@@ -108,7 +108,6 @@ TEST(EngineRequests, TooLittleMemoryForEditsRefusesARequestAndNoMore) {
   EXPECT_EQ(harness.answer(4).tokens.size(), 20U) << "the others have ended";
 }
 
-// The model's file forbids tokens. A request whose biases favour one of them does not get it.
 // What the model's file recommends counts for samplers that the request leaves open, and for no other.
 TEST(EngineRequests, OpenSamplersAreThoseThatTheFileRecommends) {
   const auto tokens_of = [](std::vector<ipc::SamplingAdvice> advice, float temperature,
@@ -131,6 +130,7 @@ TEST(EngineRequests, OpenSamplersAreThoseThatTheFileRecommends) {
   EXPECT_EQ(tokens_of({}, 1.5F, 31), drawn);
 }
 
+// The model's file forbids tokens. A request whose biases favour one of them does not get it.
 TEST(EngineRequests, ForbiddenTokensAreNeverChosen) {
   const auto run = [](std::vector<TokenId> forbidden, ipc::Submit request) {
     EngineHarness harness;

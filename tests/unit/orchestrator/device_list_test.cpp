@@ -129,15 +129,19 @@ TEST(ReplicaDevices, OfASplitModelAreAllForEachWorker) {
 
 TEST_F(ListingProgram, IsAskedWhichTextsNameTheSameDevice) {
   config::Settings settings = settings_with({"some GPU", "7"});
-  const std::string finder = script(
+  const std::string finder =
       "[ \"$1\" = --find-devices ] || exit 1\necho a driver says hello\n"
-      "shift; for text; do echo 7 \"$text\"; done; echo 3 unasked");
-  number_devices(settings, finder);
+      "shift; for text; do echo 7 \"$text\"; done; echo 3 unasked";
+  EXPECT_TRUE(number_devices(settings, script(finder)).ok());
   EXPECT_THAT(numbered({"some GPU", "7"}), ElementsAre("some GPU", "7")) << "nothing is bounded";
   settings.server.device_memory_mb = 1000;
-  number_devices(settings, "/no/such/program");
+  for (const std::string& failing : {std::string("/no/such/program"), script("exit 1")}) {
+    const Status failed = number_devices(settings, failing);
+    ASSERT_FALSE(failed.ok()) << failing;
+    EXPECT_THAT(failed.error().message(), ::testing::HasSubstr("counts as a device of its own"));
+  }
   EXPECT_THAT(numbered({"some GPU", "7"}), ElementsAre("some GPU", "7"));
-  number_devices(settings, finder);
+  EXPECT_TRUE(number_devices(settings, script(finder)).ok());
   EXPECT_THAT(numbered({"some GPU", "7", "unasked"}), ElementsAre("7", "7", "unasked"));
 }
 

@@ -143,6 +143,8 @@ TEST(ParseCompletion, SamplersThatNobodyNamesAreOpen) {
             top_p | top_k | min_p);
   EXPECT_EQ(open(parse_llama_completion(R"({"prompt":"x","top_k":40})")),
             temperature | top_p | min_p | repetition);
+  EXPECT_EQ(open(parse_llama_completion(R"({"prompt":"x","do_sample":false})")),
+            top_p | top_k | min_p | repetition);
   EXPECT_EQ(open(parse_llama_completion(R"({"prompt":"x","samplers":["top_k"]})")), top_k);
   const auto ollama = parse_ollama_generate(R"({"prompt":"x","options":{"top_p":0.9}})");
   EXPECT_EQ(std::get<OllamaRequest>(ollama).wanted.parameters.open_samplers,
