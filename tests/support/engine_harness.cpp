@@ -19,12 +19,24 @@ engine::EngineOptions with_clock(engine::EngineOptions options, engine::Clock::t
   return options;
 }
 
+FakeExecutor without_steps(FakeExecutor executor) {
+  executor.forget_steps();
+  return executor;
+}
+
 }  // namespace
 
 EngineHarness::EngineHarness(const engine::ExecutorLimits& limits, engine::EngineOptions options,
                              std::vector<std::string> words)
     : executor(limits),
       tokenizer(std::move(words), limits.vocabulary),
+      language{&tokenizer, jinja::Chat()},
+      engine(executor, language, with_clock(std::move(options), now),
+             [this](const ipc::FromWorker& message) { take(message); }) {}
+
+EngineHarness::EngineHarness(const FakeExecutor& memory, engine::EngineOptions options)
+    : executor(without_steps(memory)),
+      tokenizer({}, memory.limits().vocabulary),
       language{&tokenizer, jinja::Chat()},
       engine(executor, language, with_clock(std::move(options), now),
              [this](const ipc::FromWorker& message) { take(message); }) {}

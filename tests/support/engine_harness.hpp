@@ -35,6 +35,8 @@ class EngineHarness {
  public:
   explicit EngineHarness(const engine::ExecutorLimits& limits = small_limits(),
                          engine::EngineOptions options = {}, std::vector<std::string> words = {});
+  // A successor's engine, with the memory of a dead one. The steps in flight have written nothing.
+  EngineHarness(const FakeExecutor& memory, engine::EngineOptions options);
 
   // Runs one turn; a failure of the executor fails the test.
   bool turn();

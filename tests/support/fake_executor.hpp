@@ -88,6 +88,9 @@ class FakeExecutor : public engine::Executor {
   Status reserve_adjustments(std::uint64_t edits) override;
   bool grow(std::uint32_t slab) override;
   void shrink(std::uint32_t slab) override;
+  std::vector<std::uint32_t> present_slabs() const override {
+    return {slabs.begin(), slabs.end()};
+  }
   Status submit(const engine::Step& step) override;
   Status choose(std::span<const engine::Adjustment> adjustments) override;
   Result<std::span<const engine::ColumnOutput>> wait() override;

@@ -249,7 +249,7 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
   if (request.truncates) truncate(prompt);
   if (std::optional<Refusal> refusal = refusal_of(request, prompt))
     return refuse(request, *std::move(refusal));
-  request.prompt_tokens = static_cast<std::uint32_t>(prompt.size());
+  request.prompt_tokens = request.own_from = static_cast<std::uint32_t>(prompt.size());
   const std::uint32_t room = limit - request.prompt_tokens;
   request.max_tokens = request.max_tokens == 0 ? room : std::min(request.max_tokens, room);
   if (request.pools) {

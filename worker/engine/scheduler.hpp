@@ -112,6 +112,9 @@ struct Sequence {
   bool adjusted = false;            // the same: Column::adjusted
   bool edited = false;              // the same: Column::edited
   std::uint32_t most_tokens = 0;    // tokens it may grow to (for reserving host memory)
+  // Where its generated tokens begin, including those that a dead process generated. Other sequences are not likely to
+  // continue from positions behind it while this one runs.
+  std::uint32_t own_from = 0xFFFFFFFF;
   bool may_ask_otherwise = false;   // Scheduler::ask() may change `output` while it generates
   // What each of the first `prompt_length` tokens except the last of them asks for, besides `output`: kNone, kLogits or
   // kHidden. Unless this is kNone, the sequence reuses no pages, because their columns would not be computed.
@@ -288,7 +291,7 @@ class Scheduler {
   bool adopt_state(PageIndex page, StateSlot slot);
   // As StateBook::leave_out, once nobody finds the page after which the slot was saved.
   bool leave_out_state(StateSlot slot) { return states_.leave_out(slot); }
-  std::uint32_t adopt(std::span<const EnteredPage> pages) { return pool_.adopt(pages); }
+  std::uint32_t adopt(std::span<const EnteredPage> pages);
   std::uint32_t withhold(std::span<const PageIndex> pages) { return pool_.withhold(pages); }
   void settle() { pool_.settle(); }
   std::size_t running() const { return running_.size(); }
@@ -371,6 +374,7 @@ class Scheduler {
   PagePool pool_;
   Grow grow_;
   bool grew_ = false;  // in this plan
+  std::uint64_t eager_until_ = 0;  // until this step the cache grows beyond its eager size, too, to forget nothing
   std::uint64_t in_need_until_ = 0;  // the step from which on the cache may grow for the prefix cache alone
 
   // Both in the order of arrival: the youngest is last.

@@ -6,22 +6,35 @@ namespace {
 
 // For so many steps after one kind of pages lacked memory, neither kind grows only to keep what the prefix cache has.
 constexpr std::uint64_t kStepsInNeed = 1000;
+// A dead process's streams come back within fewer steps than this.
+constexpr std::uint64_t kStepsUntilBack = 200;
 
 }  // namespace
+
+// While a predecessor's streams come back one after another, the cache grows rather than forget what the later ones
+// need.
+std::uint32_t Scheduler::adopt(std::span<const EnteredPage> pages) {
+  const std::uint32_t taken = pool_.adopt(pages);
+  if (taken > 0) eager_until_ = step_number_ + kStepsUntilBack;
+  return taken;
+}
 
 // Says whether the cache should grow before it hands out `wanted` pages of this kind.
 bool Scheduler::lacks_pages(PageKind kind, std::uint32_t wanted) const {
   const WindowPool& windows = pool_.windows();
   const bool may_be_eager = step_number_ >= in_need_until_;
+  const bool always_eager = step_number_ < eager_until_;
   switch (kind) {
     case PageKind::kFull: {
-      const bool eager = may_be_eager && pool_.present_pages() < limits_.eager_pages;
+      const bool eager =
+          may_be_eager && (always_eager || pool_.present_pages() < limits_.eager_pages);
       return (eager ? pool_.empty_pages() : pool_.free_pages()) < wanted;
     }
     case PageKind::kWindow:
       break;
   }
-  const bool eager = may_be_eager && windows.present_pages() < limits_.window_eager_pages;
+  const bool eager =
+      may_be_eager && (always_eager || windows.present_pages() < limits_.window_eager_pages);
   return (eager ? windows.unlikely_pages() : windows.free_pages()) < wanted;
 }
 

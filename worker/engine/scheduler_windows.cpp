@@ -65,9 +65,11 @@ std::uint32_t Scheduler::columns_with_windows(Sequence& sequence, std::uint32_t 
 // Releases window pages that no step of the sequence needs any more. A sequence that reads a prompt
 // gets its reserve again at once, before a newcomer takes those pages.
 void Scheduler::slide_window(Sequence& sequence) {
-  const std::uint32_t page = pool_.page_tokens();
-  const std::uint32_t ends[] = {end_to_save(sequence) / page, sequence.known / page,
-                                sequence.reused_end / page, sequence.branch / page};
+  const auto page_at = [&](std::uint32_t position) {
+    return position > sequence.own_from ? 0 : position / pool_.page_tokens();
+  };
+  const std::uint32_t ends[] = {page_at(end_to_save(sequence)), page_at(sequence.known),
+                                page_at(sequence.reused_end), page_at(sequence.branch)};
   sequence.pages.slide(sequence.done, ends);
   if (sequence.pending() > 1) static_cast<void>(cover_reserve(sequence, Growth::kForbidden));
 }

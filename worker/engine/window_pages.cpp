@@ -99,11 +99,71 @@ void WindowPool::adopt(std::span<const EnteredPage> pages) {
     }
     of_full_[each.before] = each.page;
     at(each.page).full = each.before;
-    at(each.page).likely = true;
-    likely_.add(each.page);
     ++cached_;
   }
   static_cast<void>(empty_.take_if([this](PageIndex i) { return at(first_ + i).full != kNoPage; }));
+  line_up(pages);
+}
+
+// Returns the ends of the adopted chains of full pages, and the pages where chains part. Where window pages are
+// missing, a chain ends at the last full page after which a sequence can go on.
+std::vector<WindowPool::End> WindowPool::ends_among(std::span<const EnteredPage> adopted) const {
+  struct Place {
+    std::uint32_t pages = 0;    // up to this full page, which they include
+    std::uint32_t gapless = 0;  // how many of the last ones have their window pages
+    End end;                    // the last one so far
+  };
+  std::vector<Place> places(of_full_.size());
+  std::vector<End> ends;
+  for (const EnteredPage& each : adopted) {  // each comes after the one before it
+    if (owns(each.page) || each.page >= places.size() || !index_.contains(each.page)) continue;
+    const PageIndex before = index_.before(each.page);
+    Place& place = places[each.page] = before == kNoPage ? Place() : places[before];
+    ++place.pages;
+    place.gapless = of(each.page) == kNoPage ? 0 : place.gapless + 1;
+    const std::uint32_t seen = place.pages - first_seen(place.pages * page_tokens_);
+    if (place.gapless >= seen) place.end = {each.page, seen};
+    if (index_.follower_count(each.page) != 1) ends.push_back(place.end);
+  }
+  return ends;
+}
+
+// Puts adopted pages into the lists of idle ones. The predecessor's sequences come back one after another, and each
+// takes a few further pages. These must not be pages that the others need, so pages that no end's window sees are
+// emptied first, and those that a sequence needs if it has lost its last pages come after them. The pages of a window
+// lie next to each other in their list: whoever takes several spoils one window, not many.
+void WindowPool::line_up(std::span<const EnteredPage> adopted) {
+  if (cached_ == 0) return;
+  std::vector<End> ends = ends_among(adopted);
+  std::vector<bool> placed(pages_.size());
+  std::vector<PageIndex> likely, behind;
+  const auto place = [&](PageIndex page, std::vector<PageIndex>& line) {
+    if (page == kNoPage || placed[page - first_]) return;
+    placed[page - first_] = true;
+    line.push_back(page);
+  };
+  for (End& end : ends) {
+    for (; end.seen > 0; --end.seen, end.full = index_.before(end.full))
+      place(of(end.full), likely);
+  }
+  for (std::uint32_t i = 0; i < kPagesBehindWindow; ++i) {
+    for (End& end : ends) {
+      if (end.full == kNoPage) continue;
+      place(of(end.full), behind);
+      end.full = index_.before(end.full);
+    }
+  }
+  std::vector<PageIndex> passed;
+  for (const EnteredPage& each : adopted) {
+    if (owns(each.page) && full_page(each.page) != kNoPage) place(each.page, passed);
+  }
+  passed.insert(passed.end(), behind.rbegin(), behind.rend());
+  for (const PageIndex page : passed)
+    passing_.add(page);
+  for (const PageIndex page : likely) {
+    at(page).likely = true;
+    likely_.add(page);
+  }
 }
 
 void WindowPool::withhold(const std::vector<bool>& wanted) {

@@ -12,7 +12,9 @@
 // pages (PageList::reuse). Before a full page leaves the index, its window page does.
 //
 // When no empty page is left, the pool empties idle ones, longest unused first. It begins with pages that a sequence
-// left behind on its way; pages at an end from where other sequences are likely to continue come last.
+// left behind on its way; pages at an end from where other sequences are likely to continue come last. A successor
+// sorts the pages that it adopts in the same way (line_up()), because the streams of the dead process come back one
+// after another.
 //
 // If the cache grows, window pages have slabs of their own (page_slabs.hpp).
 //
@@ -107,6 +109,11 @@ class WindowPool {
     bool likely = false;       // which of the two lists it is in while idle
     bool left_out = false;
   };
+  // A full page after which a sequence can go on, and how many window pages it then sees.
+  struct End {
+    PageIndex full = kNoPage;
+    std::uint32_t seen = 0;
+  };
   Page& at(PageIndex page) { return pages_[page - first_]; }
   IdlePages& idle_of(const Page& page) { return page.likely ? likely_ : passing_; }
   PageIndex take();  // needs free_pages() > 0
@@ -115,6 +122,8 @@ class WindowPool {
   void release(PageIndex page, bool likely);
   void detach(PageIndex page);
   void forget(PageIndex page);
+  std::vector<End> ends_among(std::span<const EnteredPage> adopted) const;
+  void line_up(std::span<const EnteredPage> adopted);
   std::span<const Page> pages_of(std::uint32_t slab) const;
 
   PageIndex first_;

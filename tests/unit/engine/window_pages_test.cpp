@@ -1,5 +1,4 @@
-// Window pages: which ones a sequence releases, which ones others find and a successor takes over, and that no token
-// depends on this.
+// Window pages: which ones a sequence releases, which ones others find, and that no token depends on this.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -15,7 +14,6 @@
 namespace bulkhead::test {
 namespace {
 
-using engine::EnteredPage;
 using engine::ExecutorLimits;
 using engine::PageIndex;
 using engine::PageList;
@@ -387,102 +385,6 @@ TEST(Windows, ASpoiltPageIsNotBelieved) {
   EXPECT_EQ(figure(harness, "requests_computed_again_total"), 1);
   EXPECT_EQ(pool.windows().used_pages(), 1U) << "the one that is left out";
   EXPECT_EQ(pool.used_pages(), 0U) << "the full page's memory is as good as before";
-}
-
-// ---- a successor ----
-
-struct Ledger : engine::PageLedger {
-  explicit Ledger(std::uint32_t full_pages) : first_window(full_pages) {}
-  std::uint32_t first_window;
-  std::vector<std::pair<EnteredPage, Tokens>> in;
-  void entered(const EnteredPage& page) override {
-    EXPECT_TRUE(page.before == engine::PrefixIndex::kRoot || knows(page.before))
-        << "a page behind one that is not entered";
-    in.emplace_back(page, Tokens(page.tokens.begin(), page.tokens.end()));
-  }
-  void left(PageIndex page) override {
-    std::erase_if(in, [page](const auto& each) { return each.first.page == page; });
-    for (const auto& [other, tokens] : in)
-      EXPECT_NE(other.before, page) << "page " << other.page << " left later than what it follows";
-  }
-  bool knows(PageIndex page) const {
-    return std::ranges::any_of(in, [page](const auto& each) { return each.first.page == page; });
-  }
-  std::vector<EnteredPage> pages() const {
-    std::vector<EnteredPage> kept;
-    for (const auto& [page, tokens] : in) {
-      kept.push_back(page);
-      kept.back().tokens = tokens;
-    }
-    return kept;
-  }
-};
-
-// The process dies at each moment of a stream that is far past its window, with the fewest pages.
-TEST(KeptWindows, AStreamGoesOnWithoutReadingItsPromptAgain) {
-  for (std::size_t sent = 1; sent <= 40; ++sent) {
-    SCOPED_TRACE(sent);
-    ExecutorLimits limits = with_windows(kReserve);
-    limits.steps_in_flight = 1 + sent % 2;
-    Ledger ledger(limits.total_pages);
-    EngineHarness dead(limits, sharing());
-    dead.engine.set_ledger(&ledger);
-    const Tokens prompt = some_tokens(1, 50);
-    dead.engine.submit(endless(1, prompt, 60));
-    dead.run_until_tokens(1, sent);
-    const Tokens accepted = dead.answer(1).tokens;
-
-    EngineHarness heir(limits, sharing());
-    heir.executor = dead.executor;
-    heir.executor.forget_steps();
-    Ledger again = ledger;
-    heir.engine.set_ledger(&again);
-    const auto taken = heir.engine.adopt(ledger.pages());
-    ASSERT_TRUE(taken.ok()) << taken.error().message();
-    ipc::Submit resumed = endless(1, prompt, 60);
-    resumed.accepted_tokens = accepted;
-    heir.engine.submit(resumed);
-    heir.run();
-    EXPECT_EQ(accepted + heir.answer(1).tokens, answer_to(heir.executor, prompt, 60));
-    if (sent < 8) continue;  // the prompt's last pages have no checksums yet
-    EXPECT_LE(figure(heir, "prefix_cache_miss_tokens_total"), 3 * kPageTokens)
-        << "of " << prompt.size() + accepted.size();
-  }
-}
-
-TEST(KeptWindows, WhatAPredecessorMayStillWriteToIsWithheld) {
-  const ExecutorLimits limits = with_windows(kReserve);
-  PagePool pool(limits, Sharing::kPrefixes);
-  const PageIndex window = limits.total_pages + 1;
-  const PageIndex open[] = {3, window};
-  EXPECT_EQ(pool.withhold(open), 2U);
-  PageList list(pool);
-  EXPECT_FALSE(list.cover_windows(kReserve * kPageTokens));
-  ASSERT_TRUE(list.cover_windows((kReserve - 1) * kPageTokens));
-  EXPECT_EQ(std::ranges::count(list.windows().pages, window), 0);
-  pool.settle();
-  EXPECT_TRUE(list.cover_windows(kReserve * kPageTokens));
-}
-
-TEST(KeptWindows, AreTakenOnlyWithTheFullPageThatTheyBelongTo) {
-  const ExecutorLimits limits = with_windows(kReserve);
-  const Tokens first = some_tokens(1, 4), other = some_tokens(2, 4);
-  const PageIndex window = limits.total_pages;
-  PagePool pool(limits, Sharing::kPrefixes);
-  std::vector<EnteredPage> kept{{5, engine::PrefixIndex::kRoot, first, {}},
-                                {window, 5, first, {}},
-                                {window + 1, 5, first, {}},
-                                {window + 2, 6, first, {}},
-                                {window + 3, engine::PrefixIndex::kRoot, first, {}},
-                                {6, 5, other, {}},
-                                {window + 4, 6, first, {}},
-                                {window + 5, window, first, {}},
-                                {limits.total_pages + limits.window_pages, 6, other, {}}};
-  EXPECT_EQ(pool.adopt(kept), 2U);
-  EXPECT_EQ(pool.windows().of(5), window);
-  EXPECT_EQ(pool.windows().of(6), engine::kNoPage);
-  EXPECT_EQ(pool.windows().cached_pages(), 1U);
-  EXPECT_EQ(pool.windows().free_pages(), kReserve);
 }
 
 }  // namespace

@@ -1,0 +1,232 @@
+// What a successor does with the window pages of a process that died: its streams go on without reading their prompts
+// again.
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/engine_harness.hpp"
+#include "tests/unit/engine/tokens.hpp"
+#include "worker/engine/kv_cache.hpp"
+#include "worker/engine/scheduler.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+using engine::EnteredPage;
+using engine::ExecutorLimits;
+using engine::PageIndex;
+using engine::PageList;
+using engine::PagePool;
+using engine::Sharing;
+
+constexpr std::uint32_t kPageTokens = 4, kWindow = 10;
+constexpr std::uint32_t kReserve = engine::window_reserve(kWindow, kPageTokens);
+
+ExecutorLimits with_windows(std::uint32_t window_pages) {
+  ExecutorLimits limits = small_limits();
+  limits.window = kWindow;
+  limits.window_pages = window_pages;
+  return limits;
+}
+
+engine::EngineOptions sharing() {
+  engine::EngineOptions options;
+  options.scheduler = {.max_batch = 4, .prefill_chunk = 16, .prefix_cache = true};
+  return options;
+}
+
+struct Ledger : engine::PageLedger {
+  std::vector<std::pair<EnteredPage, Tokens>> in;
+  std::set<PageIndex> open;  // a step may write to these
+  void entered(const EnteredPage& page) override {
+    EXPECT_TRUE(page.before == engine::PrefixIndex::kRoot || knows(page.before))
+        << "a page behind one that is not entered";
+    in.emplace_back(page, Tokens(page.tokens.begin(), page.tokens.end()));
+    open.erase(page.page);
+  }
+  void left(PageIndex page) override {
+    open.insert(page);
+    std::erase_if(in, [page](const auto& each) { return each.first.page == page; });
+    for (const auto& [other, tokens] : in)
+      EXPECT_NE(other.before, page) << "page " << other.page << " left later than what it follows";
+  }
+  bool knows(PageIndex page) const {
+    return std::ranges::any_of(in, [page](const auto& each) { return each.first.page == page; });
+  }
+  // Returns the pages in the order in which the vault's directory has them: by their numbers, but each after those
+  // before it.
+  std::vector<EnteredPage> pages() const {
+    std::map<PageIndex, EnteredPage> left;
+    for (const auto& [page, tokens] : in) {
+      EnteredPage& each = left[page.page] = page;
+      each.tokens = tokens;
+    }
+    std::vector<EnteredPage> kept;
+    while (!left.empty()) {
+      std::vector<EnteredPage> chain;
+      for (auto at = left.begin(); at != left.end(); at = left.find(chain.back().before)) {
+        chain.push_back(at->second);
+        left.erase(at);
+      }
+      kept.insert(kept.end(), chain.rbegin(), chain.rend());
+    }
+    return kept;
+  }
+};
+
+// The process dies at each moment of a stream that is far past its window, with the fewest pages.
+TEST(KeptWindows, AStreamGoesOnWithoutReadingItsPromptAgain) {
+  for (std::size_t sent = 1; sent <= 40; ++sent) {
+    SCOPED_TRACE(sent);
+    ExecutorLimits limits = with_windows(kReserve);
+    limits.steps_in_flight = 1 + sent % 2;
+    Ledger ledger;
+    EngineHarness dead(limits, sharing());
+    dead.engine.set_ledger(&ledger);
+    const Tokens prompt = some_tokens(1, 50);
+    dead.engine.submit(endless(1, prompt, 60));
+    dead.run_until_tokens(1, sent);
+    const Tokens accepted = dead.answer(1).tokens;
+
+    EngineHarness heir(dead.executor, sharing());
+    Ledger again = ledger;
+    heir.engine.set_ledger(&again);
+    const auto taken = heir.engine.adopt(ledger.pages());
+    ASSERT_TRUE(taken.ok()) << taken.error().message();
+    ipc::Submit resumed = endless(1, prompt, 60);
+    resumed.accepted_tokens = accepted;
+    heir.engine.submit(resumed);
+    heir.run();
+    EXPECT_EQ(accepted + heir.answer(1).tokens, answer_to(heir.executor, prompt, 60));
+    if (sent < 8) continue;  // the prompt's last pages have no checksums yet
+    EXPECT_LE(figure(heir, "prefix_cache_miss_tokens_total"), 3 * kPageTokens)
+        << "of " << prompt.size() + accepted.size();
+  }
+}
+
+enum class Return : std::uint8_t {
+  kTogether,  // while the device may still write to some pages
+  kOneByOne,  // some steps after each other
+};
+
+// Sixteen streams use nearly all window pages when their process dies. Those that come back first must not take what
+// the others need.
+void expect_that_streams_go_on(ExecutorLimits limits, std::size_t sent, Return back) {
+  constexpr std::uint64_t kStreams = 16;
+  constexpr std::uint32_t kAnswer = 300;
+  engine::EngineOptions options = sharing();
+  options.scheduler.max_batch = kStreams;
+  limits.max_outputs = limits.max_sequences = kStreams;
+  const auto prompt_of_stream = [](std::uint64_t id) { return some_tokens(id, 70 + 3 * id); };
+  Ledger ledger;
+  EngineHarness dead(limits, options);
+  dead.engine.set_ledger(&ledger);
+  for (std::uint64_t id = 1; id <= kStreams; ++id)
+    dead.engine.submit(endless(id, prompt_of_stream(id), kAnswer));
+  dead.run_until_tokens(kStreams, sent);
+  const engine::WindowPool& windows = dead.engine.scheduler().pool().windows();
+  EXPECT_EQ(figure(dead, "preemptions_total"), 0);
+
+  EngineHarness heir(dead.executor, options);
+  Ledger again = ledger;
+  heir.engine.set_ledger(&again);
+  const auto taken = heir.engine.adopt(ledger.pages());
+  ASSERT_TRUE(taken.ok()) << taken.error().message();
+  EXPECT_EQ(heir.engine.scheduler().pool().windows().present_pages(), windows.present_pages());
+  if (back == Return::kTogether)
+    heir.engine.withhold(std::vector<PageIndex>(ledger.open.begin(), ledger.open.end()));
+  std::map<std::uint64_t, Tokens> accepted;
+  for (std::uint64_t id = 1; id <= kStreams; ++id) {
+    accepted[id] = dead.answer(id).tokens;
+    ipc::Submit resumed = endless(id, prompt_of_stream(id), kAnswer);
+    resumed.accepted_tokens = accepted[id];
+    heir.engine.submit(resumed);
+    for (int turns = back == Return::kOneByOne ? 2 : 0; turns > 0; --turns)
+      heir.turn();
+  }
+  heir.run_until_tokens(1, 2);
+  heir.engine.settle();
+  for (std::uint64_t id = 1; id <= kStreams; ++id)
+    heir.run_until_tokens(id, 1);
+  EXPECT_LE(figure(heir, "prefix_cache_miss_tokens_total"), kStreams * 3 * kPageTokens);
+  heir.run();
+  for (std::uint64_t id = 1; id <= kStreams; ++id) {
+    EXPECT_EQ(accepted[id] + heir.answer(id).tokens,
+              answer_to(heir.executor, prompt_of_stream(id), kAnswer))
+        << id;
+  }
+}
+
+// Windows of 40 positions take 14 pages of a sequence.
+ExecutorLimits with_long_windows(std::uint32_t window_pages) {
+  ExecutorLimits limits = with_windows(window_pages);
+  limits.window = 40;
+  limits.context = 600;
+  limits.total_pages = 2000;
+  return limits;
+}
+
+TEST(KeptWindows, ManyStreamsGoOnInAFixedCache) {
+  for (std::size_t sent = 16; sent <= 22; sent += 3) {
+    SCOPED_TRACE(sent);
+    for (const Return back : {Return::kTogether, Return::kOneByOne})
+      expect_that_streams_go_on(with_long_windows(13 * 16 + 8), sent, back);
+  }
+}
+
+TEST(KeptWindows, ManyStreamsGoOnInACacheThatHasGrown) {
+  for (std::size_t sent = 16; sent <= 22; sent += 3) {
+    SCOPED_TRACE(sent);
+    ExecutorLimits limits = with_long_windows(24 + 12 * 120);
+    limits.first_pages = 120;
+    limits.slab_pages = 18;
+    limits.window_first_pages = 24;
+    limits.window_slab_pages = 12;
+    limits.total_pages = 120 + 18 * 120;
+    for (const Return back : {Return::kTogether, Return::kOneByOne})
+      expect_that_streams_go_on(limits, sent, back);
+  }
+}
+
+TEST(KeptWindows, WhatAPredecessorMayStillWriteToIsWithheld) {
+  const ExecutorLimits limits = with_windows(kReserve);
+  PagePool pool(limits, Sharing::kPrefixes);
+  const PageIndex window = limits.total_pages + 1;
+  const PageIndex open[] = {3, window};
+  EXPECT_EQ(pool.withhold(open), 2U);
+  PageList list(pool);
+  EXPECT_FALSE(list.cover_windows(kReserve * kPageTokens));
+  ASSERT_TRUE(list.cover_windows((kReserve - 1) * kPageTokens));
+  EXPECT_EQ(std::ranges::count(list.windows().pages, window), 0);
+  pool.settle();
+  EXPECT_TRUE(list.cover_windows(kReserve * kPageTokens));
+}
+
+TEST(KeptWindows, AreTakenOnlyWithTheFullPageThatTheyBelongTo) {
+  const ExecutorLimits limits = with_windows(kReserve);
+  const Tokens first = some_tokens(1, 4), other = some_tokens(2, 4);
+  const PageIndex window = limits.total_pages;
+  PagePool pool(limits, Sharing::kPrefixes);
+  std::vector<EnteredPage> kept{{5, engine::PrefixIndex::kRoot, first, {}},
+                                {window, 5, first, {}},
+                                {window + 1, 5, first, {}},
+                                {window + 2, 6, first, {}},
+                                {window + 3, engine::PrefixIndex::kRoot, first, {}},
+                                {6, 5, other, {}},
+                                {window + 4, 6, first, {}},
+                                {window + 5, window, first, {}},
+                                {limits.total_pages + limits.window_pages, 6, other, {}}};
+  EXPECT_EQ(pool.adopt(kept), 2U);
+  EXPECT_EQ(pool.windows().of(5), window);
+  EXPECT_EQ(pool.windows().of(6), engine::kNoPage);
+  EXPECT_EQ(pool.windows().cached_pages(), 1U);
+  EXPECT_EQ(pool.windows().free_pages(), kReserve);
+}
+
+}  // namespace
+}  // namespace bulkhead::test
