@@ -36,7 +36,10 @@ struct StatefulModel {
     sized.state_cache_mb = usual_state_cache_mb(engine, weights, graph, device);
     return state_slots(graph, sized);
   }
-  std::uint32_t saved(const DeviceSize& device) const { return slots(device) - engine.max_batch; }
+  // Returns the slots that neither running sequences nor drafts have.
+  std::uint32_t saved(const DeviceSize& device) const {
+    return slots(device) - engine.max_batch - most_drafts(graph, engine);
+  }
   std::uint32_t saved(std::uint64_t gibibytes) const {
     return saved({.memory_bytes = gibibytes * kGibibyte, .alone = true});
   }
@@ -105,14 +108,14 @@ TEST(SavedStates, AreNamedWhereAModelDoesNotFit) {
 
 TEST(SavedStates, InspectSaysTheMost) {
   StatefulModel model;
-  EXPECT_EQ(most_states_need(model.graph, model.engine), (65 + 130 + 1) * model.state());
+  EXPECT_EQ(most_states_need(model.graph, model.engine), (65 + 8 + 130 + 1) * model.state());
   model.make_states_small();
-  EXPECT_EQ(most_states_need(model.graph, model.engine), (256 + 512 + 1) * model.state());
+  EXPECT_EQ(most_states_need(model.graph, model.engine), (256 + 15 + 512 + 1) * model.state());
   model.graph.states.clear();
   EXPECT_EQ(most_states_need(model.graph, model.engine), 0U);
 }
 
-// What a device is planned to hold: nothing if the model does not fit.
+// What a device is planned to hold before the cache grows: nothing if the model does not fit.
 struct PlannedCache {
   std::uint32_t pages = 0, context = 0;
   bool operator==(const PlannedCache&) const = default;
@@ -130,7 +133,7 @@ PlannedCache planned(const StatefulModel& model, std::uint64_t gibibytes, const 
   need.states = (std::uint64_t{model.slots(size)} + 1) * model.state();
   const auto cache =
       plan_cache(room, model.graph, model.engine, asked_context, kColumnsAhead, need);
-  return cache.ok() ? PlannedCache{cache->pages, cache->context} : PlannedCache{};
+  return cache.ok() ? PlannedCache{cache->fixed().pages, cache->context} : PlannedCache{};
 }
 
 TEST(SavedStates, NeverTakePagesOrRoomForTheModel) {
