@@ -8,7 +8,7 @@
 
 namespace bulkhead::config {
 
-// Returns the name of a model's file without its ending.
+// Returns the name of the file at `path`, without its folders and its extension; "builtin" for the built-in model.
 inline std::string file_name_of(const std::string& path) {
   if (path.empty() || path == "builtin") return "builtin";
   return std::filesystem::path(path).stem().string();

@@ -61,18 +61,6 @@ std::string change_time_of(const struct stat& file) {
   return fmt::format(" changed:{}.{:09}", file.st_ctim.tv_sec, file.st_ctim.tv_nsec);
 }
 
-// Copies the sizes that the directory's description and the cache's size have under the same names and meanings.
-template <typename From, typename To>
-void copy_sizes(const From& from, To& to) {
-  to.window_pages = from.window_pages;
-  to.first_pages = from.first_pages;
-  to.slab_pages = from.slab_pages;
-  to.eager_pages = from.eager_pages;
-  to.window_first_pages = from.window_first_pages;
-  to.window_slab_pages = from.window_slab_pages;
-  to.window_eager_pages = from.window_eager_pages;
-}
-
 }  // namespace
 
 Status MainVault::receive() {
@@ -121,7 +109,7 @@ Status MainVault::receive() {
   layout.identity = described.identity.substr(line + 1);
   layout.cache.context = described.context;
   layout.cache.pages = described.pages - described.window_pages;
-  copy_sizes(described, layout.cache);
+  vault::copy_sizes(described, layout.cache);
   layout.weight_blocks = described.weight_blocks;
   layout.block_bytes = described.block_bytes;
   predecessor_.checksums = described.checksums;
@@ -307,7 +295,7 @@ Status MainVault::prepare(const forward::Transformer& executor, const model::Ggu
   const forward::CacheSize& cache = exported.layout.cache;
   description.context = cache.context;
   description.pages = cache.pages + cache.window_pages;
-  copy_sizes(cache, description);
+  vault::copy_sizes(cache, description);
   description.page_tokens = limits.page_tokens;
   description.vocabulary = limits.vocabulary;
   description.states = limits.states;

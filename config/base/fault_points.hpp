@@ -58,8 +58,8 @@ inline void reach(const char* point) {
 inline bool fails(const char* point) {
   return detail::active && detail::reached(point) == detail::Deed::kFail;
 }
-// Reports that the process has reached `point`, where a step has a result. Returns true if the plan damages the
-// result.
+// Reports that the process has reached `point`, at which a computation has just made a result. Returns true if the
+// fault plan demands that the caller damage this result.
 inline bool corrupts(const char* point) {
   return detail::active && detail::reached(point) == detail::Deed::kCorrupt;
 }

@@ -14,7 +14,8 @@ float half_of_row(uint word, bool odd) {
   return float(odd ? both.y : both.x);
 }
 
-// Returns the lane's eight weights of one of its two rows, from one group. All lanes of the subgroup call it.
+// Returns eight weights of one group: those that the lane has of one of its two rows. All lanes of the subgroup must
+// call this function together.
 void float_weights(LaneWeights w, bool odd, out float weights[8]) {
   const uint one_and_one = 0x3c003c00u;  // halves
   float scale = 1.0, minimum = 0.0;

@@ -10,8 +10,8 @@
 //
 // If layers carry states from position to position, a sequence has two slots: one for the states after its own tokens,
 // and one for those after guesses. The model continues from the first one. So it computes right guesses again, in the
-// step that reads the token after them; this takes hardly longer, because the model is small. It reads every prompt
-// whole, because the cache can find pages, but no states.
+// step that reads the token after these guesses. The step takes hardly longer, because the model is small. The model
+// reads every prompt whole, because the cache can find pages, but no states.
 //
 // The model computes only while no step of the engine is in flight, and the caller waits for it. One thread.
 #pragma once

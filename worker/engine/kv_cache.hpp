@@ -131,7 +131,8 @@ class PagePool {
   void settle();
   const PrefixIndex& index() const { return index_; }
 
-  // ---- slabs of pages of both kinds, by their numbers (ExecutorLimits::window_slab_pages)
+  // ---- Slabs. Full pages and window pages have slabs of their own. ExecutorLimits::window_slab_pages says how the
+  // slabs of both kinds are numbered.
   bool is_present(PageIndex page) const {
     return windows_.owns(page) ? windows_.slabs().is_present(page)
                                : page < total_ && slabs_.is_present(page);

@@ -7,7 +7,7 @@
 //
 // Converters up to April 2025 wrote the matrices of all heads as one tensor, attn_kv_b, whose product with a latent is
 // [head][key's plain entries, value]. Later ones write two tensors with a slice for each head: attn_v_b, and attn_k_b,
-// in which the key's matrix is transposed, as the product with the query needs it.
+// in which the key's matrix is transposed, because the product with the query needs the transposed matrix.
 #pragma once
 
 #include <cstdint>

@@ -96,13 +96,7 @@ void copy_numbers(const From& from, To& to) {
   to.page_tokens = from.page_tokens;
   to.vocabulary = from.vocabulary;
   to.states = from.states;
-  to.window_pages = from.window_pages;
-  to.first_pages = from.first_pages;
-  to.slab_pages = from.slab_pages;
-  to.eager_pages = from.eager_pages;
-  to.window_first_pages = from.window_first_pages;
-  to.window_slab_pages = from.window_slab_pages;
-  to.window_eager_pages = from.window_eager_pages;
+  copy_sizes(from, to);
   to.weight_blocks = from.weight_blocks;
 }
 

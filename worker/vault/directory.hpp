@@ -65,6 +65,18 @@ struct Description {
   bool operator==(const Description&) const = default;
 };
 
+// Copies the sizes of a growing cache between structs that name them as Description does.
+template <typename From, typename To>
+void copy_sizes(const From& from, To& to) {
+  to.window_pages = from.window_pages;
+  to.first_pages = from.first_pages;
+  to.slab_pages = from.slab_pages;
+  to.eager_pages = from.eager_pages;
+  to.window_first_pages = from.window_first_pages;
+  to.window_slab_pages = from.window_slab_pages;
+  to.window_eager_pages = from.window_eager_pages;
+}
+
 // Limits for the values of a header.
 inline constexpr std::size_t kMostIdentityBytes = 16384;
 inline constexpr std::size_t kMostBlocks = 192;

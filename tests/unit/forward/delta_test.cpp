@@ -393,8 +393,8 @@ TEST_F(DeltaKernels, LongRunsOfAWideStepHaveTheBitsOfNarrowSteps) {
   }
 }
 
-// The states after each draft are those of steps of one column, and `to` has the states before all drafts, whether it
-// is the slot that the run began with or another one. A wide step takes long runs in another dispatch.
+// The states after each draft are those of steps of one column. The slot `to` has the states before all drafts; `to`
+// may be the slot that the run began with, or another slot. In a wide step, another dispatch computes the long runs.
 TEST_F(DeltaKernels, TheSlotOfADraftGetsTheStatesAfterIt) {
   constexpr std::uint32_t kFirst = 5, kBegun = 20, kOther = 21, kSaved = 22, kSlots = 48;
   struct Case {
