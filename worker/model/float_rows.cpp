@@ -18,7 +18,8 @@ int number_of(std::uint8_t bits) {
   return bits - static_cast<int>(kRow.units.bias);
 }
 
-// Writes the weights of the block's sixteen number `sixteen`.
+// A block's weights are divided into runs of sixteen. This function writes the weights of the run with the number
+// `sixteen`.
 template <typename Type>
 void decode_sixteen(const std::uint8_t* block, std::uint32_t sixteen, float* to) {
   constexpr k::TensorRow kRow = Type::kRow;
