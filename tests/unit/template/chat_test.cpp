@@ -126,7 +126,29 @@ TEST(ChatRequests, AnAnswerWithoutContentIsEmptyWhereTheTemplateNeedsText) {
             "<user>a<assistant>-<user>b");
 }
 
-// As in the templates of gpt-oss, Hermes 3 and Seed-OSS. OpenAI's clients may leave these members out.
+// As in the templates of Olmo 3 and xLAM, and of Hermes 3.
+TEST(ChatRequests, AbsentToolsAreNoneWhereTheTemplateComparesThemWithNone) {
+  const std::string rest = "{% for m in messages %}{{ m.content }}{% endfor %}";
+  constexpr const char* kPlain = R"({"messages": [{"role": "user", "content": "a"}]})";
+  constexpr const char* kEmpty = R"({"tools": [], "messages": [{"role": "user", "content": "a"}]})";
+  constexpr const char* kSystem = R"({"messages": [{"role": "system", "content": "s"},
+      {"role": "user", "content": "a"}]})";
+  const std::string first =
+      "{% if messages[0].role != 'system' and tools is not none %}T{% endif %}";
+  const std::string shown = "{% if tools is none %}none:{% else %}{{ tools | tojson }}{% endif %}";
+  const std::string listed = "{% for tool in tools %}{{ tool.name }}{% endfor %}any:";
+  const std::string printed = "{{ tools }}any:";
+  for (const char* request : {kPlain, kEmpty}) {
+    EXPECT_EQ(prompt_of(shown + rest, request).value().text(), "none:a");
+    EXPECT_EQ(prompt_of(first + rest, request).value().text(), "a");
+    EXPECT_EQ(prompt_of(listed + rest, request).value().text(), "any:a");
+    EXPECT_EQ(prompt_of(printed + rest, request).value().text(), "any:a");
+  }
+  EXPECT_EQ(prompt_of(shown + rest, kSystem).value().text(), "none:sa");
+  // All other probes see the same: the template has a system role.
+  EXPECT_TRUE(Chat::load(shown + rest, "<s>", "</s>").value().abilities().system_role);
+}
+
 // As SmolVLM's template, which would take each character of a string for a part and show none.
 TEST(ChatRequests, TextIsAPartWhereTheTemplateReadsPartsOnly) {
   constexpr std::string_view kSource =
@@ -156,6 +178,7 @@ TEST(ChatRequests, PartsOfAResultBecomeOneTextWhereTheTemplateReadsOnlyOne) {
   EXPECT_EQ(prompt.value().text(), "a+b;{\"name\": \"f\", \"arguments\": {}};d\ne;");
 }
 
+// As in the templates of gpt-oss, Hermes 3 and Seed-OSS. OpenAI's clients may leave these members out.
 TEST(ChatRequests, ToolsGetTheMembersThatTheTemplateNeeds) {
   const auto text = [](const char* source, const std::string& members) {
     const auto prompt =

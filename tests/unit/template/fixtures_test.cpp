@@ -198,7 +198,7 @@ TEST_F(TemplateFixtures, ProbingFindsWhatEachTemplateNeeds) {
     ASSERT_TRUE(chat.ok());
     std::vector<std::string> told =
         fixture.expected["normalisations"].get<std::vector<std::string>>();
-    std::erase(told, "tools_undefined");  // this is always done
+    std::erase(told, "tools_undefined");  // this is done unless `absent_as_none` is
     std::vector<std::string> found = chat.value().abilities().adaptations.names();
     // The fixtures have no answer without content, no neighbours of one role, no incomplete calls and tools, no result
     // of several parts, and no text beside both reasoning and a call.

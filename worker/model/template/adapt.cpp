@@ -412,8 +412,8 @@ const char* to_string(Adaptation adaptation) {
       return "content_as_parts";
     case Adaptation::kToolsInSystem:
       return "tools_in_system";
-    case Adaptation::kToolsUndefined:
-      return "tools_undefined";
+    case Adaptation::kAbsentAsNone:
+      return "absent_as_none";
     case Adaptation::kContentIntoThinking:
       return "content_into_thinking";
     case Adaptation::kConversationsGiven:

@@ -42,7 +42,7 @@ enum class Adaptation : std::uint8_t {
   kToolParametersAsEmpty,    // a tool without parameters gets those of an object without properties
   kToolPropertiesAsEmpty,    // parameters without properties get empty ones
   kToolsInSystem,  // tools go into the system message, and calls into their message's text (Phi-4-mini)
-  kToolsUndefined,  // without tools, `tools` is undefined and not none
+  kAbsentAsNone,  // tools and documents that a request lacks are none, and not undefined (Olmo 3)
   kContentIntoThinking,  // beside calls and thinking, the content becomes the end of the thinking (gpt-oss)
   kConversationsGiven,  // the template reads conversations[0] instead of messages (Kimi-Audio)
 };

@@ -302,11 +302,13 @@ Result<ChatPrompt> Chat::render(const ChatRequest& request) const {
       conversations->items.push_back(*messages);
       run.define("conversations", conversations);
     }
+    const bool none = request.as_is || request.absent_as_none ||
+                      abilities_.adaptations.has(Adaptation::kAbsentAsNone);
     for (const char* name : {"tools", "documents"}) {
       const Value* value = given.get(name);
       if (!empty_or_missing(value) || (request.as_is && value != nullptr))
         run.define(name, *value);
-      else if (request.as_is)
+      else if (none)
         run.define(name, None{});
     }
     found.tools = !empty_or_missing(given.get("tools"));

@@ -50,6 +50,8 @@ struct ChatRequest {
   // Renders as transformers does: it adapts nothing, tools and documents are none if they are absent, and lists can't
   // be changed.
   bool as_is = false;
+  // Tools and documents are none if they are absent, whatever probing has shown.
+  bool absent_as_none = false;
 };
 
 struct ChatPrompt {

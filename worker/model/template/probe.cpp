@@ -62,6 +62,7 @@ class Prober {
 
   Abilities run(std::string_view source) {
     find_conversations(source);
+    find_absent();
     find_parts_only();
     roles();
     contents();
@@ -84,6 +85,7 @@ class Prober {
     request.now.tm_year = 126;
     request.now.tm_mday = 1;
     request.now.tm_wday = 4;
+    request.absent_as_none = absent_as_none_;
     if (past_limits_) return std::nullopt;
     const Result<ChatPrompt> prompt = chat_.render(request);
     if (!prompt.ok()) {
@@ -102,6 +104,24 @@ class Prober {
     in_conversations_ = true;
     in_conversations_ = shows(render(message("user", quoted(kFirst))), kFirst);
     if (in_conversations_) can_.adaptations.add(Adaptation::kConversationsGiven);
+  }
+
+  // transformers passes none for tools and documents that a request lacks, and a template may compare them with it.
+  // Another template fails on none and takes what is undefined.
+  void find_absent() {
+    const std::string user = message("user", quoted(kFirst));
+    bool fails = false, differs = false;
+    for (const std::string& messages : {user, message("system", quoted(kSecond)) + ", " + user,
+                                        message("user", parts(kFirst, kSecond))}) {
+      absent_as_none_ = false;
+      const auto undefined = render(messages);
+      absent_as_none_ = true;
+      const auto none = render(messages);
+      fails = fails || refuses_null(undefined, none);
+      differs = differs || (none && none != undefined);
+    }
+    absent_as_none_ = differs && !fails;
+    if (absent_as_none_) can_.adaptations.add(Adaptation::kAbsentAsNone);
   }
 
   // Templates of models that also see images may read a list of parts only, and take a string's characters for parts.
@@ -383,7 +403,7 @@ class Prober {
   }
 
   const Chat& chat_;
-  bool in_conversations_ = false, parts_only_ = false;
+  bool in_conversations_ = false, parts_only_ = false, absent_as_none_ = false;
   mutable bool past_limits_ = false;  // once true, nothing more is tried
   Abilities can_;
   std::optional<std::pair<std::string, std::string>> reasoning_calls_;
