@@ -149,6 +149,21 @@ TEST(ChatRequests, AbsentToolsAreNoneWhereTheTemplateComparesThemWithNone) {
   EXPECT_TRUE(Chat::load(shown + rest, "<s>", "</s>").value().abilities().system_role);
 }
 
+// As the template of DeepSeek R1's distillations.
+TEST(ChatRequests, ArgumentsThatAreAnObjectBecomeTextWhereTheTemplateNeedsText) {
+  constexpr std::string_view kSource =
+      "{% for m in messages %}{% for call in m.tool_calls %}"
+      "{{ call.function.name + '\n' + call.function.arguments }};{% endfor %}{% endfor %}";
+  const std::string before = R"({"messages": [{"role": "user", "content": "a"},
+      {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "function",
+       "function": {"name": "f", "arguments": )";
+  for (const char* arguments : {R"({"k": [1, "é"]})", R"("{\"k\": [1, \"é\"]}")"}) {
+    const auto prompt = prompt_of(kSource, before + arguments + "}}]}]}");
+    ASSERT_TRUE(prompt.ok()) << prompt.error().message();
+    EXPECT_EQ(prompt.value().text(), "f\n{\"k\": [1, \"é\"]};");
+  }
+}
+
 // As SmolVLM's template, which would take each character of a string for a part and show none.
 TEST(ChatRequests, TextIsAPartWhereTheTemplateReadsPartsOnly) {
   constexpr std::string_view kSource =

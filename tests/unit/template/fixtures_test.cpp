@@ -201,12 +201,12 @@ TEST_F(TemplateFixtures, ProbingFindsWhatEachTemplateNeeds) {
     std::erase(told, "tools_undefined");  // this is done unless `absent_as_none` is
     std::vector<std::string> found = chat.value().abilities().adaptations.names();
     // The fixtures have no answer without content, no neighbours of one role, no incomplete calls and tools, no result
-    // of several parts, and no text beside both reasoning and a call.
+    // of several parts, no text beside both reasoning and a call, and arguments as JSON only.
     for (const char* name :
          {"null_answer_as_empty", "call_type_given", "later_system_as_user", "systems_joined",
           "neighbours_joined", "question_into_result", "tool_description_as_empty",
           "tool_parameters_as_empty", "tool_properties_as_empty", "result_parts_joined",
-          "content_into_thinking"})
+          "content_into_thinking", "arguments_as_text"})
       std::erase(found, name);
     // Two templates read only the first part of a system message. The fixture says what one part needs.
     if (chat.value().abilities().content_parts) std::erase(found, "system_parts_joined");

@@ -120,15 +120,23 @@ void complete_calls(Dict& message, bool with_type) {
   }
 }
 
-void arguments_as_object(Run& run, Dict& message, std::size_t index) {
+// Turns the arguments of each call into the object that their JSON describes, or (kArgumentsAsText) the reverse.
+void convert_arguments(Run& run, Dict& message, std::size_t index, Adaptation how) {
   List* calls = calls_of(message);
   for (std::size_t i = 0; calls != nullptr && i < calls->items.size(); ++i) {
     Dict* call = calls->items[i].as_dict();
     const Value* function = call == nullptr ? nullptr : call->get("function");
     Dict* inner = function == nullptr ? call : function->as_dict();
     Value* arguments = inner == nullptr ? nullptr : inner->get("arguments");
-    const Text* text = arguments == nullptr ? nullptr : arguments->as_text();
-    if (text == nullptr) continue;
+    if (arguments == nullptr) continue;
+    if (how == Adaptation::kArgumentsAsText && arguments->as_dict() != nullptr) {
+      TextBuilder json;
+      write_json(run, *arguments, default_json_style(), json);
+      *arguments = json.take();
+      continue;
+    }
+    const Text* text = arguments->as_text();
+    if (text == nullptr || how == Adaptation::kArgumentsAsText) continue;
     try {
       *arguments = read_json(run, text->view(), Origin::kUser);
     } catch (const TemplateError& error) {
@@ -352,7 +360,7 @@ Value functions_of(Run& run, const List& items, std::initializer_list<const char
 void calls_into_text(Run& run, Dict& message, std::size_t index) {
   const List* calls = calls_of(message);
   if (calls == nullptr) return;
-  arguments_as_object(run, message, index);
+  convert_arguments(run, message, index, Adaptation::kArgumentsAsObject);
   TextBuilder text;
   const Value* content = message.get("content");
   if (content != nullptr && content->as_text() != nullptr) text.append(*content->as_text());
@@ -382,6 +390,8 @@ const char* to_string(Adaptation adaptation) {
       return "empty_content_as_null";
     case Adaptation::kArgumentsAsObject:
       return "arguments_as_object";
+    case Adaptation::kArgumentsAsText:
+      return "arguments_as_text";
     case Adaptation::kToolCallIds9Alnum:
       return "tool_call_ids_9_alnum";
     case Adaptation::kToolCallIdsNumbered:
@@ -447,7 +457,8 @@ void adapt(Run& run, List& messages, const Adaptations& needed) {
     if (needed.has(Adaptation::kNullAnswerAsEmpty)) set_null_answer(message);
     for (const Adaptation how : {Adaptation::kNullContentAsEmpty, Adaptation::kEmptyContentAsNull})
       if (needed.has(how)) set_empty_content(message, how);
-    if (needed.has(Adaptation::kArgumentsAsObject)) arguments_as_object(run, message, i);
+    for (const Adaptation how : {Adaptation::kArgumentsAsObject, Adaptation::kArgumentsAsText})
+      if (needed.has(how)) convert_arguments(run, message, i, how);
     if (needed.has(Adaptation::kToolCallIds9Alnum)) rename_ids(ids, message);
     if (needed.has(Adaptation::kToolCallIdsNumbered)) numbered.rename(message);
     for (const Adaptation how :

@@ -27,6 +27,7 @@ enum class Adaptation : std::uint8_t {
   kNullAnswerAsEmpty,   // content null of an assistant that calls nothing becomes ""
   kEmptyContentAsNull,  // the reverse of kNullContentAsEmpty
   kArgumentsAsObject,   // a call's arguments become the object that their JSON describes
+  kArgumentsAsText,     // the reverse: an object, as Ollama's clients send, becomes JSON
   kToolCallIds9Alnum,   // ids become 9 letters and digits: call00001, call00002 ...
   kToolCallIdsNumbered,  // ids become functions.NAME:INDEX, counted over the conversation (Kimi K2.5)
   kReasoningAsThinking,      // reasoning_content becomes thinking
@@ -46,7 +47,7 @@ enum class Adaptation : std::uint8_t {
   kContentIntoThinking,  // beside calls and thinking, the content becomes the end of the thinking (gpt-oss)
   kConversationsGiven,  // the template reads conversations[0] instead of messages (Kimi-Audio)
 };
-constexpr std::size_t kAdaptations = 26;
+constexpr std::size_t kAdaptations = 27;
 // "developer_as_system" ...
 const char* to_string(Adaptation adaptation);
 

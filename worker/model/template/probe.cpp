@@ -270,7 +270,10 @@ class Prober {
     can_.tool_calls = can_.arguments != Abilities::Arguments::kNone;
     if (can_.arguments == Abilities::Arguments::kObject)
       can_.adaptations.add(Adaptation::kArgumentsAsObject);
-    if (can_.arguments == Abilities::Arguments::kString) arguments = kArgumentsText;
+    if (can_.arguments == Abilities::Arguments::kString) {
+      can_.adaptations.add(Adaptation::kArgumentsAsText);
+      arguments = kArgumentsText;
+    }
     null_content(empty, arguments);
     details(empty, arguments);
     if (!can_.tools && !can_.tool_calls) tools_in_system();
