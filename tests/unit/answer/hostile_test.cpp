@@ -1,4 +1,6 @@
 // Answers that no model should write: a parser must end in linear time, with a result.
+#include <initializer_list>
+
 #include <gtest/gtest.h>
 
 #include "tests/support/sample.hpp"
@@ -72,6 +74,58 @@ TEST(HostileAnswers, GoOnBehindWhatWasNoCall) {
                                "</tool_call>");
   EXPECT_EQ(message.content, "<tool_call>");
   ASSERT_EQ(message.calls.size(), 1U);
+}
+
+struct Unfinished {
+  const char* family;
+  const char* raw;
+};
+
+// The model ended its answer within a call. A client that reads the arguments must notice.
+TEST(UnfinishedCalls, NeverLookWhole) {
+  for (const auto& [family, raw] : std::initializer_list<Unfinished>{
+           {"hermes", R"(<tool_call>{"name": "f", "arguments": {"x": "a)"},
+           {"hermes", R"(<tool_call>{"name": "f", "arguments": {"x": "a")"},
+           {"hermes", R"(<tool_call>{"name": "f", "argu)"},
+           {"hermes", R"(<tool_call>{"name": "f", "arguments": )"},
+           {"hermes", R"(<tool_call>{"name": "f")"},
+           {"mistral-list", R"([TOOL_CALLS][{"name": "f", "arguments")"},
+           {"apertus", R"(<|tools_prefix|>[{"f": )"},
+           {"apertus", R"(<|tools_prefix|>[{"f": {"x": "a)"},
+           {"qwen3-coder", "<tool_call>\n<function=f>\n<parameter=x>\nOs"},
+           {"qwen3-coder", "<tool_call>\n<function=f>\n<parameter=y>\n2"},
+           {"qwen3-coder",
+            "<tool_call>\n<function=f>\n<parameter=x>\na\n</parameter>\n<parameter=y"},
+           {"qwen3-coder",
+            "<tool_call>\n<function=f>\n<parameter=x>\na\n</function>\n</tool_call>"},
+           {"glm", "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>a"},
+           {"glm", "<tool_call>f\n<arg_key>x</arg_key>\n"},
+           {"minimax-m2", "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"y\">1"},
+           {"gemma4", "<|tool_call>call:f{x:<|\"|>a"},
+           {"gemma4", "<|tool_call>call:f{x:<|\"|>a<|\"|>"},
+           {"lfm2", "<|tool_call_start|>[f(x=\"a"},
+           {"lfm2", "<|tool_call_start|>[f(x="},
+           {"lfm2", "<|tool_call_start|>[f("},
+           {"lfm2", "<|tool_call_start|>[f(y=1"},
+           {"lfm2", "<|tool_call_start|>[f(x=\"a\", "}}) {
+    const Message message = read(*family_named(family), raw);
+    ASSERT_EQ(message.calls.size(), 1U) << raw;
+    EXPECT_FALSE(Json::accept(message.calls[0].arguments)) << raw << message.calls[0].arguments;
+  }
+}
+
+TEST(LenientAnswers, TakeArgumentsThatAreWholeWithoutTheMarksBehindThem) {
+  for (const auto& [family, raw] : std::initializer_list<Unfinished>{
+           {"hermes", R"(<tool_call>{"name": "f", "arguments": {"x": "a"})"},
+           {"apertus", R"(<|tools_prefix|>[{"f": {"x": "a"})"},
+           {"qwen3-coder", "<tool_call>\n<function=f>\n<parameter=x>\na\n</parameter>\n"},
+           {"glm", "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>a</arg_value>"},
+           {"lfm2", "<|tool_call_start|>[f(x=\"a\""},
+           {"lfm2", "<|tool_call_start|>[f(x=\"a\")"}}) {
+    const Message message = read(*family_named(family), raw);
+    ASSERT_EQ(message.calls.size(), 1U) << raw;
+    EXPECT_EQ(message.calls[0].arguments, R"({"x": "a"})") << raw;
+  }
 }
 
 TEST(LenientAnswers, TakeArgumentsBeforeTheNameAndInAString) {

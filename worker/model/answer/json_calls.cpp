@@ -118,7 +118,13 @@ void Machine::begin_json_call(JsonCall& call) {
 void Machine::end_json_call(JsonCall& call, bool complete) {
   if (!call.named) return;
   if (!call.started) begin_json_call(call);
-  if (complete || !cut()) end_call();
+  if (complete || arguments_over()) end_call();
+}
+
+// Says whether a call whose end is missing has all its arguments. An answer that ends before the first of them must not
+// look like a call without arguments.
+bool Machine::arguments_over() const {
+  return !cut() && (out_.has_arguments() || !ended_ || !at_end());
 }
 
 Routine Machine::json_list(bool keyed, bool strict) {
@@ -173,10 +179,10 @@ Routine Machine::keyed_call() {
       whole = co_await json_value(Sink::kHeld, &held);
       out_.arguments(arguments_of(held));
     }
-    if (!whole && cut()) break;
+    if (!whole && !arguments_over()) break;
     end_call();
   }
-  if (any && !cut()) end_call();
+  if (any && arguments_over()) end_call();
   co_return any;
 }
 

@@ -93,12 +93,12 @@ Routine Machine::python_list(bool strict) {
 
 Routine Machine::python_call(const Tool& tool) {
   std::size_t position = 0;
-  bool open = true;
-  while (open) {
-    if (!co_await blanks()) break;
+  bool whole = false;  // what was read so far may be all arguments
+  while (co_await blanks()) {
     const char c = front();
     if (c == ')') take(1);
-    if (c == ')' || c == ']' || c == '}') break;
+    whole = c == ')' || c == ']' || c == '}';
+    if (whole) break;
     if (c == ',') {
       take(1);
       continue;
@@ -111,9 +111,10 @@ Routine Machine::python_call(const Tool& tool) {
       key = position < tool.parameters.size() ? tool.parameters[position].first
                                               : "argument" + std::to_string(position + 1);
     out_.arguments_later((position++ == 0 ? "{" : ", ") + json_quoted(key) + ": ");
-    open = co_await literal(true, is_key ? std::string_view() : std::string_view(word));
+    whole = co_await literal(true, is_key ? std::string_view() : std::string_view(word));
+    if (!whole) break;
   }
-  if (ended_ && at_end() && cut()) co_return true;
+  if (ended_ && at_end() && (cut() || !whole)) co_return true;
   out_.drop_later();
   if (out_.has_arguments()) out_.arguments("}");
   end_call();
@@ -251,7 +252,7 @@ Routine Machine::marked_string() {
     }
     const bool whole = next.found == Found::kMark;
     take(whole ? marks[0].size() : next.text.size());
-    if (whole || !cut()) out_.arguments("\"");
+    if (whole) out_.arguments("\"");
     co_return whole;
   }
 }
@@ -305,7 +306,7 @@ Routine Machine::python_string(const Nesting& nesting) {
     } else {
       const bool whole = next.found == Found::kMark;
       take(whole ? close.size() : next.text.size());
-      if (whole || !cut()) out_.arguments("\"");
+      if (whole) out_.arguments("\"");
       co_return whole;
     }
   }

@@ -134,6 +134,7 @@ class Machine {
   Routine json_member(JsonCall& call, const std::string& key);
   void begin_json_call(JsonCall& call);
   void end_json_call(JsonCall& call, bool complete);
+  bool arguments_over() const;
   Routine json_calls(bool strict);
   Routine json_list(bool keyed, bool strict);
   Routine keyed_call();

@@ -35,7 +35,10 @@ Routine Machine::tagged_call() {
       end_call();
       co_return true;
     }
-    if (!co_await parameter(tool, first)) break;
+    const bool whole = co_await parameter(tool, first);
+    if (!whole && ended_ && at_end())
+      co_return true;  // half a value must not look like a whole one
+    if (!whole) break;
   }
   if (cut()) co_return true;
   if (!first) out_.arguments("}");
@@ -59,17 +62,16 @@ Routine Machine::parameter(const Tool& tool, bool& first) {
     out_.arguments(begin + "\"");
     first = false;
     const bool whole = co_await text_value(close);
-    if (whole || !cut()) out_.arguments("\"");
+    if (whole) out_.arguments("\"");
     co_return whole;
   }
   std::string value;
-  const bool whole = co_await other_value(value, close);
-  if (!whole && cut()) co_return false;
+  if (!co_await other_value(value, close)) co_return false;
   out_.arguments(begin + (tags.elements
                               ? element_value(value, tags.param_open, ValueSchema(tool, key))
                               : typed_value(value)));
   first = false;
-  co_return whole;
+  co_return true;
 }
 
 // Reads text up to `mark`, and the mark; gives false if the answer ended before it. `text` may be null.
