@@ -55,6 +55,21 @@ struct Answering {
 
 const std::vector<std::string> kEndings = {"\"}", "\"}}", "\"   ", "time\"}", "\", \"", "time\","};
 
+// Qwen 3.5 calls before it has closed its reasoning.
+TEST(AnswerConstraint, ACallThatEndsReasoningIsConstrained) {
+  const std::vector<std::string> words = {"<tool_call>", "get_time>", "other>"};
+  const auto word = [](std::size_t i) {
+    return FakeTokenizer::kFirstWord + static_cast<engine::TokenId>(i);
+  };
+  Answering answer("qwen3-coder", words);
+  answer.say("<think>Hm.");
+  for (std::size_t i = 0; i < words.size(); ++i)
+    EXPECT_TRUE(answer.may_come(word(i))) << words[i];
+  answer.say("<tool_call>\n<function=");
+  EXPECT_TRUE(answer.may_come(word(1)));
+  EXPECT_FALSE(answer.may_come(word(2)));
+}
+
 // JSON without a mark is a call once its name has ended, which may be in the middle of a token.
 TEST(AnswerConstraint, NoTokenOfBareJsonGoesOnWronglyAfterTheName) {
   const auto word = [](std::size_t i) {

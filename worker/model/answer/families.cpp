@@ -369,6 +369,13 @@ Family function_tags(std::string name, std::vector<std::string> signs, const std
                              .strip_newlines = strip_newlines}}};
 }
 
+// Qwen 3.5 often calls before it has closed its reasoning.
+Family qwen3_coder() {
+  Family family = function_tags("qwen3-coder", {"<function=", "<parameter="}, "tool_call", true);
+  family.reasoning.ends_at_section = true;
+  return family;
+}
+
 Family seed_oss() {
   Family family = function_tags("seed-oss", {"<seed:tool_call>"}, "seed:tool_call", false);
   family.reasoning = {.open = "<seed:think>", .close = "</seed:think>"};
@@ -461,7 +468,7 @@ std::vector<Family> rows() {
       hunyuan_a13b(),
       apriel(),
       seed_oss(),
-      function_tags("qwen3-coder", {"<function=", "<parameter="}, "tool_call", true),
+      qwen3_coder(),
       functionary32(),
       functionary(),
       llama4(),

@@ -41,8 +41,9 @@ struct Reasoning {
   // False: there is one block, at the very start of an answer; later its marks are plain text. True: the marks are
   // tokens of their own, which no text can contain, and they count everywhere.
   bool anywhere = false;
-  bool ends_at_call = false;  // a call ends an open block
-  bool close_alone = false;   // an answer without reasoning begins with `close`
+  bool ends_at_call = false;     // a call ends an open block
+  bool ends_at_section = false;  // the same, but only a call behind the mark of a section
+  bool close_alone = false;      // an answer without reasoning begins with `close`
 };
 
 // The marks that most families write around reasoning.

@@ -91,7 +91,9 @@ Place Machine::place() const {
   } else {
     place.may_reason = waits_ == Waits::kInText && may_reason();
     place.calls =
-        offered && (waits_ == Waits::kInText || (place.reasons && family_.reasoning.ends_at_call));
+        offered &&
+        (waits_ == Waits::kInText ||
+         (place.reasons && (family_.reasoning.ends_at_call || family_.reasoning.ends_at_section)));
   }
   return place;
 }
@@ -173,6 +175,11 @@ void Machine::abandon() {
   attempting_ = false;
   const std::size_t of_prompt = std::min(std::exchange(of_prompt_, 0), attempt_.size());
   std::string_view text = std::string_view(attempt_).substr(of_prompt);
+  if (in_reasoning_) {
+    out_.reasoning(text);
+    attempt_.clear();
+    return;
+  }
   if (const std::size_t mark = family_.calls.around_text ? open_at_front(text) : 0; mark > 0) {
     out_.mark();
     text.remove_prefix(mark);
@@ -244,6 +251,7 @@ Machine::Acts Machine::acts() const {
   if (!attempting_) {
     if (may_reason()) result.add(reasoning.open, Act::kReason);
     if (reasoning.close_alone && may_reason()) result.add(reasoning.close, Act::kOpen);
+    if (close_due_ && !out_.has_content()) result.add(reasoning.close, Act::kSkip);
     if (response_open_) result.add(family_.response.close, Act::kClose);
     const bool may_open = nothing_yet || family_.response.open == reasoning.close;
     if (may_open && !response_open_ && !response_done_)
@@ -333,6 +341,7 @@ void Machine::plain_act(Act act, std::size_t which, std::size_t bytes) {
       out_.mark();
       break;
     case Act::kSkip:
+      close_due_ = false;
       of_prompt_ = 0;
       take(bytes);
       out_.mark();
@@ -383,10 +392,10 @@ Routine Machine::reasoning() {
   const Reasoning& marks = family_.reasoning;
   for (;;) {
     Marks ends = {marks.close, fresh ? std::string_view(marks.open) : std::string_view()};
-    if (marks.ends_at_call && !tools_.empty()) {
+    if (marks.ends_at_call && !tools_.empty())
       ends.insert(ends.end(), family_.calls.opens.begin(), family_.calls.opens.end());
+    if ((marks.ends_at_call || marks.ends_at_section) && !tools_.empty())
       ends.push_back(family_.calls.section);
-    }
     const Scan next = scan(ends);
     if (next.found == Found::kUndecided) {
       waits_ = Waits::kInReasoning;
@@ -400,13 +409,47 @@ Routine Machine::reasoning() {
     } else if (next.index == 1) {
       take(marks.open.size());
     } else {
-      if (next.index == 0) take(marks.close.size());
-      reasoning_done_ = true;
-      response_open_ = next.index == 0 && marks.close == family_.response.open;
-      out_.mark();
-      co_return true;
+      bool over = next.index == 0;
+      response_open_ = over && marks.close == family_.response.open;
+      if (over) {
+        take(marks.close.size());
+      } else {
+        fresh = false;
+        over = co_await call_in_reasoning();
+        close_due_ = over && marks.close != family_.response.open;
+      }
+      reasoning_done_ = over;
+      if (over) out_.mark();
+      if (over) co_return true;
     }
   }
+}
+
+// Reads the call that may begin here; gives false if there is none, and what was read is reasoning.
+Routine Machine::call_in_reasoning() {
+  const std::uint32_t before = out_.calls();
+  in_reasoning_ = true;
+  begin_attempt();
+  while (attempting_) {
+    const Acts possible = acts();
+    const Scan next = scan(possible.marks);
+    if (next.found == Found::kUndecided) {
+      waits_ = Waits::kInText;
+      co_await input();
+    } else if (next.found == Found::kMark) {
+      co_await act(possible.acts[next.index], possible.which[next.index],
+                   possible.marks[next.index].size());
+    } else if (next.found != Found::kText && cut()) {
+      take(next.text.size());
+      forget_attempt();
+    } else if (next.found == Found::kEnd) {
+      abandon();
+    } else {
+      text_or_attempt(next.text);
+    }
+  }
+  in_reasoning_ = false;
+  co_return out_.calls() > before;
 }
 
 Routine Machine::bare_json() {

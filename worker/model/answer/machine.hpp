@@ -104,6 +104,7 @@ class Machine {
   Routine answer();
   Routine text();
   Routine reasoning();
+  Routine call_in_reasoning();
   Routine bare_json();
   Routine act(Act act, std::size_t which, std::size_t bytes);
   void plain_act(Act act, std::size_t which, std::size_t bytes);
@@ -219,10 +220,12 @@ class Machine {
 
   bool reasoning_open_ = false;  // the prompt opened it
   bool reasoning_done_ = false;
+  bool close_due_ = false;  // a call ended the reasoning, and its closing mark may still come
   bool response_open_ = false;
   bool response_done_ = false;
   Waits waits_ = Waits::kElsewhere;
-  bool bare_ = false;  // the attempt began without a mark
+  bool bare_ = false;          // the attempt began without a mark
+  bool in_reasoning_ = false;  // the attempt began within reasoning
   bool attempting_ = false;
   std::string attempt_;
   bool behind_call_ = false;   // no content since the last call
