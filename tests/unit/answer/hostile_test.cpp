@@ -136,9 +136,24 @@ TEST(LenientAnswers, TakeArgumentsBeforeTheNameAndInAString) {
   message = read(hermes, R"(<tool_call>{"name": "f", "arguments": "{\"y\": 1}"}</tool_call>)");
   ASSERT_EQ(message.calls.size(), 1U);
   EXPECT_EQ(message.calls[0].arguments, R"({"y": 1})");
-  message = read(hermes, R"(<tool_call>{"name": "f", "arguments": null}</tool_call>)");
-  ASSERT_EQ(message.calls.size(), 1U);
-  EXPECT_EQ(message.calls[0].arguments, "{}");
+  for (const char* none : {"null", R"("")"}) {
+    message = read(
+        hermes, R"(<tool_call>{"name": "f", "arguments": )" + std::string(none) + "}</tool_call>");
+    ASSERT_EQ(message.calls.size(), 1U);
+    EXPECT_EQ(message.calls[0].arguments, "{}");
+  }
+}
+
+// With {} in their place, the client would run a call that the model did not write.
+TEST(LenientAnswers, ShowArgumentsThatAreNoObject) {
+  for (const char* value : {R"("Oslo")", R"("{\"x\": ")", R"(["a", 1])", "17", "oops"}) {
+    const Message message =
+        read(*family_named("hermes"),
+             R"(<tool_call>{"name": "f", "arguments": )" + std::string(value) + "}</tool_call>");
+    ASSERT_EQ(message.calls.size(), 1U) << value;
+    EXPECT_EQ(message.calls[0].arguments, value);
+    EXPECT_EQ(message.content, "");
+  }
 }
 
 TEST(LenientAnswers, TakeArgumentsByPosition) {

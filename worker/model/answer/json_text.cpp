@@ -146,11 +146,12 @@ std::string typed_value(std::string_view text) {
 }
 
 std::string arguments_of(std::string_view value) {
-  if (!value.empty() && value[0] == '{') return std::string(value);
-  if (value.size() < 2 || value[0] != '"') return {};
+  if (value == "null" || value == "\"\"") return {};
   std::string inside;
-  if (!unescape(value.substr(1, value.size() - 2), inside) || !is_json_object(inside)) return {};
-  return inside;
+  const bool quoted = value.size() >= 2 && value.front() == '"' && value.back() == '"';
+  if (quoted && unescape(value.substr(1, value.size() - 2), inside) && is_json_object(inside))
+    return inside;
+  return std::string(value);
 }
 
 }  // namespace bulkhead::model::answer

@@ -46,7 +46,7 @@ bool is_json_object(std::string_view text);
 std::string typed_value(std::string_view text);
 
 // Returns a call's arguments if they may be any JSON value: the text of an object, or of an object inside a string;
-// empty for anything else.
+// empty for null and for an empty string. Anything else stays as it is, so that the client sees that it is no object.
 std::string arguments_of(std::string_view value);
 
 }  // namespace bulkhead::model::answer
