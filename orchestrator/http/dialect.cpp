@@ -203,6 +203,12 @@ bool is_whole_object(std::string_view arguments) {
          nlohmann::json::accept(arguments);
 }
 
+std::string as_invalid_json(std::string_view arguments) {
+  std::string out = "{\"INVALID_JSON\":";
+  append_json_string(out, arguments);
+  return out + "}";
+}
+
 namespace {
 
 void replace_quoted(std::string& text, const std::string& name, std::string_view own) {

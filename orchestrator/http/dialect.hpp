@@ -115,6 +115,9 @@ class TokenCount final : public ConnectedAnswer {
 // Returns whether a call's arguments are a JSON object; the end of an answer may have cut them short. It only checks
 // the text and stores no values, because a worker sent the text, and values could take many times its size. Pure.
 bool is_whole_object(std::string_view arguments);
+// Returns an object that holds arguments which are no JSON object, for protocols whose calls have objects. The key is
+// the one that Anthropic's documentation of streamed tools names for such text.
+std::string as_invalid_json(std::string_view arguments);
 
 // A protocol's name for a field, and the name of the same field in the parser of chats (`chat`). A name that begins
 // with a dot is part of a tool's path.

@@ -55,15 +55,6 @@ bool is_whole(const Block& block) {
   return block.kind != ipc::PartKind::kCall || is_whole_object(block.text);
 }
 
-// Wraps arguments that are no JSON object in an object, under the key that Anthropic's documentation of streamed
-// tools names for such text. Empty text stays empty: the call has no arguments.
-std::string wrapped(std::string_view arguments) {
-  if (arguments.empty()) return {};
-  std::string out = "{";
-  append_member(out, "INVALID_JSON", arguments);
-  return out + "}";
-}
-
 class MessagesDialect final : public Dialect {
  public:
   std::string new_id() const override { return fmt::format("msg_{:016x}", random_u64()); }
@@ -87,7 +78,7 @@ class MessagesDialect final : public Dialect {
 
   void end(ipc::FinishReason reason, std::string_view stopped_by, const Usage& usage,
            std::string& events) override {
-    close(events);
+    close(events, reason == ipc::FinishReason::kLength);
     usage_ = usage;
     bool calls = false;
     for (const Block& block : blocks_)
@@ -116,7 +107,7 @@ class MessagesDialect final : public Dialect {
       const bool broken = !is_whole(block);
       if (broken && stop_reason_ == "max_tokens") continue;  // this stop reason already says that the answer was cut
       if (content.size() > 1) content += ',';
-      content += "{" + shape(block, broken ? wrapped(block.text) : block.text) + "}";
+      content += "{" + shape(block, broken ? as_invalid_json(block.text) : block.text) + "}";
     }
     return message(content + "]", "\"" + stop_reason_ + "\"", usage_);
   }
@@ -173,10 +164,15 @@ class MessagesDialect final : public Dialect {
     blocks_.push_back(std::move(block));
   }
 
-  void close(std::string& events) {
+  // `cut`: by a limit, and the stop reason says so.
+  void close(std::string& events, bool cut = false) {
     if (!std::exchange(open_, false)) return;
     const std::size_t index = blocks_.size() - 1;
-    if (blocks_.back().kind == ipc::PartKind::kReasoning) {
+    const Block& last = blocks_.back();
+    // A call without any text of arguments was not finished; clients would take it for one without arguments.
+    if (last.kind == ipc::PartKind::kCall && last.text.empty() && !cut)
+      delta(events, "input_json_delta", "partial_json", as_invalid_json(""));
+    if (last.kind == ipc::PartKind::kReasoning) {
       event(events, "content_block_delta",
             fmt::format(
                 ",\"index\":{},\"delta\":{{\"type\":\"signature_delta\",\"signature\":\"{}\"}}",
@@ -196,6 +192,10 @@ class MessagesDialect final : public Dialect {
     const char* const name = arguments                           ? "partial_json"
                              : kind == ipc::PartKind::kReasoning ? "thinking"
                                                                  : "text";
+    delta(events, type, name, text);
+  }
+
+  void delta(std::string& events, const char* type, const char* name, std::string_view text) const {
     std::string members =
         fmt::format(",\"index\":{},\"delta\":{{\"type\":\"{}\",", blocks_.size() - 1, type);
     append_member(members, name, text);

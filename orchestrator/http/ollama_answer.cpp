@@ -87,11 +87,11 @@ class OllamaDialect final : public Dialect {
       switch (part.kind) {
         case ipc::PartKind::kContent:
         case ipc::PartKind::kReasoning:
-          close_call(events);
+          close_call(events, false);
           piece(part.kind, part.text, events);
           break;
         case ipc::PartKind::kCall:
-          close_call(events);
+          close_call(events, false);
           open_.emplace(OpenCall{part.id, part.text, {}});
           break;
         case ipc::PartKind::kArguments:
@@ -103,7 +103,7 @@ class OllamaDialect final : public Dialect {
 
   void end(ipc::FinishReason reason, std::string_view, const Usage& usage,
            std::string& events) override {
-    close_call(events);
+    close_call(events, reason == ipc::FinishReason::kLength);
     const Clock::time_point now = Clock::now();
     const Clock::time_point first = first_ == Clock::time_point{} ? now : first_;
     const auto ns = [](Clock::duration time) {
@@ -166,12 +166,13 @@ class OllamaDialect final : public Dialect {
         line(thought ? "" : text, thought ? text : "", "") + new_logprobs() + ",\"done\":false}\n";
   }
 
-  // The answer leaves out a call that was cut; done_reason says why.
-  void close_call(std::string& events) {
+  // The answer leaves out a call that a limit cut; done_reason says why.
+  void close_call(std::string& events, bool cut) {
     if (!open_) return;
     OpenCall call = *std::exchange(open_, std::nullopt);
-    if (call.arguments.empty()) call.arguments = "{}";
-    if (!is_whole_object(call.arguments)) return;
+    const bool whole = is_whole_object(call.arguments);
+    if (!whole && cut) return;
+    if (!whole) call.arguments = as_invalid_json(call.arguments);
     // A line break would end the line. Valid JSON has none inside a string.
     std::erase_if(call.arguments, [](char c) { return c == '\n' || c == '\r'; });
     const std::string made =
