@@ -101,6 +101,12 @@ TEST(UnfinishedCalls, NeverLookWhole) {
            {"glm", "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>a"},
            {"glm", "<tool_call>f\n<arg_key>x</arg_key>\n"},
            {"minimax-m2", "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"y\">1"},
+           {"qwen3-coder", "<tool_call>\n<function=f>\n<parameter=x>\na\n</parameter>\n<param"},
+           {"qwen3-coder", "<tool_call>\n<function=f>\n"},
+           {"mistral-args", "[TOOL_CALLS]f[ARGS]"},
+           {"kimi-k2", "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"},
+           {"gpt-oss", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"},
+           {"gemma4", "<|tool_call>call:f"},
            {"gemma4", "<|tool_call>call:f{x:<|\"|>a"},
            {"gemma4", "<|tool_call>call:f{x:<|\"|>a<|\"|>"},
            {"lfm2", "<|tool_call_start|>[f(x=\"a"},
@@ -120,6 +126,7 @@ TEST(LenientAnswers, TakeArgumentsThatAreWholeWithoutTheMarksBehindThem) {
            {"apertus", R"(<|tools_prefix|>[{"f": {"x": "a"})"},
            {"qwen3-coder", "<tool_call>\n<function=f>\n<parameter=x>\na\n</parameter>\n"},
            {"glm", "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>a</arg_value>"},
+           {"qwen3-coder", "<tool_call>\n<function=f>\n<parameter=x>\na\n</parameter>\n</func"},
            {"lfm2", "<|tool_call_start|>[f(x=\"a\""},
            {"lfm2", "<|tool_call_start|>[f(x=\"a\")"}}) {
     const Message message = read(*family_named(family), raw);

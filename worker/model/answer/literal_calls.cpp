@@ -59,7 +59,7 @@ Routine Machine::bare_keys_call() {
   if (!co_await call_name(name)) co_return false;
   bool whole = co_await blanks();
   if (whole && front() == '{') whole = co_await literal(false, {});
-  if (whole || !cut()) end_call();
+  if (whole || arguments_over()) end_call();
   co_return true;
 }
 

@@ -195,7 +195,7 @@ Routine Machine::skip_fence() {
 Routine Machine::json_arguments() {
   bool whole = co_await blanks();
   if (whole && front() == '{') whole = co_await json_value(Sink::kArguments, nullptr);
-  if (whole || !cut()) end_call();
+  if (whole || arguments_over()) end_call();
   co_return true;
 }
 
@@ -215,7 +215,7 @@ Routine Machine::code_call() {
   if (tool == nullptr) co_return false;
   begin_call(tool->name, {});
   if (!co_await blanks()) {
-    if (!cut()) end_call();
+    if (arguments_over()) end_call();
     co_return true;
   }
   if (front() == '{') co_return co_await json_arguments();

@@ -27,7 +27,11 @@ Routine Machine::tagged_call() {
       co_await input();
       next = scan(marks);
     }
-    if (next.found == Found::kPartial && cut()) take(next.text.size());
+    const bool begins_parameter = next.found == Found::kPartial &&
+                                  tags.param_open.starts_with(next.text) &&
+                                  !tags.call_close.starts_with(next.text);
+    if (next.found == Found::kPartial && (cut() || begins_parameter)) take(next.text.size());
+    if (begins_parameter) co_return true;
     if (next.found != Found::kMark) break;
     take(marks[next.index].size());
     if (next.index == 1) {
@@ -40,7 +44,9 @@ Routine Machine::tagged_call() {
       co_return true;  // half a value must not look like a whole one
     if (!whole) break;
   }
-  if (cut()) co_return true;
+  // Only a tool without parameters needs nothing between its name and the end of the answer.
+  const bool none_yet = first && !tool.parameters.empty() && ended_ && at_end();
+  if (cut() || none_yet) co_return true;
   if (!first) out_.arguments("}");
   end_call();
   co_return true;
