@@ -156,7 +156,8 @@ Status SchemaCompiler::number(const Alternative& one, NodeId end, std::vector<No
   BULKHEAD_TRY(const NumberRange range, number_range(one.schemas, one.types.integer,
                                                      one.types.fraction, document_, complaints_));
   const auto complain = [&](const Error& error) {
-    const char* keyword = range.multiples.empty() ? "minimum" : "multipleOf";
+    const bool bounds_alone = range.multiples.empty() && range.not_multiples.empty();
+    const char* keyword = bounds_alone ? "minimum" : "multipleOf";
     return complaints_.unsupported(keyword, document_.path(one.schemas[0]), error.message());
   };
   Result<DfaPtr> automaton = shared_.numbers(range);
@@ -176,7 +177,7 @@ Status SchemaCompiler::number(const Alternative& one, NodeId end, std::vector<No
       // A number with an exponent could have this value, too.
       NumberRange plain = range;
       if (!plain.low) plain.low = NumberRange::Bound{{true, std::string(33, '9'), ""}, false};
-      BULKHEAD_TRY(const DfaPtr spelled, number_automaton(plain));
+      BULKHEAD_TRY(const DfaPtr spelled, shared_.numbers(plain));
       BULKHEAD_TRY(automaton, intersect(*automaton, spelled));
       BULKHEAD_TRY(automaton, intersect(*automaton, complement(*same)));
     }

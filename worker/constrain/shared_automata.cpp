@@ -10,14 +10,15 @@ namespace {
 constexpr std::size_t kMostNumbers = 64;
 constexpr std::size_t kMostBoth = 512;
 
-// Readers round numbers to doubles. 0.99999999999999999999 becomes 1, so it is not below an exclusive maximum of 1.
-// Fractions within bounds have at most 15 digits therefore, which no reader changes, unless a bound itself needs more.
+// Readers round numbers to doubles. 0.99999999999999999999 becomes 1, so it is not below an exclusive maximum of 1, and
+// it is a multiple of 1. Fractions within bounds have at most 15 digits therefore, which no reader changes, unless a
+// bound itself needs more.
 bool rounding_matters(const NumberRange& range) {
   const auto is_long = [](const std::optional<NumberRange::Bound>& bound) {
     return bound && bound->value.fraction.size() > 10;
   };
   if (range.integer || is_long(range.low) || is_long(range.high)) return false;
-  return range.low || range.high || range.fraction;
+  return range.low || range.high || range.fraction || !range.not_multiples.empty();
 }
 
 }  // namespace

@@ -101,6 +101,10 @@ TEST(Schema, FractionsWithinBoundsSurviveRounding) {
   EXPECT_TRUE(passes(R"({"type":"number","not":{"type":"integer"}})", "1234567890123.5"));
   EXPECT_TRUE(passes(R"({"type":"number","exclusiveMinimum":0,"maximum":1e-20})",
                      "0.000000000000000000005"));
+  EXPECT_TRUE(passes(R"({"type":"number","not":{"multipleOf":2}})", "2.5"));
+  EXPECT_FALSE(passes(R"({"type":"number","not":{"multipleOf":2}})", "2.00000000000000000001"));
+  EXPECT_TRUE(passes(R"({"type":"number","not":{"const":0.5}})", "0.5000000000001"));
+  EXPECT_FALSE(passes(R"({"type":"number","not":{"const":0.5}})", "0.50000000000000000001"));
 }
 
 TEST(Schema, BoundsOfAllSizesAndSignsHold) {
