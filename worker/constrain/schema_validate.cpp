@@ -196,14 +196,24 @@ class Validator {
         BULKHEAD_TRY(const bool ok, valid(item, value));
         found += ok ? 1 : 0;
       }
-      const std::size_t least = schema_->value("minContains", std::size_t{1});
-      return found >= least && found <= schema_->value("maxContains", found);
+      const auto bound = [&](const char* name, std::size_t absent) -> Result<std::size_t> {
+        const auto given = schema_->find(name);
+        if (given == schema_->end()) return absent;
+        BULKHEAD_TRY(const std::uint32_t count, count_of(*given, name));
+        return std::size_t{count};
+      };
+      BULKHEAD_TRY(const std::size_t least, bound("minContains", 1));
+      BULKHEAD_TRY(const std::size_t most, bound("maxContains", found));
+      return found >= least && found <= most;
     }
     const auto tuple = schema_->find("prefixItems");
     const bool old_tuple = schema_->contains("items") && (*schema_)["items"].is_array();
     const std::size_t fixed = tuple != schema_->end() ? tuple->size()
                               : old_tuple             ? (*schema_)["items"].size()
                                                       : 0;
+    if (key == "prefixItems" && !value.is_array()) {
+      return Error(ErrorCode::kInvalidArgument, "\"prefixItems\" must be a list of schemas");
+    }
     const bool is_tuple = key == "prefixItems" || (key == "items" && value.is_array());
     if (is_tuple) {
       for (std::size_t i = 0; i < std::min(it_.size(), value.size()); ++i) {

@@ -23,6 +23,9 @@ TEST(Schema, RefusesByNameWhatCanNotBeEnforced) {
   EXPECT_THAT(refusal(R"({"type":"strin"})"), HasSubstr("\"type\""));
   EXPECT_THAT(refusal(R"({"not":{"type":"array","items":{"type":"null"}}})"), HasSubstr("\"not\""));
   EXPECT_THAT(refusal(R"({"type":"string","minLength":"3"})"), HasSubstr("\"minLength\""));
+  EXPECT_THAT(refusal(R"({"const":[1],"prefixItems":{}})"), HasSubstr("\"prefixItems\""));
+  EXPECT_THAT(refusal(R"({"const":[1],"contains":{},"minContains":"1"})"),
+              HasSubstr("\"minContains\""));
 }
 
 TEST(Schema, TooManyBranchesAreRefusedByTheirKeyword) {
