@@ -2,10 +2,12 @@
 // texts, character classes, ".", groups, and the repetitions * + ? {m} {m,} {m,n}. Like llama.cpp, it refuses a rule
 // that calls itself before it takes a character.
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <string_view>
 
 #include "worker/constrain/constraint.hpp"
+#include "worker/constrain/smallest_set.hpp"
 #include "worker/constrain/term.hpp"
 
 namespace bulkhead::constrain {
@@ -355,32 +357,26 @@ class LeftCalls {
 
   // Finds nodes from which the rule's end can be reached without taking a character.
   void find_empty() {
-    empty_.assign(grammar_.nodes.size(), false);
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (NodeId at = 0; at < grammar_.nodes.size(); ++at) {
-        if (empty_[at] || !is_empty(grammar_.nodes[at])) continue;
-        empty_[at] = changed = true;
-      }
-    }
+    empty_ = smallest_set(grammar_.nodes.size(), [this](NodeId at, const auto& known) {
+      return is_empty(grammar_.nodes[at], known);
+    });
   }
-  bool is_empty(const Node& node) const {
+  bool is_empty(const Node& node, const std::function<bool(NodeId)>& empty) const {
     switch (node.kind) {
       case NodeKind::kEnd:
         return true;
       case NodeKind::kSplit:
-        return std::any_of(node.branches.begin(), node.branches.end(),
-                           [&](NodeId branch) { return empty_[branch]; });
+        return std::any_of(node.branches.begin(), node.branches.end(), std::cref(empty));
       case NodeKind::kCall:
-        return empty_[grammar_.rules[node.index]] && empty_[node.next];
+        return empty(grammar_.rules[node.index]) && empty(node.next);
       case NodeKind::kBytes:
       case NodeKind::kText:
-        return grammar_.automata[node.index]->states[0].accept && empty_[node.next];
+        return grammar_.automata[node.index]->states[0].accept && empty(node.next);
       case NodeKind::kLoop: {
-        if (!empty_[node.next]) return false;
+        if (!empty(node.next)) return false;
         if (node.min == 0) return true;
         const Node& body = grammar_.nodes[node.branches[0]];
-        if (body.kind == NodeKind::kCall) return empty_[grammar_.rules[body.index]];
+        if (body.kind == NodeKind::kCall) return empty(grammar_.rules[body.index]);
         return grammar_.automata[body.index]->states[0].accept;
       }
       case NodeKind::kString:

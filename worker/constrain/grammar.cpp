@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "worker/constrain/shared_automata.hpp"
+#include "worker/constrain/smallest_set.hpp"
 
 namespace bulkhead::constrain {
 
@@ -91,10 +92,10 @@ std::uint32_t ArrayShape::counted(std::uint32_t count) const {
   return std::min<std::uint32_t>(count, std::max<std::size_t>({min, prefix.size(), 1}));
 }
 
-bool Grammar::ends(const Node& node, const std::vector<bool>& node_ends) const {
-  const auto next_ends = [&] { return node.next != kNoNode && node_ends[node.next]; };
+bool Grammar::ends(const Node& node, const std::function<bool(NodeId)>& node_ends) const {
+  const auto next_ends = [&] { return node.next != kNoNode && node_ends(node.next); };
   const auto rule_ends = [&](RuleId rule) {
-    return rules[rule] != kNoNode && node_ends[rules[rule]];
+    return rules[rule] != kNoNode && node_ends(rules[rule]);
   };
   switch (node.kind) {
     case NodeKind::kEnd:
@@ -103,8 +104,7 @@ bool Grammar::ends(const Node& node, const std::vector<bool>& node_ends) const {
     case NodeKind::kItem:
       return true;  // kObject and kArray decide this themselves
     case NodeKind::kSplit:
-      return std::any_of(node.branches.begin(), node.branches.end(),
-                         [&](NodeId branch) { return node_ends[branch]; });
+      return std::any_of(node.branches.begin(), node.branches.end(), std::cref(node_ends));
     case NodeKind::kCall:
       return rule_ends(node.index) && next_ends();
     case NodeKind::kBytes:
@@ -189,37 +189,23 @@ void make_trie(ObjectShape& shape) {
 
 // Returns the states from which plain characters (those that need no escape) lead only to such states, for ever.
 std::vector<bool> safe_states(const Dfa& dfa) {
-  std::vector<bool> safe(dfa.states.size(), true);
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (std::size_t state = 0; state < safe.size(); ++state) {
-      if (!safe[state]) continue;
-      char32_t next = 0x20;
-      bool ok = true;
-      for (const Dfa::Range& range : dfa.states[state].ranges) {
-        if (range.high < next) continue;
-        // Surrogates are not characters; a quote and a backslash are not plain.
-        if (range.low > next && !(next >= 0xD800 && range.low <= 0xE000) &&
-            !(next == '"' && range.low == '"' + 1) && !(next == '\\' && range.low == '\\' + 1)) {
-          ok = false;
-          break;
-        }
-        if (!safe[range.to]) {
-          const bool matters =
-              !(range.low == range.high && (range.low == '"' || range.low == '\\'));
-          if (matters) {
-            ok = false;
-            break;
-          }
-        }
-        next = range.high + 1;
+  const auto unsafe = [&dfa](std::uint32_t at, const auto& known_unsafe) {
+    char32_t next = 0x20;
+    for (const Dfa::Range& range : dfa.states[at].ranges) {
+      if (range.high < next) continue;
+      // Surrogates are not characters; a quote and a backslash are not plain.
+      if (range.low > next && !(next >= 0xD800 && range.low <= 0xE000) &&
+          !(next == '"' && range.low == '"' + 1) && !(next == '\\' && range.low == '\\' + 1)) {
+        return true;
       }
-      if (!ok || next <= kLastCodePoint) {
-        safe[state] = false;
-        changed = true;
-      }
+      const bool plain = !(range.low == range.high && (range.low == '"' || range.low == '\\'));
+      if (plain && known_unsafe(range.to)) return true;
+      next = range.high + 1;
     }
-  }
+    return next <= kLastCodePoint;
+  };
+  std::vector<bool> safe = smallest_set(dfa.states.size(), unsafe);
+  safe.flip();
   return safe;
 }
 
@@ -261,15 +247,8 @@ Status Grammar::finish(std::string_view nothing_left) {
   if (nodes.size() > kMostNodes) {
     return Error(ErrorCode::kResourceExhausted, "the grammar is too large");
   }
-  std::vector<bool> node_ends(nodes.size());
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (std::size_t at = nodes.size(); at-- > 0;) {
-      if (node_ends[at] || !ends(nodes[at], node_ends)) continue;
-      node_ends[at] = true;
-      changed = true;
-    }
-  }
+  const std::vector<bool> node_ends = smallest_set(
+      nodes.size(), [this](NodeId at, const auto& known) { return ends(nodes[at], known); });
   if (rules.empty() || rules[root] == kNoNode || !node_ends[rules[root]]) {
     return Error(ErrorCode::kInvalidArgument, std::string(nothing_left));
   }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -141,7 +142,7 @@ struct Grammar {
   Status finish(std::string_view nothing_left = "no text fits it");
 
  private:
-  bool ends(const Node& node, const std::vector<bool>& node_ends) const;
+  bool ends(const Node& node, const std::function<bool(NodeId)>& node_ends) const;
   void drop(const std::vector<bool>& node_ends);
 };
 

@@ -15,6 +15,11 @@ namespace {
 // them.
 constexpr std::uint64_t kMostWork = 200'000;
 constexpr std::size_t kMostAlternatives = 4'000;
+// A reference may lead to a reference, and so on; each takes some of the thread's stack.
+constexpr int kMostSteps = 256;
+// The most branches that are chosen one within another. With each choice, what is known so far is copied.
+constexpr int kMostChoices = 1'000;
+constexpr std::size_t kCopiesPerWork = 16;
 
 Error invalid(const std::string& key, const std::string& path, const std::string& what) {
   return Error(ErrorCode::kInvalidArgument, "\"" + key + "\" at " + path + " must be " + what);
@@ -64,6 +69,12 @@ Result<std::vector<Alternative>> Alternatives::of(const SchemaSet& set) {
 
 Status Alternatives::visit(const Json* schema, State& state) {
   if (state.dead) return {};
+  if (steps_ == kMostSteps) {
+    return Error(ErrorCode::kResourceExhausted,
+                 "\"" + keyword_of_branches(*schema) + "\" at " + document_.path(schema) +
+                     ": references and branches lead deeper than " + std::to_string(kMostSteps));
+  }
+  ++steps_;
   const Origin outside = state.here;
   if (schema->is_object()) {
     if (schema->contains("unevaluatedProperties")) state.here.within.push_back(schema);
@@ -72,6 +83,7 @@ Status Alternatives::visit(const Json* schema, State& state) {
   const auto [place, first] = state.seen.try_emplace(schema, state.here);
   const Status done =
       first || place->second.add(state.here) ? visit_inside(schema, first, state) : Status();
+  --steps_;
   state.here = outside;
   return done;
 }
@@ -208,23 +220,30 @@ Status Alternatives::split(State state, const SchemaSet& initial, std::vector<Al
       out.push_back({std::move(state.flat), {}, state.types, std::move(members)});
     return {};
   }
+  const auto too_many = [&]() -> Status {
+    return Error(ErrorCode::kResourceExhausted, "\"" + keyword_of_branches(*initial[0]) + "\" at " +
+                                                    document_.path(initial[0]) +
+                                                    ": too many branches");
+  };
   if (state.groups.empty()) {
     const bool wanted = std::ranges::any_of(
         state.flat, [](const Json* it) { return it->contains("unevaluatedProperties"); });
     if (!wanted) state.seen.clear();
     out.push_back({std::move(state.flat), std::move(state.seen), state.types, std::nullopt});
-    if (out.size() <= kMostAlternatives) return {};
-    return Error(ErrorCode::kResourceExhausted, "\"" + keyword_of_branches(*initial[0]) + "\" at " +
-                                                    document_.path(initial[0]) +
-                                                    ": too many branches");
+    return out.size() <= kMostAlternatives ? Status() : too_many();
   }
   const State::Group group = std::move(state.groups.back());
   state.groups.pop_back();
+  if (choices_ == kMostChoices) return too_many();
   for (const Json* branch : group.branches) {
     State with = state;
+    work_ += (with.flat.size() + with.seen.size()) / kCopiesPerWork;
     with.here = group.origin;
     BULKHEAD_RETURN_IF_ERROR(visit(branch, with));
-    BULKHEAD_RETURN_IF_ERROR(split(std::move(with), initial, out));
+    ++choices_;
+    const Status done = split(std::move(with), initial, out);
+    --choices_;
+    BULKHEAD_RETURN_IF_ERROR(done);
   }
   return {};
 }

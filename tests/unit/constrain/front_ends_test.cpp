@@ -1,4 +1,5 @@
 // Expressions and GBNF grammars.
+#include <ctime>
 #include <utility>
 #include <vector>
 
@@ -134,6 +135,25 @@ TEST(Gbnf, HandlesAmbiguityWithoutExploding) {
   EXPECT_TRUE(derives(grammar, std::string(400, 'a')));
   EXPECT_FALSE(derives(grammar, std::string(400, 'a') + "c"));
   EXPECT_TRUE(derives("root ::= ((\"a\"*)*)* \"b\"", "aaab"));
+}
+
+// A chain takes no square of its length, in whichever order its rules stand.
+TEST(Gbnf, LongChainsOfRulesAreCompiledSoon) {
+  constexpr int kRules = 12'000;
+  const auto rule = [](int i) {
+    return "r" + std::to_string(i) + " ::= " +
+           (i < kRules ? "\"a\" r" + std::to_string(i + 1) : std::string("\"z\"")) + "\n";
+  };
+  std::string falling = "root ::= r0\n", rising = falling;
+  for (int i = 0; i <= kRules; ++i) {
+    rising += rule(i);
+    falling += rule(kRules - i);
+  }
+  for (const std::string& grammar : {rising, falling}) {
+    const std::clock_t begin = std::clock();
+    EXPECT_TRUE(compile_gbnf(grammar).ok());
+    EXPECT_LT(std::clock() - begin, std::clock_t{20} * CLOCKS_PER_SEC);
+  }
 }
 
 TEST(Gbnf, NamesWhatIsWrong) {

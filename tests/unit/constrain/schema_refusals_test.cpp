@@ -169,6 +169,28 @@ TEST(Schema, LongEnumsAreCompiledSoon) {
   EXPECT_LT(std::clock() - begin, std::clock_t{20} * CLOCKS_PER_SEC);
 }
 
+// Definitions of which each leads to the next one: `before` and `after` stand around the reference.
+std::string chain(int length, const std::string& before, const std::string& after) {
+  std::string definitions;
+  for (int i = 0; i < length; ++i) {
+    definitions += "\"d" + std::to_string(i) + "\":" + before + R"({"$ref":"#/$defs/d)" +
+                   std::to_string(i + 1) + "\"}" + after + ",";
+  }
+  return R"({"$ref":"#/$defs/d0","$defs":{)" + definitions + "\"d" + std::to_string(length) +
+         R"(":{"type":"null"}}})";
+}
+
+TEST(Schema, LongChainsOfDefinitionsAreCompiledSoon) {
+  for (const std::string& schema :
+       {chain(4000, R"({"type":"array","items":)", "}"),
+        chain(4000, R"({"type":"object","required":["a"],"properties":{"a":)", "}}"),
+        chain(100, R"({"allOf":[)", "]}")}) {
+    const std::clock_t begin = std::clock();
+    EXPECT_EQ(refusal(schema), "") << schema.substr(0, 80);
+    EXPECT_LT(std::clock() - begin, std::clock_t{20} * CLOCKS_PER_SEC) << schema.substr(0, 80);
+  }
+}
+
 TEST(Schema, HostileOnesEndInAnErrorSoon) {
   std::string deep, groups = R"({"allOf":[)";
   for (int i = 0; i < 100'000; ++i)
@@ -190,6 +212,10 @@ TEST(Schema, HostileOnesEndInAnErrorSoon) {
       R"g({"type":"string","pattern":"^(?=.*a.{20})(?=.*b.{20})(?=.*c.{20})"})g",
       "{\"type\":\"string\",\"pattern\":\"" + std::string(5000, '(') + "\"}",
       R"g({"type":"string","pattern":"^(a?){5000}a{5000}$"})g",
+      chain(4000, R"({"allOf":[)", "]}"),
+      chain(4000, R"({"not":)", "}"),
+      chain(4000, R"({"anyOf":[{"type":"null"},)", "]}"),
+      chain(4000, R"({"unevaluatedProperties":false,"anyOf":[{"required":["a"]},)", "]}"),
   };
   for (const std::string& schema : hostile) {
     // The processor's time does not depend on what else the machine does.
