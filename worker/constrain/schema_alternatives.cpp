@@ -33,7 +33,25 @@ std::string keyword_of_branches(const Json& schema) {
   return "anyOf";
 }
 
+bool speaks_of_objects(const SchemaSet& schemas) {
+  static constexpr const char* kKeywords[] = {"properties",           "required",
+                                              "additionalProperties", "patternProperties",
+                                              "propertyNames",        "minProperties",
+                                              "maxProperties",        "dependentRequired",
+                                              "dependentSchemas",     "unevaluatedProperties"};
+  for (const Json* schema : schemas) {
+    for (const char* keyword : kKeywords) {
+      if (schema->contains(keyword)) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
+
+bool means_objects(const Alternative& one) {
+  return !one.constants && one.types.all() && speaks_of_objects(one.schemas);
+}
 
 bool Origin::add(const Origin& other) {
   const std::size_t before = within.size();
@@ -307,6 +325,67 @@ bool different_constants(const Json& branches) {
 
 }  // namespace
 
+// While it exists, nothing is complained about, and oneOf is treated like anyOf.
+struct Alternatives::Quiet {
+  explicit Quiet(Alternatives& all)
+      : all(all), mode(all.complaints_.mode()), one_of(all.quiet_one_of_) {
+    all.complaints_.set_mode(Complaints::Mode::kQuiet);
+    all.quiet_one_of_ = true;
+  }
+  ~Quiet() {
+    all.complaints_.set_mode(mode);
+    all.quiet_one_of_ = one_of;
+  }
+  Quiet(const Quiet&) = delete;
+  Quiet& operator=(const Quiet&) = delete;
+
+  Alternatives& all;
+  const Complaints::Mode mode;
+  const bool one_of;
+};
+
+// Which branches of a oneOf never meet.
+struct Alternatives::Apart {
+  std::vector<std::vector<bool>> pairs;  // [i][j] for i < j
+  std::vector<bool> as_objects;  // the branch is apart from another one if both are about objects
+};
+
+// What stands beside the branches counts, too: often the tag is required there.
+Result<Alternatives::Apart> Alternatives::apart(const Json* schema, const Json& branches) {
+  Json beside = Json::object();
+  for (const char* key : {"type", "required"}) {
+    if (schema->contains(key)) beside[key] = (*schema)[key];
+  }
+  const auto properties = schema->find("properties");
+  if (properties != schema->end() && properties->is_object()) {
+    for (const auto& entry : properties->items())
+      beside["properties"][entry.key()] = document_.link(&entry.value());
+  }
+  SchemaSet around;
+  if (!beside.empty()) around.push_back(document_.keep(std::move(beside)));
+
+  const std::size_t count = branches.size();
+  Apart out{std::vector(count, std::vector<bool>(count)), std::vector<bool>(count)};
+  std::vector<bool> about_objects(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    BULKHEAD_TRY(about_objects[i], only_objects(&branches[i]));
+  }
+  const Json* const object = document_.keep(Json{{"type", "object"}});
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t j = i + 1; j < count; ++j) {
+      SchemaSet both = around;
+      both.push_back(&branches[i]);
+      both.push_back(&branches[j]);
+      const bool as_objects = about_objects[i] && about_objects[j];
+      if (as_objects) both.push_back(object);
+      BULKHEAD_TRY(const bool apart, never_meet(both, 3));
+      out.pairs[i][j] = apart;
+      if (apart && as_objects) out.as_objects[i] = out.as_objects[j] = true;
+    }
+  }
+  return out;
+}
+
 // Turns oneOf into anyOf: branches that overlap another one exclude it.
 Result<const Json*> Alternatives::exclusive(const Json* schema, const Json& branches) {
   constexpr std::size_t kMostBranches = 200;
@@ -318,13 +397,12 @@ Result<const Json*> Alternatives::exclusive(const Json* schema, const Json& bran
   } else if (branches.size() > kMostBranches) {
     return Error(ErrorCode::kUnsupported, "more than 200 branches");
   } else {
+    BULKHEAD_TRY(const Apart apart, this->apart(schema, branches));
     for (std::size_t i = 0; i < branches.size(); ++i) {
       Json all = Json::array({document_.link(&branches[i])});
+      if (apart.as_objects[i]) all.push_back(Json{{"type", "object"}});
       for (std::size_t j = 0; j < branches.size(); ++j) {
-        if (i == j) continue;
-        BULKHEAD_TRY(const bool apart,
-                     never_meet({&branches[std::min(i, j)], &branches[std::max(i, j)]}, 3));
-        if (apart) continue;
+        if (i == j || apart.pairs[std::min(i, j)][std::max(i, j)]) continue;
         Result<const Json*> other = negated(&branches[j], 0);
         if (!other.ok()) {
           return Error(other.error().code(), "branches " + std::to_string(i) + " and " +
@@ -341,36 +419,34 @@ Result<const Json*> Alternatives::exclusive(const Json* schema, const Json& bran
   return made;
 }
 
+Result<bool> Alternatives::only_objects(const Json* schema) {
+  const Quiet quiet(*this);
+  BULKHEAD_TRY(const std::vector<Alternative> alternatives, of({schema}));
+  return std::ranges::all_of(alternatives, means_objects);
+}
+
 Result<bool> Alternatives::never_meet(const SchemaSet& set, int depth) {
-  const Complaints::Mode mode = complaints_.mode();
-  const bool quiet = quiet_one_of_;
-  complaints_.set_mode(Complaints::Mode::kQuiet);
-  quiet_one_of_ = true;
-  const auto result = [&]() -> Result<bool> {
-    BULKHEAD_TRY(const std::vector<Alternative> alternatives, of(set));
-    for (const Alternative& one : alternatives) {
-      const Types& types = one.types;
-      if (one.constants || types.null || types.boolean || types.array) return false;
-      if (types.string) {
-        BULKHEAD_TRY(const StringShape shape, string_shape(one.schemas, document_, complaints_));
-        if (!shape.contents->empty()) return false;
-      }
-      if (types.integer || types.fraction) {
-        BULKHEAD_TRY(const NumberRange range, number_range(one.schemas, types.integer,
-                                                           types.fraction, document_, complaints_));
-        BULKHEAD_TRY(const DfaPtr numbers, number_automaton(range));
-        if (!numbers->empty()) return false;
-      }
-      if (types.object) {
-        BULKHEAD_TRY(const bool apart, objects_never_meet(one.schemas, depth));
-        if (!apart) return false;
-      }
+  const Quiet quiet(*this);
+  BULKHEAD_TRY(const std::vector<Alternative> alternatives, of(set));
+  for (const Alternative& one : alternatives) {
+    const Types& types = one.types;
+    if (one.constants || types.null || types.boolean || types.array) return false;
+    if (types.string) {
+      BULKHEAD_TRY(const StringShape shape, string_shape(one.schemas, document_, complaints_));
+      if (!shape.contents->empty()) return false;
     }
-    return true;
-  }();
-  complaints_.set_mode(mode);
-  quiet_one_of_ = quiet;
-  return result;
+    if (types.integer || types.fraction) {
+      BULKHEAD_TRY(const NumberRange range, number_range(one.schemas, types.integer, types.fraction,
+                                                         document_, complaints_));
+      BULKHEAD_TRY(const DfaPtr numbers, number_automaton(range));
+      if (!numbers->empty()) return false;
+    }
+    if (types.object) {
+      BULKHEAD_TRY(const bool apart, objects_never_meet(one.schemas, depth));
+      if (!apart) return false;
+    }
+  }
+  return true;
 }
 
 Result<bool> Alternatives::objects_never_meet(const SchemaSet& schemas, int depth) {

@@ -34,6 +34,9 @@ struct Alternative {
   std::optional<std::vector<Json>> constants;
 };
 
+// Returns whether the schemas list properties but no type. Such schemas mean objects.
+bool means_objects(const Alternative& one);
+
 class Alternatives {
  public:
   Alternatives(SchemaDocument& document, Complaints& complaints)
@@ -55,7 +58,12 @@ class Alternatives {
   Status split(State state, const SchemaSet& initial, std::vector<Alternative>& out);
   Result<std::optional<std::vector<Json>>> constants(const SchemaSet& schemas,
                                                      const SchemaSet& initial);
+  struct Apart;
+  struct Quiet;
   Result<const Json*> exclusive(const Json* schema, const Json& branches);
+  Result<Apart> apart(const Json* schema, const Json& branches);
+  // Returns whether all values of the schema that matter are objects, because it means objects.
+  Result<bool> only_objects(const Json* schema);
   Status depend(const Json* schema, const std::string& key, const Json& value, State& state);
   Status negate_keyword(const Json* schema, const std::string& key, const Json& value, int depth,
                         Json& ways);

@@ -14,25 +14,6 @@ constexpr std::size_t kMostRules = 20'000;
 // Comparing longer lists costs as much as compiling them again.
 constexpr std::size_t kMostSimpleValues = 64;
 
-bool speaks_of_objects(const SchemaSet& schemas) {
-  static constexpr const char* kKeywords[] = {"properties",           "required",
-                                              "additionalProperties", "patternProperties",
-                                              "propertyNames",        "minProperties",
-                                              "maxProperties",        "dependentRequired",
-                                              "dependentSchemas",     "unevaluatedProperties"};
-  for (const Json* schema : schemas) {
-    for (const char* keyword : kKeywords) {
-      if (schema->contains(keyword)) return true;
-    }
-  }
-  return false;
-}
-
-bool all_open(const Types& types) {
-  return types.null && types.boolean && types.string && types.array && types.object &&
-         types.integer && types.fraction;
-}
-
 // Returns a text that only schemas with the same values have; empty if the schema is not of the simplest kind. The
 // keywords here mean the same wherever they stand, and none of them is ever left out.
 std::string simple_form(const Json& schema) {
@@ -123,9 +104,7 @@ Status SchemaCompiler::make_alternative(const Alternative& one, NodeId end,
     constants(*one.constants, end, ways);
     return {};
   }
-  // A schema that lists properties but no type means objects.
-  const bool narrow = all_open(one.types) && speaks_of_objects(one.schemas);
-  const Types types = narrow ? Types::only_object() : one.types;
+  const Types types = means_objects(one) ? Types::only_object() : one.types;
   std::vector<std::u32string> words;
   if (types.null) spellings(Json(), words);
   const auto excluded = [&](bool value) {

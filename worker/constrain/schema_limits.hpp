@@ -19,6 +19,7 @@ struct Types {
   bool none() const {
     return !null && !boolean && !string && !array && !object && !integer && !fraction;
   }
+  bool all() const { return null && boolean && string && array && object && integer && fraction; }
   void meet(const Types& other);
   // Returns the types that "type" names. kInvalidArgument if a name is no type.
   static Result<Types> of(const Json& names);

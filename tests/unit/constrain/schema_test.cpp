@@ -171,6 +171,47 @@ TEST(Schema, BranchesThatExcludeEachOther) {
   EXPECT_FALSE(passes(of_constants, "1.0"));
 }
 
+// Ten kinds of objects, told apart by a tag. `inside` is what each branch says beside its properties, `outside` what
+// the schema says beside its branches.
+std::string tagged(const std::string& outside, const std::string& inside) {
+  std::string branches;
+  for (int i = 0; i < 10; ++i) {
+    const std::string kind = std::to_string(i);
+    branches += (i > 0 ? "," : "") + std::string(R"({"properties": {"kind": {"enum": ["k)") + kind +
+                R"("]}, "name": {"type": "string"}, "n)" + kind + R"(": {"type": "integer"}})" +
+                inside + "}";
+  }
+  return R"({"oneOf": [)" + branches + "]" + outside + "}";
+}
+
+// A type or a required tag counts wherever it stands, and a schema with properties and no type means objects.
+TEST(Schema, ATagTellsBranchesApartWhereverTheRestOfThemStands) {
+  const std::string required = R"(, "required": ["kind", "name"])";
+  const std::string type = R"(, "type": "object")";
+  for (const std::string& schema :
+       {tagged("", required + type), tagged(type, required), tagged("", required),
+        tagged(required, type), tagged(required + type, ""), tagged(required, "")}) {
+    SCOPED_TRACE(schema);
+    EXPECT_TRUE(passes(schema, R"({"kind": "k7", "name": "a", "n7": 1})"));
+    EXPECT_FALSE(passes(schema, R"({"kind": "k7", "name": "a", "n7": "1"})"));
+    EXPECT_FALSE(passes(schema, R"({"kind": "k10", "name": "a"})"));
+    EXPECT_FALSE(passes(schema, R"({"name": "a", "n7": 1})"));
+    EXPECT_FALSE(passes(schema, "null"));
+  }
+}
+
+// What is not an object is valid under several such branches.
+TEST(Schema, BranchesAboutObjectsExcludeEachOthersTexts) {
+  const std::string branches =
+      R"("oneOf": [{"properties": {"a": {"const": 1}}, "required": ["a"]},
+                   {"properties": {"a": {"const": 2}}, "required": ["a"]}])";
+  const std::string schema =
+      R"({"allOf": [{"type": ["object", "string", "null"]}, {)" + branches + "}]}";
+  EXPECT_TRUE(passes(schema, R"({"a": 2})"));
+  EXPECT_FALSE(passes(schema, R"("a")"));
+  EXPECT_FALSE(passes(schema, "null"));
+}
+
 TEST(Schema, SiblingsOfReferencesCountExceptInDraft7) {
   const std::string rest = R"("$defs":{"a":{"type":"integer"}},"$ref":"#/$defs/a","minimum":5})";
   EXPECT_FALSE(passes("{" + rest, "4"));
