@@ -10,6 +10,7 @@ namespace {
 // The most derivatives for one automaton; they take some tens of milliseconds.
 constexpr std::uint64_t kMostTermWork = 300'000;
 constexpr std::size_t kMostTerms = 200'000;
+constexpr std::size_t kPartsPerWork = 8;  // parts of an alternative that are sorted
 
 }  // namespace
 
@@ -96,6 +97,7 @@ TermId Terms::either(std::vector<TermId> parts) {
       flat.push_back(part);
     }
   }
+  work_ += flat.size() / kPartsPerWork;
   std::sort(flat.begin(), flat.end());
   flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
   if (std::binary_search(flat.begin(), flat.end(), anything_) && anything_ != 0) return anything_;
@@ -149,7 +151,7 @@ TermId Terms::repeat(TermId a, std::uint32_t min, std::uint32_t max) {
 TermId Terms::derive_cat(TermId term, char32_t code, std::map<TermId, TermId>& done) {
   // Follows the chain of a nullable head without recursion, which would be as deep as the text is long.
   std::vector<TermId> ways;
-  while (terms_[term].kind == Kind::kCat) {
+  for (; terms_[term].kind == Kind::kCat; ++work_) {
     const TermId head = terms_[term].parts[0];
     const TermId rest = terms_[term].parts[1];
     ways.push_back(cat(derive(head, code, done), rest));
@@ -162,7 +164,7 @@ TermId Terms::derive_cat(TermId term, char32_t code, std::map<TermId, TermId>& d
 
 TermId Terms::derive(TermId id, char32_t code, std::map<TermId, TermId>& done) {
   if (const auto known = done.find(id); known != done.end()) return known->second;
-  ++work_;
+  if (++work_ > kMostTermWork) return nothing();  // automaton() gives up
   const Term term = terms_[id];
   TermId out = nothing();
   switch (term.kind) {
@@ -273,6 +275,7 @@ Result<DfaPtr> Terms::automaton(TermId root) {
         std::map<TermId, TermId> done;
         known = by_side.emplace(std::move(side), derive(term, low, done)).first;
       }
+      if (work_ > kMostTermWork || terms_.size() > kMostTerms) return too_much();
       if (known->second == nothing()) continue;
       const auto [entry, fresh] =
           names.try_emplace(known->second, static_cast<std::uint32_t>(order.size()));
@@ -283,7 +286,6 @@ Result<DfaPtr> Terms::automaton(TermId root) {
       } else {
         state.ranges.push_back({low, high, entry->second});
       }
-      if (work_ > kMostTermWork || terms_.size() > kMostTerms) return too_much();
     }
     ranges += state.ranges.size();
     if (order.size() > kMostDfaStates || ranges > kMostDfaRanges) return too_much();

@@ -112,6 +112,20 @@ TEST(Regex, RefusesWhatReadersTakeForDifferentThings) {
   EXPECT_TRUE(matches("a{,b}{", "a{,b}{"));
 }
 
+TEST(Regex, HostileOnesEndInAnErrorSoon) {
+  std::string optional, words;
+  for (int i = 0; i < 9'999; ++i)
+    optional += "a?";
+  for (int i = 0; i < 2'000; ++i)
+    words += (i > 0 ? "|w" : "w") + std::to_string(i);
+  const std::clock_t begin = std::clock();
+  EXPECT_FALSE(compile_regex(optional).ok());
+  EXPECT_FALSE(compile_regex("(((((a{1,9}){1,9}){1,9}){1,9}){1,9})").ok());
+  EXPECT_TRUE(matches(words, "w1999"));
+  EXPECT_TRUE(matches(optional.substr(0, 100) + "b", "aaab"));
+  EXPECT_LT(std::clock() - begin, std::clock_t{20} * CLOCKS_PER_SEC);
+}
+
 TEST(Gbnf, DerivesWhatItsRulesSay) {
   const std::string arithmetic = R"g(
 # sums
