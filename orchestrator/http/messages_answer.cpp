@@ -38,12 +38,19 @@ std::string error_object(const ApiError& error, std::string_view request_id) {
   return out + "}";
 }
 
+// Anthropic's clients have types in which no member is optional, here and below, so those are null of which this
+// server has nothing to say.
 std::string usage_object(const Usage& usage) {
   return fmt::format(
-      "{{\"input_tokens\":{},\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":{},"
-      "\"output_tokens\":{}}}",
-      usage.prompt_tokens - usage.cached_tokens, usage.cached_tokens, usage.completion_tokens);
+      "{{\"input_tokens\":{},\"cache_creation\":null,\"cache_creation_input_tokens\":0,"
+      "\"cache_read_input_tokens\":{},\"inference_geo\":null,\"output_tokens\":{},"
+      "\"output_tokens_details\":{{\"thinking_tokens\":{}}},\"server_tool_use\":null,"
+      "\"service_tier\":null,\"speed\":null}}",
+      usage.prompt_tokens - usage.cached_tokens, usage.cached_tokens, usage.completion_tokens,
+      usage.reasoning_tokens);
 }
+
+constexpr std::string_view kNoContainer = ",\"container\":null,\"stop_details\":null";
 
 struct Block {
   ipc::PartKind kind = ipc::PartKind::kContent;  // kCall for a call with its arguments
@@ -92,8 +99,8 @@ class MessagesDialect final : public Dialect {
       append_json_string(stop_sequence_, stopped_by);
     }
     event(events, "message_delta",
-          fmt::format(",\"delta\":{{\"stop_reason\":\"{}\",\"stop_sequence\":{}}},\"usage\":{}",
-                      stop_reason_, stop_sequence_, usage_object(usage)));
+          fmt::format(",\"delta\":{{\"stop_reason\":\"{}\",\"stop_sequence\":{}{}}},\"usage\":{}",
+                      stop_reason_, stop_sequence_, kNoContainer, usage_object(usage)));
     event(events, "message_stop", "");
   }
 
@@ -127,8 +134,9 @@ class MessagesDialect final : public Dialect {
     out += ",\"type\":\"message\",\"role\":\"assistant\",";
     append_member(out, "model", head_.model);
     fmt::format_to(std::back_inserter(out),
-                   ",\"content\":{},\"stop_reason\":{},\"stop_sequence\":{},\"usage\":{}}}",
-                   content, stop_reason, stop_sequence_, usage_object(usage));
+                   ",\"content\":{},\"diagnostics\":null,\"stop_reason\":{},\"stop_sequence\":{}{},"
+                   "\"usage\":{}}}",
+                   content, stop_reason, stop_sequence_, kNoContainer, usage_object(usage));
     return out;
   }
 
@@ -146,12 +154,13 @@ class MessagesDialect final : public Dialect {
         append_member(out, "id", block.id);
         out += ',';
         append_member(out, "name", block.name);
-        return out + ",\"input\":" + (text.empty() ? "{}" : std::string(text));
+        return out + ",\"caller\":{\"type\":\"direct\"},\"input\":" +
+               (text.empty() ? "{}" : std::string(text));
       case ipc::PartKind::kContent:
       case ipc::PartKind::kArguments:  // no block has this kind: arguments are the text of a call's block
         out = "\"type\":\"text\",";
         append_member(out, "text", text);
-        return out;
+        return out + ",\"citations\":null";
     }
     return out;
   }

@@ -155,8 +155,8 @@ class ResponsesDialect final : public Dialect {
     std::string usage = "null";
     if (over_) {
       usage = fmt::format(
-          "{{\"input_tokens\":{},\"input_tokens_details\":{{\"cached_tokens\":{}}},\"output_"
-          "tokens\":{},"
+          "{{\"input_tokens\":{},\"input_tokens_details\":{{\"cached_tokens\":{},"
+          "\"cache_write_tokens\":0}},\"output_tokens\":{},"
           "\"output_tokens_details\":{{\"reasoning_tokens\":{}}},\"total_tokens\":{}}}",
           usage_.prompt_tokens, usage_.cached_tokens, usage_.completion_tokens,
           usage_.reasoning_tokens, usage_.prompt_tokens + usage_.completion_tokens);

@@ -93,10 +93,65 @@ TEST(Messages, AnAnswerIsBlocks) {
   EXPECT_EQ(message["stop_reason"], "tool_use");
   ASSERT_EQ(message["content"].size(), 3U);
   EXPECT_EQ(message["content"][0]["thinking"], "They ask.");
-  EXPECT_EQ(message["content"][1], (json{{"type", "text"}, {"text", "Let me look."}}));
+  EXPECT_EQ(message["content"][1],
+            (json{{"type", "text"}, {"text", "Let me look."}, {"citations", nullptr}}));
   EXPECT_EQ(message["content"][2]["name"], "weather");
   EXPECT_EQ(message["content"][2]["input"], (json{{"city", "Oslo"}}));
   EXPECT_GT(message["usage"]["input_tokens"], 0);
+}
+
+// The types of Anthropic's clients have no optional members.
+TEST(Messages, AnswersHaveEveryMemberOfTheClientsTypes) {
+  const auto expect = [](const json& object, const std::vector<std::string>& names) {
+    for (const std::string& name : names)
+      EXPECT_TRUE(object.contains(name)) << name << " of " << object;
+  };
+  const std::vector<std::string> of_message = {
+      "id",    "type",        "role",         "model",      "content",       "container",
+      "usage", "diagnostics", "stop_details", "stop_reason", "stop_sequence"};
+  const std::vector<std::string> of_usage = {
+      "input_tokens",          "cache_creation_input_tokens", "cache_read_input_tokens",
+      "output_tokens",         "cache_creation",              "inference_geo",
+      "output_tokens_details", "server_tool_use",             "service_tier",
+      "speed"};
+  Serving serving = serve();
+  const json whole = json::parse(serving.post("/v1/messages", request("hi").dump()).body);
+  expect(whole, of_message);
+  expect(whole["usage"], of_usage);
+  EXPECT_GT(whole["usage"]["output_tokens_details"]["thinking_tokens"], 0);
+  json streamed = request("hi");
+  streamed["stream"] = true;
+  json blocks = whole["content"];
+  for (const Event& event : named_events(serving.post("/v1/messages", streamed.dump()).body)) {
+    if (event.name == "message_start") {
+      expect(event.data["message"], of_message);
+      expect(event.data["message"]["usage"], of_usage);
+    } else if (event.name == "content_block_start") {
+      blocks.push_back(event.data["content_block"]);
+    } else if (event.name == "message_delta") {
+      expect(event.data["delta"], {"container", "stop_details", "stop_reason", "stop_sequence"});
+      expect(event.data["usage"], of_usage);
+    }
+  }
+  ASSERT_EQ(blocks.size(), 6U);
+  for (const json& block : blocks) {
+    if (block["type"] == "text") expect(block, {"text", "citations"});
+    if (block["type"] == "thinking") expect(block, {"thinking", "signature"});
+    if (block["type"] == "tool_use") {
+      expect(block, {"id", "name", "input"});
+      EXPECT_EQ(block["caller"], (json{{"type", "direct"}}));
+    }
+  }
+  // Clients send the blocks back as they are.
+  json next = request("and then?");
+  next["messages"] = {{{"role", "user"}, {"content", "hi"}},
+                      {{"role", "assistant"}, {"content", whole["content"]}},
+                      {{"role", "user"},
+                       {"content",
+                        {{{"type", "tool_result"},
+                          {"tool_use_id", whole["content"][2]["id"]},
+                          {"content", "rain"}}}}}};
+  EXPECT_EQ(serving.post("/v1/messages", next.dump()).status, 200);
 }
 
 // The arguments that the model wrote are not JSON. Nothing of the call is lost, whether whole or streamed.

@@ -91,6 +91,8 @@ TEST(Responses, AnAnswerIsItems) {
   EXPECT_EQ(json::parse(response["output"][2]["arguments"].get<std::string>()),
             (json{{"city", "Oslo"}}));
   EXPECT_GT(response["usage"]["output_tokens"], 0);
+  EXPECT_EQ(response["usage"]["input_tokens_details"],
+            (json{{"cached_tokens", 0}, {"cache_write_tokens", 0}}));
 }
 
 TEST(Responses, StreamTheSameAcrossDeaths) {

@@ -108,7 +108,7 @@ const last = await anthropic.messages.create({
   ],
   ...says("It rains."),
 });
-assert.deepEqual(last.content, [{ type: "text", text: "It rains." }]);
+assert.deepEqual(last.content, [{ type: "text", text: "It rains.", citations: null }]);
 assert.equal(last.stop_reason, "end_turn");
 const count = await anthropic.messages.countTokens({ model: "m", messages: [{ role: "user", content: "hi" }] });
 assert.equal(count.input_tokens, "user: hi\n".length);
