@@ -2,10 +2,14 @@
 // makes on the way (for `not`). One thread.
 #pragma once
 
+#include <cstdint>
 #include <deque>
+#include <map>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -27,6 +31,8 @@ inline constexpr const char* kNotInteger = "\x01not-integer";
 inline constexpr const char* kOpposite = "\x01opposite";
 
 class Complaints;  // schema_limits.hpp
+struct Dfa;
+struct StringShape;
 
 class SchemaDocument {
  public:
@@ -50,6 +56,16 @@ class SchemaDocument {
   Json link(const Json* schema);
   const Json* linked(const Json& schema) const;
 
+  // What checking constants against the document's schemas has cost so far, and what it has made of their keywords.
+  struct Checks {
+    template <typename Made>
+    using ByKeyword = std::map<std::pair<const Json*, std::string>, std::shared_ptr<const Made>>;
+    std::uint64_t work = 0;
+    ByKeyword<StringShape> texts;
+    ByKeyword<Dfa> numbers;
+  };
+  Checks& checks() { return checks_; }
+
  private:
   Status walk(const Json& schema, std::string path, std::string base, int depth);
   Status walk_children(const Json& schema, const std::string& path, const std::string& base,
@@ -61,9 +77,11 @@ class SchemaDocument {
     std::string path, base;
   };
   std::unordered_map<const Json*, Place> places_;
-  std::unordered_map<std::string, const Json*> resources_;  // by "" and by absolute URI, with anchors
+  std::unordered_map<std::string, const Json*>
+      resources_;  // by "" and by absolute URI, with anchors
   std::deque<Json> kept_;
   std::vector<const Json*> links_;
+  Checks checks_;
 };
 
 // For messages: returns at most 60 bytes of `text`.

@@ -32,6 +32,8 @@ bool equal_json(const Json& a, const Json& b) {
 namespace {
 
 constexpr int kMostValueDepth = 64;
+// The most schemas that constants are checked against for one document. A hostile schema multiplies them.
+constexpr std::uint64_t kMostChecks = 1'000'000;
 
 class Validator {
  public:
@@ -64,6 +66,11 @@ class Validator {
 
   Result<bool> run() {
     if (schema_->is_boolean()) return schema_->get<bool>();
+    if (++document_.checks().work > kMostChecks) {
+      return Error(ErrorCode::kResourceExhausted,
+                   "\"enum\" or \"const\" beside " + document_.path(schema_) +
+                       ": checking it against the branches of the schema takes too long");
+    }
     if (depth_ > kMostValueDepth) {
       BULKHEAD_RETURN_IF_ERROR(complain("$ref", "it leads to itself"));
       return true;
@@ -157,24 +164,33 @@ class Validator {
     static const std::set<std::string> keys = {"minimum",          "maximum",    "exclusiveMinimum",
                                                "exclusiveMaximum", "multipleOf", kNotMultiple};
     if (!keys.contains(key)) return true;
-    const Json* only = document_.keep(Json{{key, (*schema_)[key]}});
-    BULKHEAD_TRY(const NumberRange range, number_range({only}, true, true, document_, complaints_));
+    std::shared_ptr<const Dfa>& known = document_.checks().numbers[{schema_, key}];
+    if (known == nullptr) {
+      const Json* only = document_.keep(Json{{key, (*schema_)[key]}});
+      BULKHEAD_TRY(const NumberRange range,
+                   number_range({only}, true, true, document_, complaints_));
+      BULKHEAD_TRY(known, number_automaton(range));
+    }
     BULKHEAD_TRY(const Decimal value, Decimal::of(it_));
     std::string spelled = (value.negative ? "-" : "") + value.whole;
     if (!value.fraction.empty()) spelled += "." + value.fraction;
-    BULKHEAD_TRY(const DfaPtr automaton, number_automaton(range));
-    return automaton->matches(std::u32string(spelled.begin(), spelled.end()));
+    return known->matches(std::u32string(spelled.begin(), spelled.end()));
   }
 
   Result<bool> text(const std::string& key) {
     static const std::set<std::string> keys = {"minLength", "maxLength", "pattern",
                                                "format",    kNotPattern, kNotFormat};
     if (!keys.contains(key)) return true;
-    const Json* only = document_.keep(Json{{key, (*schema_)[key]}});
-    BULKHEAD_TRY(const StringShape shape, string_shape({only}, document_, complaints_));
+    std::shared_ptr<const StringShape>& known = document_.checks().texts[{schema_, key}];
+    if (known == nullptr) {
+      const Json* only = document_.keep(Json{{key, (*schema_)[key]}});
+      BULKHEAD_TRY(StringShape made, string_shape({only}, document_, complaints_));
+      known = std::make_shared<const StringShape>(std::move(made));
+    }
     std::u32string codes;
     if (!decode_utf8(it_.get<std::string>(), codes)) return false;
-    return codes.size() >= shape.min && codes.size() <= shape.max && shape.contents->matches(codes);
+    return codes.size() >= known->min && codes.size() <= known->max &&
+           known->contents->matches(codes);
   }
 
   Result<bool> array(const std::string& key, const Json& value) {

@@ -191,6 +191,28 @@ TEST(Schema, LongChainsOfDefinitionsAreCompiledSoon) {
   }
 }
 
+// Each member is checked against the rest of the schema.
+TEST(Schema, ConstantsAreCheckedSoon) {
+  std::string members = "\"a\"", twice;
+  for (int i = 0; i < 20'000; ++i)
+    members += ",\"a" + std::to_string(i) + '"';
+  for (int i = 0; i < 28; ++i) {
+    const std::string next = R"({"$ref":"#/$defs/d)" + std::to_string(i + 1) + "\"}";
+    twice += "\"d" + std::to_string(i) + R"(":{"anyOf":[)" + next + "," + next + "]},";
+  }
+  const std::string ways =
+      R"({"enum":[1,2],"$ref":"#/$defs/d0","$defs":{)" + twice + "\"d28\":false}}";
+  const std::string circular = R"({"enum":[1,2],"anyOf":[{"$ref":"#"},{"$ref":"#"}]})";
+  const std::clock_t begin = std::clock();
+  EXPECT_TRUE(passes(
+      R"({"type":"string","pattern":"^(a|b)([0-9]{1,9}|[a-f]{3,99})?$","enum":[)" + members + "]}",
+      "\"a7\""));
+  EXPECT_THAT(refusal(ways), HasSubstr("takes too long"));
+  EXPECT_NE(refusal(circular), "");
+  EXPECT_FALSE(compile_schema(circular, Strictness::kLenient).ok());
+  EXPECT_LT(std::clock() - begin, std::clock_t{20} * CLOCKS_PER_SEC);
+}
+
 TEST(Schema, HostileOnesEndInAnErrorSoon) {
   std::string deep, groups = R"({"allOf":[)";
   for (int i = 0; i < 100'000; ++i)
