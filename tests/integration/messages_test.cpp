@@ -107,13 +107,18 @@ TEST(Messages, AnswersHaveEveryMemberOfTheClientsTypes) {
       EXPECT_TRUE(object.contains(name)) << name << " of " << object;
   };
   const std::vector<std::string> of_message = {
-      "id",    "type",        "role",         "model",      "content",       "container",
+      "id",    "type",        "role",         "model",       "content",      "container",
       "usage", "diagnostics", "stop_details", "stop_reason", "stop_sequence"};
-  const std::vector<std::string> of_usage = {
-      "input_tokens",          "cache_creation_input_tokens", "cache_read_input_tokens",
-      "output_tokens",         "cache_creation",              "inference_geo",
-      "output_tokens_details", "server_tool_use",             "service_tier",
-      "speed"};
+  const std::vector<std::string> of_usage = {"input_tokens",
+                                             "cache_creation_input_tokens",
+                                             "cache_read_input_tokens",
+                                             "output_tokens",
+                                             "cache_creation",
+                                             "inference_geo",
+                                             "output_tokens_details",
+                                             "server_tool_use",
+                                             "service_tier",
+                                             "speed"};
   Serving serving = serve();
   const json whole = json::parse(serving.post("/v1/messages", request("hi").dump()).body);
   expect(whole, of_message);

@@ -75,8 +75,8 @@ class Alternatives {
   std::map<const Json*, const Json*> negated_;
   std::map<std::pair<const Json*, std::string>, const Json*> conditions_;
   std::uint64_t work_ = 0;
-  int steps_ = 0;    // schemas that are visited now, one within another
-  int choices_ = 0;  // branches that are chosen now, one within another
+  int steps_ = 0;              // schemas that are visited now, one within another
+  int choices_ = 0;            // branches that are chosen now, one within another
   bool quiet_one_of_ = false;  // treat oneOf like anyOf
 };
 

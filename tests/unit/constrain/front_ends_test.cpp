@@ -155,8 +155,8 @@ TEST(Gbnf, HandlesAmbiguityWithoutExploding) {
 TEST(Gbnf, LongChainsOfRulesAreCompiledSoon) {
   constexpr int kRules = 12'000;
   const auto rule = [](int i) {
-    return "r" + std::to_string(i) + " ::= " +
-           (i < kRules ? "\"a\" r" + std::to_string(i + 1) : std::string("\"z\"")) + "\n";
+    return "r" + std::to_string(i) +
+           " ::= " + (i < kRules ? "\"a\" r" + std::to_string(i + 1) : std::string("\"z\"")) + "\n";
   };
   std::string falling = "root ::= r0\n", rising = falling;
   for (int i = 0; i <= kRules; ++i) {
