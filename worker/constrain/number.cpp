@@ -66,6 +66,7 @@ class Builder {
     // bounds.
     count_digits_ =
         (range.multiples.empty() && range.not_multiples.empty()) || range.low || range.high;
+    if (count_digits_) fit_digits();
   }
 
   Result<DfaPtr> build() {
@@ -103,6 +104,23 @@ class Builder {
 
  private:
   using Phase = Progress::Phase;
+
+  // Leaves out the longest numbers if each remainder of each length would take too many states.
+  void fit_digits() {
+    constexpr std::uint64_t kFewestDigits = 9;
+    std::uint64_t remainders = 1;
+    for (const std::vector<std::uint32_t>* divisors : {&range_.multiples, &range_.not_multiples}) {
+      for (const std::uint32_t divisor : *divisors)
+        remainders = std::min<std::uint64_t>(remainders * divisor, kMostDfaStates);
+    }
+    if (remainders * most_whole_ < kMostDfaStates) return;
+    std::uint64_t least = kFewestDigits;
+    for (const auto& bound : {range_.low, range_.high}) {
+      if (bound) least = std::max<std::uint64_t>(least, bound->value.whole.size() + 1);
+    }
+    const std::uint64_t fitting = kMostDfaStates / 2 / remainders;
+    if (fitting >= least) most_whole_ = static_cast<std::uint32_t>(fitting);
+  }
 
   std::optional<Progress> step(Progress at, char c) const {
     const bool digit = c >= '0' && c <= '9';

@@ -92,6 +92,18 @@ TEST(Schema, BoundsMayBeExclusiveAsInOpenApi3) {
 }
 
 // A reader rounds a number to a double. The refused numbers would then lie beyond the bounds or be whole.
+TEST(Schema, MultiplesMayHaveBounds) {
+  for (const int divisor : {2, 256, 500, 700, 1000, 1024}) {
+    const std::string schema =
+        R"({"type":"integer","minimum":0,"multipleOf":)" + std::to_string(divisor) + "}";
+    SCOPED_TRACE(schema);
+    EXPECT_TRUE(passes(schema, "0"));
+    EXPECT_TRUE(passes(schema, std::to_string(12'345 * divisor)));
+    EXPECT_FALSE(passes(schema, std::to_string(12'345 * divisor + 1)));
+    EXPECT_FALSE(passes(schema, "-" + std::to_string(divisor)));
+  }
+}
+
 TEST(Schema, FractionsWithinBoundsSurviveRounding) {
   const std::string below_one = R"({"type":"number","exclusiveMaximum":1})";
   EXPECT_TRUE(passes(below_one, "0.99999999999999"));
