@@ -38,8 +38,7 @@ std::string error_object(const ApiError& error, std::string_view request_id) {
   return out + "}";
 }
 
-// Anthropic's clients have types in which no member is optional, here and below, so those are null of which this
-// server has nothing to say.
+// No member of the types of Anthropic's clients is optional. The members that this server knows nothing about are null.
 std::string usage_object(const Usage& usage) {
   return fmt::format(
       "{{\"input_tokens\":{},\"cache_creation\":null,\"cache_creation_input_tokens\":0,"
