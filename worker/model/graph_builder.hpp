@@ -236,6 +236,8 @@ class GraphBuilder {
   // The same, or kAbsent if the file has no tensor with that name.
   TensorIndex optional_tensor(const std::string& name, std::uint64_t width, std::uint64_t rows = 1,
                               std::uint64_t slices = 1);
+  // Says that a tensor, if the file has it, changes nothing. Any other tensor that no operation reads is refused.
+  void leave_unused(const std::string& name) { used_tensors_.insert(name); }
   bool has_tensor(const std::string& name) const;
   // Returns whether some layer has a tensor with that name (without "blk.N.").
   bool some_layer_has(const std::string& name) const;

@@ -148,13 +148,8 @@ class Gemma4 {
           model_.optional_tensor(layer.name("attn_v.weight"), width, heads.kv_width());
       parts.push_back(v != kAbsent ? MatrixPart{v, 0, heads.kv_width()} : parts.back());
       parts.back().rotates = false;
-    } else if (kind.kv == kAbsent) {
-      model_.corrupt("layer " + std::to_string(i) +
-                     " has no keys and values, nor has an earlier layer of its kind");
-    } else if (heads.kv_heads != kind.kv_heads) {
-      model_.corrupt("layer " + std::to_string(i) + " has " + std::to_string(heads.kv_heads) +
-                     " key-value heads, but uses those of a layer with " +
-                     std::to_string(kind.kv_heads));
+    } else {
+      check_shared_keys(layer, kind, heads);
     }
     layer.product(std::move(parts), normed_, kind.qkv);
     Rotate rotate{.qkv = kind.qkv, .heads = heads, .epsilon = epsilon_, .rope = kind.rope};
@@ -168,6 +163,22 @@ class Gemma4 {
     kind.kv_heads = heads.kv_heads;
     layer.product({layer.rows("attn_output", heads.query_width(), width)}, kind.attended, branch_);
     layer.norm_added(branch_, "post_attention_norm", kStream, epsilon_);
+  }
+
+  // The layer uses the keys and values of an earlier layer of its kind. Google's first checkpoints, and files made from
+  // them, have matrices for its own keys and values all the same; no program computes with them.
+  void check_shared_keys(const LayerBuilder& layer, const Kind& kind, const HeadShape& heads) {
+    const std::string number = std::to_string(layer.index());
+    for (const char* const unused : {"attn_k.weight", "attn_v.weight", "attn_k_norm.weight"})
+      model_.leave_unused(layer.name(unused));
+    if (kind.kv == kAbsent) {
+      model_.corrupt("layer " + number +
+                     " has no keys and values, nor has an earlier layer of its kind");
+    } else if (heads.kv_heads != kind.kv_heads) {
+      model_.corrupt("layer " + number + " has " + std::to_string(heads.kv_heads) +
+                     " key-value heads, but uses those of a layer with " +
+                     std::to_string(kind.kv_heads));
+    }
   }
 
   void add_feed_forward(LayerBuilder& layer) {
