@@ -57,7 +57,8 @@ class BpeTokenizer final : public VocabularyTokenizer {
       spdlog::info("{}: the pre-tokenizer \"{}\" is taken from tokenizer.huggingface.json",
                    file.name(), cleaned(name->substr(0, 64)));
     VocabularyDefaults defaults;
-    defaults.add_bos = rule->adds_bos && file.has("tokenizer.ggml.bos_token_id");
+    BULKHEAD_TRY(const auto bos, named_token(file, defaults.bos_key));
+    defaults.add_bos = rule->adds_bos && bos.has_value();
     BULKHEAD_TRY(auto vocabulary, read_vocabulary(file, defaults));
     auto tokenizer = std::unique_ptr<BpeTokenizer>(new BpeTokenizer(std::move(vocabulary), *rule));
     tokenizer->index();

@@ -18,7 +18,8 @@ class GemmaTokenizer final : public VocabularyTokenizer {
   static Result<std::unique_ptr<Tokenizer>> make(const GgufFile& file) {
     VocabularyDefaults defaults;
     // Gemma writes nonsense without a BOS, and some files say wrongly that none is added.
-    defaults.always_bos = file.has("tokenizer.ggml.bos_token_id");
+    BULKHEAD_TRY(const auto bos, named_token(file, defaults.bos_key));
+    defaults.always_bos = bos.has_value();
     BULKHEAD_TRY(auto vocabulary, read_vocabulary(file, defaults));
     auto tokenizer = std::unique_ptr<GemmaTokenizer>(new GemmaTokenizer(std::move(vocabulary)));
     tokenizer->index();

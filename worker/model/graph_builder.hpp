@@ -93,12 +93,13 @@ class GraphBuilder {
   GraphBuilder(const GgufFile& file, const Architecture& architecture, Has has = nullptr);
 
   // Hyperparameters, by their names without the architecture's prefix. count() returns a count within [1, limit]. If
-  // the key is absent it returns `fallback`, or an error if there is none. The key may hold an array of one count for
-  // each layer; then all must be equal.
+  // the key is absent it returns `fallback`, or an error if there is none. A 0 counts as absent: llama.cpp, when it
+  // saves a model, writes all keys that it knows, and 0 for those that the model doesn't have. The key may hold an
+  // array of one count for each layer; then all must be equal.
   std::uint32_t count(std::string_view name, std::uint64_t limit,
                       std::optional<std::uint64_t> fallback = std::nullopt);
   double number(std::string_view name, double fallback);
-  // The same; a number that is not between 0 and a million is an error.
+  // The same, but 0 counts as absent, and a number that is not between 0 and a million is an error.
   double positive(std::string_view name, double fallback);
   // Returns the factor of attention's scores that the key attention.scale has; 0: the usual one.
   double score_scale();
@@ -113,6 +114,8 @@ class GraphBuilder {
   std::string text(std::string_view name, std::string_view fallback);
   bool flag(std::string_view name, bool fallback);
   bool has_key(std::string_view name) const;
+  // Returns whether the file has the key with a number other than 0.
+  bool has_count(std::string_view name) const;
 
   // Parameters that nearly every architecture has.
   std::uint32_t embedding() const { return graph_.embedding; }

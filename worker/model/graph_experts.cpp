@@ -43,7 +43,7 @@ Router GraphBuilder::required_router() {
 
 std::uint32_t GraphBuilder::expert_feed_forward(const Router& router) {
   constexpr const char* kWidth = "expert_feed_forward_length";
-  if (has_key(kWidth) || !has_key("feed_forward_length")) return count(kWidth, kMaxWidth);
+  if (has_count(kWidth) || !has_key("feed_forward_length")) return count(kWidth, kMaxWidth);
   return std::max(feed_forward() / router.used, 1U);
 }
 

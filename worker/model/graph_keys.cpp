@@ -35,7 +35,7 @@ std::uint32_t GraphBuilder::count(std::string_view name, std::uint64_t limit,
     fail(found.error());
     return 1;
   }
-  if (!*found && fallback) return static_cast<std::uint32_t>(*fallback);
+  if (fallback && found->value_or(0) == 0) return static_cast<std::uint32_t>(*fallback);
   if (!*found) {
     corrupt("metadata key " + key(name) + " is missing");
     return 1;
@@ -109,6 +109,7 @@ double GraphBuilder::number(std::string_view name, double fallback) {
 
 double GraphBuilder::positive(std::string_view name, double fallback) {
   const double value = number(name, fallback);
+  if (value == 0) return fallback;
   if (!(value > 0 && value < 1e6))
     corrupt("metadata key " + key(name) + " is not a positive number");
   return value;
@@ -161,6 +162,11 @@ bool GraphBuilder::flag(std::string_view name, bool fallback) {
 
 bool GraphBuilder::has_key(std::string_view name) const {
   return file_.has(key(name));
+}
+
+bool GraphBuilder::has_count(std::string_view name) const {
+  const auto found = same_in_all_layers(name);
+  return !found.ok() || found->value_or(0) != 0;  // whoever reads the key reports the error
 }
 
 HeadShape GraphBuilder::heads() {

@@ -27,7 +27,7 @@ void read_sizes(GraphBuilder& model, LatentAttention& made, std::uint32_t kv_hea
   made.q_rank = model.count("attention.q_lora_rank", kMaxWidth, 0);
   made.turn = model.count("rope.dimension_count", kMaxHeadSize);
   // Older files have the sizes of heads in the keys that now have those of the cache.
-  const bool named = model.has_key("attention.key_length_mla");
+  const bool named = model.has_count("attention.key_length_mla");
   const std::uint32_t key =
       model.count(named ? "attention.key_length_mla" : "attention.key_length", kMaxHeadSize);
   made.value =
@@ -50,7 +50,7 @@ struct HeadProducts {
 // Returns the products with the heads' matrices, which make queries of latents, and values.
 HeadProducts head_products(GraphBuilder& model, LayerBuilder& layer, const LatentAttention& shape) {
   HeadProducts made;
-  const bool named = model.has_key("attention.key_length_mla");
+  const bool named = model.has_count("attention.key_length_mla");
   if (named && !model.has_tensor(layer.name("attn_kv_b.weight"))) {
     made.keys.rows = layer.slices("attn_k_b", shape.plain, shape.latent, shape.heads);
     made.values.rows = layer.slices("attn_v_b", shape.latent, shape.value, shape.heads);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "worker/model/float_rows.hpp"
+#include "worker/model/vocabulary.hpp"
 
 namespace bulkhead::model {
 namespace {
@@ -135,7 +136,7 @@ Result<RankPrompt> prompt_of_vocabulary(const GgufFile& file, const Tokenizer& t
   BULKHEAD_TRY(const auto adds_eos, file.get_bool("tokenizer.ggml.add_eos_token"));
   BULKHEAD_TRY(const auto adds_separator, file.get_bool("tokenizer.ggml.add_sep_token"));
   BULKHEAD_TRY(const auto id,
-               file.get_uint("tokenizer.ggml.seperator_token_id"));  // GGUF writes it so
+               named_token(file, "tokenizer.ggml.seperator_token_id"));  // GGUF writes it so
   // WordPiece puts its separator after each text, unless the file says otherwise.
   BULKHEAD_TRY(const auto kind, file.get_string("tokenizer.ggml.model"));
   const bool ends = adds_eos.value_or(kind == "bert" && !adds_separator.has_value());

@@ -43,6 +43,7 @@ std::pair<std::uint32_t, double> GraphBuilder::rope_size(const HeadShape& heads,
 
 double GraphBuilder::scaling_factor() {
   const double factor = number("rope.scaling.factor", number("rope.scale_linear", 1.0));
+  if (factor == 0) return 1;  // counts as absent
   if (!(factor > 0.0 && factor < 1e6))
     corrupt("metadata key " + key("rope.scaling.factor") + " is not a positive number");
   return static_cast<double>(static_cast<float>(factor));
@@ -113,7 +114,8 @@ void GraphBuilder::stretch_by_yarn(Rope& rope, double base) {
   const double factor = scaling_factor();
   const double original =
       count("rope.scaling.original_context_length", kMaxContext, graph_.context);
-  const double share = number("rope.scaling.yarn_ext_factor", 1.0);
+  double share = number("rope.scaling.yarn_ext_factor", 1.0);
+  if (share < 0) share = 1;  // counts as absent
   const double dimensions = 2.0 * rope.pairs();
   const auto pair_that_turns = [&](double times) {
     return dimensions * std::log(original / (times * 2 * std::numbers::pi)) / (2 * std::log(base));

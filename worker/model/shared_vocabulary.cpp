@@ -55,8 +55,8 @@ Status check_padding(const GgufFile& longer, const Texts& texts, std::size_t beg
 Status check_special_tokens(const GgufFile& model, const GgufFile& draft) {
   for (const char* name : {"bos", "eos", "eot", "eom"}) {
     const std::string key = std::string("tokenizer.ggml.") + name + "_token_id";
-    BULKHEAD_TRY(const auto here, model.get_uint(key));
-    BULKHEAD_TRY(const auto there, draft.get_uint(key));
+    BULKHEAD_TRY(const auto here, named_token(model, key));
+    BULKHEAD_TRY(const auto there, named_token(draft, key));
     if (here.has_value() && there.has_value() && *here != *there)
       return different("its " + key + " is " + std::to_string(*there) + " and not " +
                        std::to_string(*here));

@@ -8,6 +8,7 @@
 #include "config/base/unique_fd.hpp"
 #include "config/template_path.hpp"
 #include "worker/model/opened_files.hpp"
+#include "worker/model/vocabulary.hpp"
 
 namespace bulkhead::model {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 constexpr std::size_t kMostTemplateBytes = std::size_t{256} << 10;
 
 Result<std::string> token_text(const GgufFile& file, const char* key) {
-  BULKHEAD_TRY(const auto id, file.get_uint(key));
+  BULKHEAD_TRY(const auto id, named_token(file, key));
   if (!id) return std::string();
   BULKHEAD_TRY(const auto tokens, file.get_strings("tokenizer.ggml.tokens"));
   if (!tokens || *id >= tokens->size()) return std::string();

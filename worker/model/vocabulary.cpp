@@ -118,7 +118,7 @@ class VocabularyReader {
   }
 
   Result<std::optional<TokenId>> id(const char* key, std::optional<TokenId> fallback) const {
-    BULKHEAD_TRY(const auto value, file_.get_uint(key));
+    BULKHEAD_TRY(const auto value, named_token(file_, key));
     if (!value) return fallback && *fallback < vocabulary_.size() ? fallback : std::nullopt;
     if (*value >= vocabulary_.size())
       return corrupt("metadata key " + std::string(key) + " is " + std::to_string(*value) +
@@ -161,7 +161,7 @@ class VocabularyReader {
       return {};
     }
     // Other kinds hardly ever add this token to a prompt, so a wrong value does no harm.
-    BULKHEAD_TRY(const auto unknown, file_.get_uint(kKey));
+    BULKHEAD_TRY(const auto unknown, named_token(file_, kKey));
     vocabulary_.unknown = unknown && *unknown < vocabulary_.size()
                               ? std::optional(static_cast<TokenId>(*unknown))
                               : defaults_.unknown;
@@ -265,6 +265,14 @@ class VocabularyReader {
 };
 
 }  // namespace
+
+Result<std::optional<std::uint64_t>> named_token(const GgufFile& file, std::string_view key) {
+  constexpr std::uint64_t kNone = 0xFFFF'FFFF;
+  BULKHEAD_TRY(const auto any, file.get_float(key));
+  if (!any || *any == -1) return std::optional<std::uint64_t>();
+  BULKHEAD_TRY(const auto value, file.get_uint(key));
+  return value == kNone ? std::nullopt : value;
+}
 
 std::string lower_text(const GgufFile& file, const char* key) {
   const auto text = file.get_string(key);

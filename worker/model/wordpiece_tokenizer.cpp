@@ -129,8 +129,10 @@ class WordPieceTokenizer final : public VocabularyTokenizer {
     BULKHEAD_TRY(defaults.add_eos, adds_separator(file));
     constexpr const char* kStartKey = "tokenizer.ggml.cls_token_id";
     constexpr const char* kSeparatorKey = "tokenizer.ggml.seperator_token_id";  // GGUF writes it so
-    if (file.has(kStartKey)) defaults.bos_key = kStartKey;
-    if (file.has(kSeparatorKey)) defaults.eos_key = kSeparatorKey;
+    BULKHEAD_TRY(const auto start, named_token(file, kStartKey));
+    BULKHEAD_TRY(const auto separator, named_token(file, kSeparatorKey));
+    if (start) defaults.bos_key = kStartKey;
+    if (separator) defaults.eos_key = kSeparatorKey;
     BULKHEAD_TRY(auto vocabulary, read_vocabulary(file, defaults));
     auto tokenizer =
         std::unique_ptr<WordPieceTokenizer>(new WordPieceTokenizer(std::move(vocabulary)));

@@ -1,5 +1,6 @@
 // Files as other converters and other checkpoints make them: with tensors that change nothing, and with keys and tensors
 // in another spelling.
+#include <algorithm>
 #include <functional>
 #include <set>
 #include <string>
@@ -11,6 +12,8 @@
 
 #include "tests/unit/model/gguf_builder.hpp"
 #include "worker/model/architecture.hpp"
+#include "worker/model/template_file.hpp"
+#include "worker/model/tokenizer.hpp"
 
 namespace bulkhead::model {
 namespace {
@@ -93,6 +96,138 @@ TEST(ConvertedFiles, HaveKeysOfGemma4sLayersThatShareKeys) {
   // Another layer's tensors that nothing reads change the result.
   file.tensor("blk.2.attn_q.bias", {32});
   EXPECT_THAT(refusal_of(file), HasSubstr("tensor blk.2.attn_q.bias takes part in a computation"));
+}
+
+// The keys that llama.cpp writes for what a model doesn't have when it saves one (llama_model_save_to_file), as
+// llama-finetune does.
+void add_unset_keys(GgufBuilder& file, const std::string& prefix) {
+  const auto absent = [&](const std::string& key) {
+    return std::ranges::find(file.metadata, key, &std::pair<std::string, std::string>::first) ==
+           file.metadata.end();
+  };
+  for (const char* const name : {"leading_dense_block_count",
+                                 "expert_feed_forward_length",
+                                 "expert_shared_feed_forward_length",
+                                 "expert_count",
+                                 "expert_used_count",
+                                 "expert_shared_count",
+                                 "expert_group_count",
+                                 "expert_group_used_count",
+                                 "expert_gating_func",
+                                 "moe_every_n_layers",
+                                 "nextn_predict_layers",
+                                 "pooling_type",
+                                 "interleave_moe_layer_step",
+                                 "attention.q_lora_rank",
+                                 "attention.kv_lora_rank",
+                                 "attention.sliding_window",
+                                 "attention.temperature_length",
+                                 "attention.key_length_mla",
+                                 "attention.value_length_mla",
+                                 "attention.recurrent_layers",
+                                 "ssm.inner_size",
+                                 "ssm.conv_kernel",
+                                 "ssm.state_size",
+                                 "ssm.time_step_rank",
+                                 "ssm.group_count",
+                                 "kda.head_dim",
+                                 "shortconv.l_cache",
+                                 "dense_2_feat_out"}) {
+    if (absent(prefix + name)) file.u32(prefix + name, 0);
+  }
+  for (const char* const name :
+       {"expert_weights_scale", "logit_scale", "residual_scale", "embedding_scale",
+        "attention.max_alibi_bias", "attention.clamp_kqv", "attention.scale",
+        "attention.output_scale", "attention.value_scale", "attention.temperature_scale",
+        "attention.layer_norm_epsilon", "rope.scaling.factor",
+        "rope.scaling.yarn_log_multiplier"}) {
+    if (absent(prefix + name)) file.f32(prefix + name, 0);
+  }
+  // Numbers of other models, which this one does not read.
+  file.f32(prefix + "attn_logit_softcapping", 50).f32(prefix + "final_logit_softcapping", 30);
+  file.f32(prefix + "router_logit_softcapping", 30).f32(prefix + "expert_group_scale", 0.05F);
+  file.f32(prefix + "rope.freq_base_swa", 10'000).f32(prefix + "rope.scaling.attn_factor", 1);
+  file.f32(prefix + "rope.scaling.yarn_ext_factor", -1);
+  file.f32(prefix + "rope.scaling.yarn_attn_factor", 1);
+  file.boolean(prefix + "expert_weights_norm", false);
+  file.numbers<std::int32_t>(prefix + "rope.dimension_sections", ValueType::kInt32, {0, 0, 0, 0});
+  if (absent(prefix + "rope.scaling.type")) file.text(prefix + "rope.scaling.type", "linear");
+}
+
+// The parts of a graph that keys decide.
+std::string facts_of(const ModelGraph& graph) {
+  std::string text = std::to_string(graph.context) + " " + std::to_string(graph.kv.size());
+  for (const TensorRow& row : graph.tensors)
+    text += "\n" + row.name + " " + std::to_string(row.width) + " " + std::to_string(row.rows);
+  for (const Rope& rope : graph.ropes) {
+    text += "\n" + std::to_string(rope.magnitude);
+    for (const double frequency : rope.frequencies)
+      text += " " + std::to_string(frequency);
+  }
+  if (const auto* const experts = first_operation<Experts>(graph)) {
+    const Router& router = experts->router;
+    text += "\n" + std::to_string(router.groups_used) + " " + std::to_string(router.scale) + " " +
+            std::to_string(static_cast<int>(router.sigmoid));
+  }
+  return text + "\n" + std::to_string(graph.embedding_scale);
+}
+
+TEST(ConvertedFiles, HaveKeysForWhatTheModelLacks) {
+  for (const char* const name :
+       {"llama", "qwen2", "qwen3", "qwen3moe", "qwen2moe", "granite", "phi3", "smollm3", "glm4moe",
+        "hunyuan-dense", "ernie4_5-moe", "gemma2", "gpt-oss", "deepseek2", "command-r"}) {
+    SCOPED_TRACE(name);
+    const std::string architecture = name, prefix = architecture + ".";
+    GgufBuilder file = keys_of(architecture, 2);
+    if (architecture == "command-r") file.f32(prefix + "attention.layer_norm_epsilon", 1e-5F);
+    if (architecture == "gpt-oss") file.u32(prefix + "attention.sliding_window", 16);
+    if (architecture.ends_with("moe") || architecture == "gpt-oss") {
+      file.u32(prefix + "expert_count", 4).u32(prefix + "expert_used_count", 2);
+      if (architecture != "qwen3moe") file.u32(prefix + "expert_feed_forward_length", 32);
+    }
+    if (architecture == "deepseek2") {
+      file.u32(prefix + "attention.kv_lora_rank", 16).u32(prefix + "rope.dimension_count", 8);
+      file.u32(prefix + "attention.key_length", 24).u32(prefix + "attention.value_length", 16);
+      file.text(prefix + "rope.scaling.type", "yarn").f32(prefix + "rope.scaling.factor", 4);
+    }
+    const GgufBuilder plain = with_tensors(file, has_none);
+    GgufBuilder saved = plain;
+    add_unset_keys(saved, prefix);
+    std::string wanted, got;
+    read(plain, [&](const ModelGraph& graph) { wanted = facts_of(graph); });
+    read(saved, [&](const ModelGraph& graph) { got = facts_of(graph); });
+    EXPECT_EQ(got, wanted);
+  }
+}
+
+TEST(ConvertedFiles, NameNoTokenByMinusOne) {
+  for (const bool is_signed : {false, true}) {
+    GgufBuilder file = testing::small_llama();
+    const auto set = [&](const std::string& name, std::int32_t id) {
+      const std::string key = "tokenizer.ggml." + name + "_token_id";
+      file.drop(key);
+      if (is_signed)
+        file.value(key, ValueType::kInt32, testing::Bytes().number(id));
+      else
+        file.u32(key, static_cast<std::uint32_t>(id));
+    };
+    for (const char* const name : {"eot", "eom", "unknown", "seperator", "padding", "bos"})
+      set(name, -1);
+    file.boolean("tokenizer.ggml.add_bos_token", false);
+    const std::string bytes = file.bytes();
+    const auto opened = open_bytes(bytes);
+    ASSERT_TRUE(opened.ok()) << opened.error().message();
+    const auto tokenizer = Tokenizer::from_gguf(**opened);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+    EXPECT_EQ((*tokenizer)->eos(), 2U);
+    const auto text = template_text(**opened);
+    ASSERT_TRUE(text.ok()) << text.error().message();
+    EXPECT_EQ(text->bos, "");
+    // Another number that is no token's is a mistake.
+    set("eot", 260);
+    const std::string beyond = file.bytes();
+    EXPECT_FALSE(Tokenizer::from_gguf(**open_bytes(beyond)).ok());
+  }
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ void read_temperature(GraphBuilder& model, LatentAttention& attention) {
   if (!(scale >= 0 && scale < 1e3))
     model.corrupt("attention.temperature_scale is not a number from 0 to 1000");
   if (scale == 0) return;
-  const bool named = model.has_key("attention.temperature_length");
+  const bool named = model.has_count("attention.temperature_length");
   attention.temperature = static_cast<float>(scale);
   attention.temperature_span = model.count(
       named ? "attention.temperature_length" : "rope.scaling.original_context_length", kMaxContext);
