@@ -172,7 +172,8 @@ class GraphBuilder {
   // Returns a rotation like rope(), but of only the first half of the entries that the keys name.
   RopeIndex half_rope(const HeadShape& heads, RopePairing pairing);
   // The rotation of layers with a sliding window: it has its own base (rope.freq_base_swa) and no stretching. `base`
-  // is the default if the file has none.
+  // is the default if the file has none. As many entries turn as in the other layers, unless the file has a number
+  // (rope.dimension_count_swa).
   RopeIndex window_rope(const HeadShape& heads, RopePairing pairing, double base = 10'000.0);
   // Returns the base of the other layers' frequencies.
   double rope_base() { return number("rope.freq_base", 10'000.0); }

@@ -31,7 +31,9 @@ std::pair<std::uint32_t, double> GraphBuilder::rope_size(const HeadShape& heads,
                                                          double usual_base) {
   const std::string size_key = "rope.dimension_count" + ending;
   const std::string base_key = "rope.freq_base" + ending;
-  const std::uint32_t dimensions = count(size_key, kMaxHeadSize, heads.size);
+  const std::uint32_t usual =
+      ending.empty() ? heads.size : count("rope.dimension_count", kMaxHeadSize, heads.size);
+  const std::uint32_t dimensions = count(size_key, kMaxHeadSize, std::min(usual, heads.size));
   if (dimensions % 2 != 0 || dimensions > heads.size)
     corrupt("metadata key " + key(size_key) + " is " + std::to_string(dimensions) +
             ", not even and at most the head size " + std::to_string(heads.size));

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -228,6 +229,57 @@ TEST(ConvertedFiles, NameNoTokenByMinusOne) {
     const std::string beyond = file.bytes();
     EXPECT_FALSE(Tokenizer::from_gguf(**open_bytes(beyond)).ok());
   }
+}
+
+// The windows of the layers, in order.
+std::vector<std::uint32_t> windows_of(const ModelGraph& graph) {
+  std::vector<std::uint32_t> windows;
+  for (const Layer& layer : graph.layers) {
+    for (const Operation& each : layer.operations)
+      if (const auto* const attend = std::get_if<Attend>(&each))
+        windows.push_back(attend->rules.window);
+  }
+  return windows;
+}
+
+TEST(ConvertedFiles, NameTheLayersWithAWindow) {
+  using Windows = std::vector<std::uint32_t>;
+  for (const std::string architecture : {"gpt-oss", "gemma2"}) {
+    const std::string pattern = architecture + ".attention.sliding_window_pattern";
+    GgufBuilder file = keys_of(architecture, 4);
+    file.u32(architecture + ".attention.sliding_window", 16);
+    if (architecture == "gpt-oss") {
+      file.u32("gpt-oss.expert_count", 4).u32("gpt-oss.expert_used_count", 2);
+      file.u32("gpt-oss.expert_feed_forward_length", 32);
+    }
+    file = with_tensors(file, has_none);
+    const auto expect = [&file](const Windows& windows) {
+      read(file, [&](const ModelGraph& graph) { EXPECT_EQ(windows_of(graph), windows); });
+    };
+    expect({16, 0, 16, 0});
+    file.u32(pattern, 3);
+    expect({16, 16, 0, 16});
+    file.drop(pattern);
+    file.numbers<std::uint8_t>(pattern, ValueType::kBool, {0, 0, 1, 0});
+    expect({0, 0, 16, 0});
+  }
+}
+
+// As many entries turn in layers with a window as in the others, unless the file says otherwise.
+TEST(ConvertedFiles, TurnAsManyEntriesInWindows) {
+  GgufBuilder file = keys_of("olmo2", 4);
+  file.u32("olmo2.attention.sliding_window", 16).u32("olmo2.rope.dimension_count", 8);
+  file = with_tensors(file, has_none);
+  const auto expect_pairs = [&file](std::uint32_t windowed) {
+    read(file, [windowed](const ModelGraph& graph) {
+      ASSERT_EQ(graph.ropes.size(), 2U);
+      EXPECT_EQ(graph.ropes[0].pairs(), 4U);
+      EXPECT_EQ(graph.ropes[1].pairs(), windowed);
+    });
+  };
+  expect_pairs(4);
+  file.u32("olmo2.rope.dimension_count_swa", 16);
+  expect_pairs(8);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Gemma 2 (Gemma team 2024, arXiv 2408.00118): a norm before and behind each branch, GELU in the gate, caps on scores
 // and logits, and a sliding window in every other layer, beginning with the first.
 #include <cmath>
+#include <vector>
 
 #include "worker/model/graph_builder.hpp"
 
@@ -17,6 +18,7 @@ void describe_gemma2(GraphBuilder& model) {
   const float epsilon = model.rms_epsilon();
   const RopeIndex rope = model.rope(heads, RopePairing::kHalves);
   const std::uint32_t window = model.window(4'096);
+  const std::vector<bool> windowed = model.windowed_layers(2);
   const float score_cap = model.cap("attn_logit_softcapping", 50);
   const double score_scale =
       model.layer_count() == kLayersOf27B ? 1 / std::sqrt(1.0 * width / heads.heads) : 0;
@@ -29,7 +31,7 @@ void describe_gemma2(GraphBuilder& model) {
   model.embed(std::sqrt(static_cast<float>(width)));
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
     LayerBuilder layer = model.layer(i);
-    const ScoreRules rules{.window = i % 2 == 0 ? window : 0, .soft_cap = score_cap};
+    const ScoreRules rules{.window = windowed[i] ? window : 0, .soft_cap = score_cap};
     layer.norm(kStream, "attn_norm", normed, epsilon);
     layer.product(layer.qkv(heads, width), normed, qkv);
     layer.attention({.qkv = qkv, .heads = heads, .rope = rope, .scale = score_scale}, attended,

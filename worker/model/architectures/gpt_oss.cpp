@@ -1,5 +1,7 @@
 // gpt-oss (OpenAI 2025, arXiv 2508.10925): biases everywhere, attention with a sink for each head and a
 // sliding window in every other layer, and experts whose gates are kept within bounds.
+#include <vector>
+
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {
@@ -11,6 +13,7 @@ void describe_gpt_oss(GraphBuilder& model) {
   const float epsilon = model.rms_epsilon();
   const RopeIndex rope = model.rope(heads, RopePairing::kHalves);
   const std::uint32_t window = model.window();
+  const std::vector<bool> windowed = model.windowed_layers(2);
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
@@ -24,7 +27,7 @@ void describe_gpt_oss(GraphBuilder& model) {
     layer.norm(kStream, "attn_norm", normed, epsilon);
     layer.product(layer.qkv(heads, width), normed, qkv);
     layer.attention({.qkv = qkv, .heads = heads, .bias = layer.qkv_bias(heads), .rope = rope},
-                    attended, {.window = i % 2 == 0 ? window : 0, .sinks = layer.sinks(heads)});
+                    attended, {.window = windowed[i] ? window : 0, .sinks = layer.sinks(heads)});
     layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream,
                         layer.bias("attn_output", width));
 
