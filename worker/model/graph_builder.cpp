@@ -6,6 +6,9 @@
 namespace bulkhead::model {
 namespace {
 
+// The name of the tensor that holds q, k and v.
+constexpr const char* kFusedQkv = "attn_qkv";
+
 std::string shape_text(std::span<const std::uint64_t> shape) {
   std::string text = "[";
   for (std::size_t d = 0; d < shape.size(); ++d)
@@ -344,9 +347,8 @@ void LayerBuilder::copy(ActivationIndex in, ActivationIndex out) {
 }
 
 std::vector<MatrixPart> LayerBuilder::qkv(const HeadShape& heads, std::uint64_t width) {
-  constexpr const char* kFused = "attn_qkv";
-  if (model_.has_tensor(name(std::string(kFused) + ".weight")))
-    return fused_qkv(kFused, heads, width);
+  if (model_.has_tensor(name(std::string(kFusedQkv) + ".weight")))
+    return fused_qkv(kFusedQkv, heads, width);
   return {rotating_rows("attn_q", width, heads.query_width()),
           rotating_rows("attn_k", width, heads.kv_width()),
           rows("attn_v", width, heads.kv_width())};
@@ -383,6 +385,8 @@ void LayerBuilder::product_added(MatrixPart part, ActivationIndex in, Activation
 }
 
 VectorIndex LayerBuilder::qkv_bias(const HeadShape& heads) {
+  if (model_.has_tensor(name(std::string(kFusedQkv) + ".weight")))
+    return fused_qkv_bias(kFusedQkv, heads);
   const TensorIndex q = model_.optional_tensor(block_ + "attn_q.bias", heads.query_width());
   const TensorIndex k = model_.optional_tensor(block_ + "attn_k.bias", heads.kv_width());
   const TensorIndex v = model_.optional_tensor(block_ + "attn_v.bias", heads.kv_width());

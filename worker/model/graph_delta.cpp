@@ -205,7 +205,7 @@ void LayerBuilder::mamba(const DeltaHeads& heads, float epsilon, ActivationIndex
   net.out = out;
   net.heads = heads;
   net.taps = floats("ssm_conv1d.weight", heads.taps, channels);
-  net.taps_bias = bias("ssm_conv1d", channels);
+  net.taps_bias = optional_bias("ssm_conv1d", channels);
   net.rates = floats("ssm_a", 1, heads.values);
   net.bias = bias("ssm_dt", heads.values);
   net.skip = floats("ssm_d", 1, heads.values);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace bulkhead::model {
@@ -38,15 +37,6 @@ Norm norm_of_embeddings(GraphBuilder& model, float epsilon) {
   norm.centred = true;
   norm.bias = model.add(VectorRow{{{model.tensor("token_embd_norm.bias", norm.width)}}});
   return norm;
-}
-
-// Returns the rows of q, k and v and their biases, from one tensor of each kind or from three.
-std::pair<std::vector<MatrixPart>, VectorIndex> read_qkv(GraphBuilder& model, LayerBuilder& layer,
-                                                         const HeadShape& heads) {
-  if (!model.has_tensor(layer.name("attn_qkv.weight")))
-    return {layer.qkv(heads, model.embedding()), layer.qkv_bias(heads)};
-  return {layer.fused_qkv("attn_qkv", heads, model.embedding()),
-          layer.fused_qkv_bias("attn_qkv", heads)};
 }
 
 void append_feed_forward(GraphBuilder& model, LayerBuilder& layer, const EncoderShape& shape,
@@ -112,11 +102,10 @@ void describe_encoder(GraphBuilder& model, const EncoderShape& shape) {
   model.layer(0).append(norm_of_embeddings(model, epsilon));
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
     LayerBuilder layer = model.layer(i);
-    auto [rows, bias] = read_qkv(model, layer, heads);
     layer.copy(kStream, read);
-    layer.product(std::move(rows), read, qkv);
-    layer.attention({.qkv = qkv, .heads = heads, .bias = bias, .rope = shape.rope}, attended,
-                    {.both_ways = true});
+    layer.product(layer.qkv(heads, width), read, qkv);
+    layer.attention({.qkv = qkv, .heads = heads, .bias = layer.qkv_bias(heads), .rope = shape.rope},
+                    attended, {.both_ways = true});
     layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream,
                         layer.optional_bias("attn_output", width));
     layer.layer_norm(kStream, "attn_output_norm", kStream, epsilon);

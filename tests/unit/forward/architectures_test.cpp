@@ -239,6 +239,7 @@ TEST_F(Architectures, BiasesOfTheFeedForward) {
 
 TEST_F(Architectures, QueriesKeysAndValuesInOneTensor) {
   expect_computes({.architecture = "qwen3", .norms_heads = true, .fused_qkv = true}, 20);
+  expect_computes({.architecture = "qwen2", .qkv_biases = true, .fused_qkv = true}, 20);
 }
 
 // Without a width of its own, an expert has its share of feed_forward_length.

@@ -282,5 +282,49 @@ TEST(ConvertedFiles, TurnAsManyEntriesInWindows) {
   expect_pairs(8);
 }
 
+// q, k and v of any architecture may be one tensor, and their biases, too.
+TEST(ConvertedFiles, HaveBiasesOfQKVInOneTensor) {
+  for (const char* const name : {"llama", "qwen2", "glm4", "phi3", "seed_oss", "gpt-oss"}) {
+    SCOPED_TRACE(name);
+    const std::string prefix = std::string(name) + ".";
+    GgufBuilder file = keys_of(name, 1);
+    if (prefix == "gpt-oss.") {
+      file.u32(prefix + "expert_count", 4).u32(prefix + "expert_used_count", 2);
+      file.u32(prefix + "expert_feed_forward_length", 32);
+      file.u32(prefix + "attention.sliding_window", 16);
+    }
+    file = with_tensors(file, [](const std::string& tensor) {
+      return tensor.find(".attn_qkv.") != std::string::npos;
+    });
+    read(file, [](const ModelGraph& graph) {
+      const Rotate& rotate = *first_operation<Rotate>(graph);
+      ASSERT_NE(rotate.bias, kAbsent);
+      const VectorRow& bias = graph.vectors[rotate.bias];
+      ASSERT_EQ(bias.parts.size(), 3U);
+      for (const VectorRow::Part& part : bias.parts)
+        EXPECT_EQ(graph.tensors[part.tensor].name, "blk.0.attn_qkv.bias");
+    });
+  }
+}
+
+// A convolution of Mamba-2 may have no biases.
+TEST(ConvertedFiles, HaveMambaWithoutBiases) {
+  GgufBuilder file = keys_of("nemotron_h", 2);
+  file.drop("nemotron_h.attention.head_count_kv");
+  file.drop("nemotron_h.feed_forward_length");
+  file.numbers<std::int32_t>("nemotron_h.attention.head_count_kv", ValueType::kInt32, {0, 1});
+  file.u32("nemotron_h.feed_forward_length", 0).u32("nemotron_h.ssm.conv_kernel", 4);
+  file.u32("nemotron_h.ssm.state_size", 16).u32("nemotron_h.ssm.group_count", 1);
+  file.u32("nemotron_h.ssm.inner_size", 64).u32("nemotron_h.ssm.time_step_rank", 4);
+  for (const bool has_biases : {false, true}) {
+    const GgufBuilder made = with_tensors(file, [has_biases](const std::string& tensor) {
+      return has_biases && tensor.ends_with("ssm_conv1d.bias");
+    });
+    read(made, [has_biases](const ModelGraph& graph) {
+      EXPECT_EQ(first_operation<DeltaNet>(graph)->taps_bias != kAbsent, has_biases);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace bulkhead::model

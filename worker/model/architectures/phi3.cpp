@@ -22,8 +22,9 @@ void describe_phi3(GraphBuilder& model) {
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
     LayerBuilder layer = model.layer(i);
     layer.norm(kStream, "attn_norm", normed, epsilon);
-    layer.product(layer.fused_qkv("attn_qkv", heads, width), normed, qkv);
-    layer.attention({.qkv = qkv, .heads = heads, .rope = rope}, attended);
+    layer.product(layer.qkv(heads, width), normed, qkv);
+    layer.attention({.qkv = qkv, .heads = heads, .bias = layer.qkv_bias(heads), .rope = rope},
+                    attended);
     layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream);
 
     layer.norm(kStream, "ffn_norm", normed, epsilon);
