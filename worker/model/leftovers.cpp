@@ -24,9 +24,9 @@ bool of_another_sense(std::string_view name) {
 
 // Says whether a tensor that belongs to no layer changes what is computed.
 bool computes_beside_layers(std::string_view name) {
-  constexpr std::string_view kStarts[] = {
-      "output.bias", "output_norm.bias", "rope_freqs.weight", "rope_factors_",
-      "dense",       "token_embd_norm.", "token_types.",      "position_embd."};
+  constexpr std::string_view kStarts[] = {"output.bias",       "output.scale",  "output_norm.bias",
+                                          "rope_freqs.weight", "rope_factors_", "dense",
+                                          "token_embd_norm.",  "token_types.",  "position_embd."};
   return std::ranges::any_of(kStarts,
                              [name](std::string_view start) { return name.starts_with(start); });
 }
@@ -56,8 +56,10 @@ Status GraphBuilder::refuse_other_computations() const {
           "has non-causal attention, as embedding models do; only models that "
           "generate text are supported");
   }
-  for (const char* scale : {"logit_scale", "residual_scale", "embedding_scale", "attention.scale",
-                            "attention.temperature_scale"}) {
+  for (const char* scale :
+       {"logit_scale", "residual_scale", "embedding_scale", "attention.scale",
+        "attention.temperature_scale", "attention.value_scale", "attention.output_scale",
+        "attention.clamp_kqv", "attention.max_alibi_bias", "rope.scaling.alpha"}) {
     if (!unread(scale)) continue;
     BULKHEAD_TRY(const auto value, file_.get_float(key(scale)));
     if (value && *value != 0.0 && *value != 1.0)

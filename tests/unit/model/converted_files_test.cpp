@@ -326,5 +326,22 @@ TEST(ConvertedFiles, HaveMambaWithoutBiases) {
   }
 }
 
+TEST(ConvertedFiles, OfOtherComputationsAreRefused) {
+  const auto with = [](const char* key, float number) {
+    GgufBuilder file = testing::small_llama();
+    file.f32(std::string("llama.") + key, number);
+    return refusal_of(file);
+  };
+  for (const char* const key :
+       {"attention.clamp_kqv", "attention.max_alibi_bias", "attention.value_scale",
+        "attention.output_scale", "rope.scaling.alpha"}) {
+    EXPECT_THAT(with(key, 8), HasSubstr(std::string("metadata key llama.") + key + " asks for"));
+    EXPECT_EQ(with(key, 0), "nothing");
+  }
+  GgufBuilder file = testing::small_llama();
+  file.tensor("output.scale", {1});
+  EXPECT_THAT(refusal_of(file), HasSubstr("tensor output.scale takes part"));
+}
+
 }  // namespace
 }  // namespace bulkhead::model
