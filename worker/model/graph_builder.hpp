@@ -167,7 +167,7 @@ class GraphBuilder {
   // then experts whose weights add up to one, plus a shared expert with a gate.
   void delta_mixers_with_experts(const DeltaMixers& mixers);
   // Returns the rotation that the keys rope.* describe, for heads of that size: plain, or stretched by a factor, by
-  // Llama 3's factors or by YaRN (Peng et al. 2023, arXiv 2309.00071).
+  // Llama 3's factors, by YaRN (Peng et al. 2023, arXiv 2309.00071) or by LongRoPE.
   RopeIndex rope(const HeadShape& heads, RopePairing pairing);
   // Returns a rotation like rope(), but of only the first half of the entries that the keys name.
   RopeIndex half_rope(const HeadShape& heads, RopePairing pairing);
@@ -177,8 +177,9 @@ class GraphBuilder {
   RopeIndex window_rope(const HeadShape& heads, RopePairing pairing, double base = 10'000.0);
   // Returns the base of the other layers' frequencies.
   double rope_base() { return number("rope.freq_base", 10'000.0); }
-  // The same as rope(), with tables of factors for short and for long contexts (LongRoPE, Ding et al. 2024, arXiv
-  // 2402.13753): rope_factors_short.weight and rope_factors_long.weight.
+  // The same as rope(), for architectures whose files have tables of factors for short and for long contexts
+  // (rope_factors_short.weight and rope_factors_long.weight) without naming LongRoPE (Ding et al. 2024, arXiv
+  // 2402.13753) as the kind of scaling.
   RopeIndex long_rope(const HeadShape& heads, RopePairing pairing);
   // Returns whether the file comes from a vision model, whose heads have sections (rope.dimension_sections) that
   // rotate by time, height and width. In a text all three are equal, so a text's positions rotate halves of heads.

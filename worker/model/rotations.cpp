@@ -52,7 +52,7 @@ double GraphBuilder::scaling_factor() {
 }
 
 double GraphBuilder::attention_factor() {
-  return number("rope.scaling.attn_factor", 1.0);
+  return positive("rope.scaling.attn_factor", 1.0);
 }
 
 double GraphBuilder::yarn_magnitude(double usual) {
@@ -72,6 +72,7 @@ bool GraphBuilder::has_rope_sections() {
 }
 
 RopeIndex GraphBuilder::rope(const HeadShape& heads, RopePairing pairing) {
+  if (text("rope.scaling.type", "") == "longrope") return long_rope(heads, pairing);
   const auto [dimensions, base] = rope_size(heads);
   return rope(dimensions, base, dimensions / 2, pairing);
 }
@@ -89,17 +90,18 @@ RopeIndex GraphBuilder::rope(std::uint32_t dimensions, double base, std::uint32_
   const std::string type = text("rope.scaling.type", "");
   // If there is a factor but no type, it means the linear kind, as in old files that have no type.
   if (!type.empty() && type != "none" && type != "linear" && type != "yarn")
-    refuse("rope scaling \"" + type.substr(0, 64) +
-           "\" is not supported; supported are: none, linear, yarn, and Llama 3's factors in "
-           "rope_freqs.weight");
-  if (type != "yarn" && attention_factor() * yarn_magnitude(1.0) != 1.0)
-    refuse(key("rope.scaling.attn_factor") + " other than 1 is not supported without YaRN");
+    refuse(
+        "rope scaling \"" + type.substr(0, 64) +
+        "\" is not supported; supported are: none, linear, yarn, longrope, and Llama 3's factors "
+        "in rope_freqs.weight");
+  if (type != "yarn" && yarn_magnitude(1.0) != 1.0)
+    refuse(key("rope.scaling.yarn_attn_factor") + " other than 1 is not supported without YaRN");
   const bool linear = (type.empty() || type == "linear") && scaling_factor() != 1.0;
 
   const std::vector<double> divisors = factors("rope_freqs.weight", divisor_count);
-  if (linear && !divisors.empty()) refuse("has both linear rope scaling and rope_freqs.weight");
   Rope made;
   made.pairing = pairing;
+  made.magnitude = attention_factor();
   for (std::uint32_t i = 0; i < dimensions / 2; ++i) {
     double frequency = std::pow(base, -2.0 * i / dimensions);
     if (i < divisors.size()) frequency /= divisors[i];
@@ -170,20 +172,21 @@ RopeIndex GraphBuilder::long_rope(const HeadShape& heads, RopePairing pairing) {
   const auto [dimensions, base] = rope_size(heads);
   const std::uint32_t pairs = dimensions / 2;
   const std::string type = text("rope.scaling.type", "");
-  if (!type.empty() && type != "none" && type != "longrope")
-    refuse("rope scaling \"" + type.substr(0, 64) + "\" is not supported for architecture " +
-           prefix_ + "; supported are: none, longrope");
-  // A factor means another kind of scaling, as in rope().
-  if (type != "longrope" && scaling_factor() != 1.0)
-    refuse("metadata key " + key("rope.scaling.factor") +
-           " asks for rope scaling of another kind than longrope, which is not supported for "
-           "architecture " +
-           prefix_);
+  // As in rope(), a factor without a type means the linear kind.
+  const bool of_another_kind = type.empty() || type == "linear"
+                                   ? scaling_factor() != 1.0
+                                   : type != "none" && type != "longrope";
+  if (of_another_kind && !has_tensor("rope_factors_short.weight"))
+    return rope(dimensions, base, pairs, pairing);
+  if (of_another_kind)
+    refuse(
+        "has LongRoPE's tables (rope_factors_short.weight) and asks for rope scaling of another "
+        "kind (" +
+        key("rope.scaling.type") + ", " + key("rope.scaling.factor") +
+        "); only one of the two is supported");
   Rope made;
   made.pairing = pairing;
   made.magnitude = attention_factor();
-  if (!(made.magnitude > 0 && made.magnitude < 1e6))
-    corrupt("metadata key " + key("rope.scaling.attn_factor") + " is not a positive number");
   const std::vector<double> few = factors("rope_factors_short.weight", pairs);
   const std::vector<double> many = factors("rope_factors_long.weight", pairs);
   if (few.empty() != many.empty())

@@ -44,8 +44,9 @@ class Keys {
   bool chooses_by_scores() const {
     return is({"deepseek2", "dots1", "bailingmoe2", "glm4moe", "ernie4_5-moe", "hunyuan-moe",
                "minimax-m2", "lfm2moe", "nemotron_h_moe", "exaone-moe", "hy_v3", "step35",
-               "kimi-linear"});
+               "kimi-linear", "afmoe", "mistral4"});
   }
+  bool has_rotating_latents() const { return is({"deepseek2", "mistral4"}); }
   bool has_states() const {
     return is({"qwen35", "qwen35moe", "qwen3next", "granitehybrid", "nemotron_h", "nemotron_h_moe",
                "lfm2", "lfm2moe", "falcon-h1", "kimi-linear"});
@@ -117,7 +118,7 @@ class Keys {
     if (is({"neo-bert"})) kv_heads_ = heads_;
     if (is({"deci", "step35"})) return add_heads_of_layers();
     number("attention.head_count", heads_);
-    if (is({"deepseek2", "kimi-linear"})) return add_latents();
+    if (has_rotating_latents() || is({"kimi-linear"})) return add_latents();
     if (is({"gemma4"})) return add_heads_of_two_kinds();
     number("attention.key_length", size_);
     number("attention.value_length", size_);
@@ -133,12 +134,12 @@ class Keys {
     const std::uint32_t key = turning + draw_.of({1U, 16U, 30U, 32U, 64U, 128U}),
                         value = draw_.of({8U, 30U, 32U, 64U, 128U});
     // Older files name the sizes of heads alone, and have as many heads of keys.
-    const bool older = is({"deepseek2"}) && draw_.one_in(3);
+    const bool older = has_rotating_latents() && draw_.one_in(3);
     if (!older) {
       number("attention.key_length_mla", key);
       number("attention.value_length_mla", value);
     }
-    if (is({"deepseek2"})) number("attention.head_count_kv", older ? heads_ : 1);
+    if (has_rotating_latents()) number("attention.head_count_kv", older ? heads_ : 1);
     number("attention.key_length", older ? key : latent + turning);
     number("attention.value_length", older ? value : latent);
     number("rope.dimension_count", turning);
@@ -188,7 +189,7 @@ class Keys {
     if (is({"kimi-linear"})) return;  // nothing rotates
     real("rope.freq_base", draw_.of({500.0, 10000.0, 1e6}));
     // An odd number of entries can't turn.
-    if (!is({"deepseek2"})) {
+    if (!has_rotating_latents()) {
       const std::uint32_t even = size_ / 2 * 2;
       const std::uint32_t turning =
           draw_.one_in(2) || even < 4 ? even : 2 * (1 + draw_.below(even / 2));
@@ -197,15 +198,7 @@ class Keys {
           is({"gemma3", "olmo2", "gemma-embedding", "mellum", "modern-bert", "step35"}))
         number("rope.dimension_count_swa", even);
     }
-    if (is({"phi3"})) {
-      if (draw_.one_in(2)) {
-        file_.text(key("rope.scaling.type"), "longrope");
-        say("rope.scaling.type", "longrope");
-      }
-      number("rope.scaling.original_context_length", draw_.of({64U, 128U, 4096U}));
-      if (draw_.one_in(2)) real("rope.scaling.attn_factor", 1.19);
-      return;
-    }
+    if (is({"phi3"}) || (!is({"step35"}) && draw_.one_in(6))) return add_long_rotation();
     switch (draw_.below(4)) {
       case 0:
         real("rope.scaling.factor", draw_.of({2.0, 4.0, 1.5}));
@@ -216,16 +209,28 @@ class Keys {
         file_.text(key("rope.scaling.type"), "yarn");
         say("rope.scaling.type", "yarn");
         number("rope.scaling.original_context_length", draw_.of({16U, 32U, 4096U}));
-        if (is({"deepseek2"}) && draw_.one_in(2)) real("rope.scaling.yarn_log_multiplier", 0.1);
+        if (has_rotating_latents() && draw_.one_in(2))
+          real("rope.scaling.yarn_log_multiplier", 0.1);
         break;
       default:
         break;
     }
   }
 
+  void add_long_rotation() {
+    if (!is({"phi3"}) || draw_.one_in(2)) {
+      file_.text(key("rope.scaling.type"), "longrope");
+      say("rope.scaling.type", "longrope");
+    }
+    number("rope.scaling.original_context_length", draw_.of({64U, 128U, 4096U}));
+    // Heads that are normed behind their rotation can't be stretched.
+    if (draw_.one_in(2) && !is({"hunyuan-dense", "hunyuan-moe"}))
+      real("rope.scaling.attn_factor", 1.19);
+  }
+
   void add_windows() {
     if (!is({"gemma2", "gemma3", "gemma4", "cohere2", "command-r", "exaone4", "olmo2", "gpt-oss",
-             "gemma-embedding", "exaone-moe", "mellum", "modern-bert", "step35"}))
+             "gemma-embedding", "exaone-moe", "mellum", "modern-bert", "step35", "afmoe"}))
       return;
     const bool sliding = std::ranges::find(slides_, 1) != slides_.end();
     if (is({"gemma4"}) && !sliding) return numbers("attention.sliding_window_pattern", slides_);
@@ -233,7 +238,6 @@ class Keys {
     number("attention.sliding_window",
            draw_.of({1U, 2U, 7U, 31U, 32U, 33U, 63U, 64U, 65U, 96U, 1000U}));
     if (is({"gemma4"})) return numbers("attention.sliding_window_pattern", slides_);
-    if (is({"gemma2", "gpt-oss"})) return;
     if (is({"step35"}) || draw_.one_in(2)) {
       std::vector<std::int32_t> marks(made_.layers);
       for (std::int32_t& mark : marks)
@@ -250,9 +254,9 @@ class Keys {
                           "qwen35moe", "qwen3next", "mellum", "hy_v3", "step35", "nomic-bert-moe"});
     const bool may = chooses_by_scores() || is({"llama", "granitehybrid", "gemma4"});
     if (!must && (!may || draw_.one_in(chooses_by_scores() ? 6 : 2))) return;
-    std::uint32_t count = draw_.of({1U, 2U, 3U, 5U, 8U, 8U, 16U, 33U, 60U, 100U});
-    std::uint32_t used = 1 + draw_.below(std::min(count, 8U));
-    if (draw_.one_in(5)) used = std::min(count, 8U);
+    std::uint32_t count = draw_.of({1U, 2U, 3U, 5U, 8U, 8U, 16U, 33U, 60U, 100U, 128U, 256U});
+    std::uint32_t used = 1 + draw_.below(std::min(count, 10U));
+    if (draw_.one_in(5)) used = std::min(count, 10U);
     if (chooses_by_scores()) {
       const std::uint32_t groups = draw_.of({1U, 1U, 2U, 3U, 4U, 8U}),
                           groups_used = 1 + draw_.below(groups);
@@ -262,7 +266,8 @@ class Keys {
       number("expert_group_used_count", groups_used);
       number("leading_dense_block_count", draw_.below(2));
       number("expert_shared_count", draw_.below(3));
-      if (!is({"deepseek2"}) || draw_.one_in(2)) number("expert_gating_func", 1 + draw_.below(2));
+      if (!has_rotating_latents() || draw_.one_in(2))
+        number("expert_gating_func", 1 + draw_.below(2));
       flag("expert_weights_norm", draw_.one_in(2));
       if (draw_.one_in(2)) real("expert_weights_scale", 2.5);
     }
@@ -289,7 +294,7 @@ class Keys {
       real("swiglu_clamp_exp", draw_.of({0.0, 7.0}));
       real("swiglu_clamp_shexp", draw_.of({0.0, 16.0}));
     }
-    if (is({"mistral3", "deepseek2"}) && draw_.one_in(2)) {
+    if (is({"mistral3", "deepseek2", "mistral4"}) && draw_.one_in(2)) {
       real("attention.temperature_scale", 0.3);
       number("attention.temperature_length", 16);
     }

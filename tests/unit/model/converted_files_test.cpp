@@ -1,6 +1,8 @@
 // Files as other converters and other checkpoints make them: with tensors that change nothing, and with keys and tensors
 // in another spelling.
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <functional>
 #include <set>
 #include <string>
@@ -201,36 +203,6 @@ TEST(ConvertedFiles, HaveKeysForWhatTheModelLacks) {
   }
 }
 
-TEST(ConvertedFiles, NameNoTokenByMinusOne) {
-  for (const bool is_signed : {false, true}) {
-    GgufBuilder file = testing::small_llama();
-    const auto set = [&](const std::string& name, std::int32_t id) {
-      const std::string key = "tokenizer.ggml." + name + "_token_id";
-      file.drop(key);
-      if (is_signed)
-        file.value(key, ValueType::kInt32, testing::Bytes().number(id));
-      else
-        file.u32(key, static_cast<std::uint32_t>(id));
-    };
-    for (const char* const name : {"eot", "eom", "unknown", "seperator", "padding", "bos"})
-      set(name, -1);
-    file.boolean("tokenizer.ggml.add_bos_token", false);
-    const std::string bytes = file.bytes();
-    const auto opened = open_bytes(bytes);
-    ASSERT_TRUE(opened.ok()) << opened.error().message();
-    const auto tokenizer = Tokenizer::from_gguf(**opened);
-    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
-    EXPECT_EQ((*tokenizer)->eos(), 2U);
-    const auto text = template_text(**opened);
-    ASSERT_TRUE(text.ok()) << text.error().message();
-    EXPECT_EQ(text->bos, "");
-    // Another number that is no token's is a mistake.
-    set("eot", 260);
-    const std::string beyond = file.bytes();
-    EXPECT_FALSE(Tokenizer::from_gguf(**open_bytes(beyond)).ok());
-  }
-}
-
 // The windows of the layers, in order.
 std::vector<std::uint32_t> windows_of(const ModelGraph& graph) {
   std::vector<std::uint32_t> windows;
@@ -282,6 +254,88 @@ TEST(ConvertedFiles, TurnAsManyEntriesInWindows) {
   expect_pairs(8);
 }
 
+TEST(ConvertedFiles, OfOtherComputationsAreRefused) {
+  const auto with = [](const char* key, float number) {
+    GgufBuilder file = testing::small_llama();
+    file.f32(std::string("llama.") + key, number);
+    return refusal_of(file);
+  };
+  for (const char* const key :
+       {"attention.clamp_kqv", "attention.max_alibi_bias", "attention.value_scale",
+        "attention.output_scale", "rope.scaling.alpha"}) {
+    EXPECT_THAT(with(key, 8), HasSubstr(std::string("metadata key llama.") + key + " asks for"));
+    EXPECT_EQ(with(key, 0), "nothing");
+  }
+  GgufBuilder file = testing::small_llama();
+  file.tensor("output.scale", {1});
+  EXPECT_THAT(refusal_of(file), HasSubstr("tensor output.scale takes part"));
+}
+
+// Writes a number to all entries of a tensor in the file's bytes.
+void fill(const GgufBuilder& file, std::string& bytes, const std::string& name, float number) {
+  GgufBuilder copy = file;
+  const GgufBuilder::Tensor& tensor = copy.find(name);
+  char* at = bytes.data() + (bytes.size() - file.data_bytes + tensor.offset);
+  for (std::uint64_t i = 0; i < tensor.ne[0]; ++i)
+    std::memcpy(at + i * sizeof number, &number, sizeof number);
+}
+
+// The first rotation of a file whose tables have these numbers, or what the file is refused for.
+std::pair<Rope, std::string> rope_of(
+    const GgufBuilder& file, const std::vector<std::pair<std::string, float>>& tables = {}) {
+  std::string bytes = file.bytes();
+  for (const auto& [name, number] : tables)
+    fill(file, bytes, name, number);
+  const auto opened = open_bytes(bytes);
+  EXPECT_TRUE(opened.ok()) << opened.error().message();
+  const auto graph = read_model(**opened);
+  if (!graph.ok()) return {Rope{}, graph.error().message()};
+  return {graph->ropes.at(0), ""};
+}
+
+// LongRoPE is no matter of the architecture.
+TEST(ConvertedFiles, StretchLlamaByLongRope) {
+  GgufBuilder file = testing::small_llama();
+  file.text("llama.rope.scaling.type", "longrope").f32("llama.rope.scaling.attn_factor", 1.25F);
+  file.u32("llama.rope.scaling.original_context_length", 32);
+  EXPECT_THAT(rope_of(file).second, HasSubstr("rope_factors_long.weight are missing"));
+  file.tensor("rope_factors_short.weight", {8}).tensor("rope_factors_long.weight", {8});
+  const auto [rope, refusal] =
+      rope_of(file, {{"rope_factors_short.weight", 2}, {"rope_factors_long.weight", 4}});
+  ASSERT_EQ(refusal, "");
+  EXPECT_EQ(rope.pairing, RopePairing::kAdjacent);
+  EXPECT_EQ(rope.short_context, 32U);
+  EXPECT_NEAR(rope.magnitude, 1.25, 1e-7);
+  ASSERT_EQ(rope.long_frequencies.size(), 8U);
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    const double plain = std::pow(10'000.0, -2.0 * i / 16);
+    EXPECT_NEAR(rope.frequencies[i], plain / 2, 1e-12);
+    EXPECT_NEAR(rope.long_frequencies[i], plain / 4, 1e-12);
+  }
+}
+
+// As in llama.cpp, both a factor and Llama 3's divisors slow pairs down, and a factor of cosines needs no YaRN.
+TEST(ConvertedFiles, StretchByAFactorAndByDivisors) {
+  GgufBuilder file = testing::small_llama();
+  file.text("llama.rope.scaling.type", "linear").f32("llama.rope.scaling.factor", 4);
+  file.f32("llama.rope.scaling.attn_factor", 1.5F).tensor("rope_freqs.weight", {8});
+  const auto [rope, refusal] = rope_of(file, {{"rope_freqs.weight", 2}});
+  ASSERT_EQ(refusal, "");
+  EXPECT_NEAR(rope.magnitude, 1.5, 1e-7);
+  for (std::uint32_t i = 0; i < 8; ++i)
+    EXPECT_NEAR(rope.frequencies[i], std::pow(10'000.0, -2.0 * i / 16) / 8, 1e-12);
+}
+
+TEST(ConvertedFiles, StretchPhi3ByOtherKindsThanLongRope) {
+  GgufBuilder file = keys_of("phi3", 1);
+  file.f32("phi3.rope.scaling.factor", 4);
+  const GgufBuilder plain = with_tensors(file, has_none);
+  EXPECT_EQ(rope_of(plain).first.frequencies.at(0), 0.25);
+  GgufBuilder both = plain;
+  both.tensor("rope_factors_short.weight", {8}).tensor("rope_factors_long.weight", {8});
+  EXPECT_THAT(rope_of(both).second, HasSubstr("only one of the two is supported"));
+}
+
 // q, k and v of any architecture may be one tensor, and their biases, too.
 TEST(ConvertedFiles, HaveBiasesOfQKVInOneTensor) {
   for (const char* const name : {"llama", "qwen2", "glm4", "phi3", "seed_oss", "gpt-oss"}) {
@@ -326,21 +380,34 @@ TEST(ConvertedFiles, HaveMambaWithoutBiases) {
   }
 }
 
-TEST(ConvertedFiles, OfOtherComputationsAreRefused) {
-  const auto with = [](const char* key, float number) {
+TEST(ConvertedFiles, NameNoTokenByMinusOne) {
+  for (const bool is_signed : {false, true}) {
     GgufBuilder file = testing::small_llama();
-    file.f32(std::string("llama.") + key, number);
-    return refusal_of(file);
-  };
-  for (const char* const key :
-       {"attention.clamp_kqv", "attention.max_alibi_bias", "attention.value_scale",
-        "attention.output_scale", "rope.scaling.alpha"}) {
-    EXPECT_THAT(with(key, 8), HasSubstr(std::string("metadata key llama.") + key + " asks for"));
-    EXPECT_EQ(with(key, 0), "nothing");
+    const auto set = [&](const std::string& name, std::int32_t id) {
+      const std::string key = "tokenizer.ggml." + name + "_token_id";
+      file.drop(key);
+      if (is_signed)
+        file.value(key, ValueType::kInt32, testing::Bytes().number(id));
+      else
+        file.u32(key, static_cast<std::uint32_t>(id));
+    };
+    for (const char* const name : {"eot", "eom", "unknown", "seperator", "padding", "bos"})
+      set(name, -1);
+    file.boolean("tokenizer.ggml.add_bos_token", false);
+    const std::string bytes = file.bytes();
+    const auto opened = open_bytes(bytes);
+    ASSERT_TRUE(opened.ok()) << opened.error().message();
+    const auto tokenizer = Tokenizer::from_gguf(**opened);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+    EXPECT_EQ((*tokenizer)->eos(), 2U);
+    const auto text = template_text(**opened);
+    ASSERT_TRUE(text.ok()) << text.error().message();
+    EXPECT_EQ(text->bos, "");
+    // Another number that is no token's is a mistake.
+    set("eot", 260);
+    const std::string beyond = file.bytes();
+    EXPECT_FALSE(Tokenizer::from_gguf(**open_bytes(beyond)).ok());
   }
-  GgufBuilder file = testing::small_llama();
-  file.tensor("output.scale", {1});
-  EXPECT_THAT(refusal_of(file), HasSubstr("tensor output.scale takes part"));
 }
 
 }  // namespace
