@@ -35,7 +35,12 @@ constexpr std::string_view kEndTexts[] = {"<|eot_id|>",
                                           "<eos>",
                                           "<|return|>",
                                           "<|fim_pad|>",
+                                          "<fim_pad>",
+                                          "<fim-pad>",
                                           "<|repo_name|>",
+                                          "<|fim_repo|>",
+                                          "<fim-repo>",
+                                          "<reponame>",
                                           "<|file_sep|>",
                                           "<|endofturn|>",
                                           "<｜end▁of▁sentence｜>",
@@ -133,7 +138,10 @@ class VocabularyReader {
 
     vocabulary_.ends.assign(vocabulary_.size(), false);
     if (vocabulary_.eos) vocabulary_.ends[*vocabulary_.eos] = true;
-    for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    // Behind the last three, a model that fills text in begins another file.
+    for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id",
+                            "tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id",
+                            "tokenizer.ggml.fim_sep_token_id"}) {
       BULKHEAD_TRY(const auto end, id(key, std::nullopt));
       if (end) vocabulary_.ends[*end] = true;
     }

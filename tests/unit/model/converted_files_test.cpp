@@ -410,5 +410,25 @@ TEST(ConvertedFiles, NameNoTokenByMinusOne) {
   }
 }
 
+// As in llama.cpp, an answer ends where a model that fills text in begins another file.
+TEST(ConvertedFiles, NameTokensBetweenFiles) {
+  GgufBuilder file = testing::small_llama();
+  std::vector<std::string> tokens;
+  for (int i = 0; i < 260; ++i)
+    tokens.push_back("t" + std::to_string(i));
+  tokens[250] = "<fim_pad>";
+  tokens[251] = "<reponame>";
+  file.drop("tokenizer.ggml.tokens");
+  file.strings("tokenizer.ggml.tokens", tokens);
+  file.drop("tokenizer.ggml.token_type");
+  file.u32("tokenizer.ggml.fim_sep_token_id", 252).u32("tokenizer.ggml.fim_rep_token_id", 253);
+  const std::string bytes = file.bytes();
+  const auto tokenizer = Tokenizer::from_gguf(**open_bytes(bytes));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+  for (const TokenId token : {2U, 250U, 251U, 252U, 253U})
+    EXPECT_TRUE((*tokenizer)->ends_generation(token)) << token;
+  EXPECT_FALSE((*tokenizer)->ends_generation(254));
+}
+
 }  // namespace
 }  // namespace bulkhead::model
