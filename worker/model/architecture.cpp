@@ -15,6 +15,8 @@ namespace {
 struct NamedPart {
   std::string_view name, what;
 };
+constexpr std::string_view kDrafts =
+    "a helper that drafts tokens for another file's model; give that file";
 constexpr NamedPart kParts[] = {
     {"mmproj",
      "a projector of images or sound (mmproj); give the model's own file, which serves "
@@ -25,6 +27,9 @@ constexpr NamedPart kParts[] = {
     {"adapter", "an adapter (LoRA), which changes another file's weights; merge the two"},
     {"imatrix", "an importance matrix, which quantisers take"},
     {"controlvector", "a control vector, which changes another file's answers; give that file"},
+    {"eagle3", kDrafts},
+    {"dflash", kDrafts},
+    {"gemma4-assistant", kDrafts},
 };
 
 // Architectures of models that read a text in both directions: BERT and its descendants.
@@ -52,6 +57,22 @@ Status refuse_parts(const GgufFile& file, const std::optional<std::string_view>&
   return {};
 }
 
+// Some files hold only the blocks behind a model's last layer, which draft tokens for the layers
+// of another file.
+Status refuse_drafting_blocks(const GgufFile& file) {
+  const auto some = [&file](const auto& is) {
+    return std::ranges::any_of(file.tensors(),
+                               [&is](const TensorInfo& each) { return is(each.name); });
+  };
+  const bool drafts =
+      some([](std::string_view name) { return name.find(".nextn.") != std::string_view::npos; });
+  if (!drafts || some([](std::string_view name) { return name.starts_with("blk.0."); })) return {};
+  return Error(ErrorCode::kUnsupported,
+               file.name() +
+                   ": holds only the blocks that draft tokens (blk.N.nextn) and none of the "
+                   "model's layers; give the model's own file");
+}
+
 Result<ModelGraph> read(const GgufFile& file, GraphBuilder::Has has) {
   BULKHEAD_TRY(const auto name, file.get_string("general.architecture"));
   BULKHEAD_RETURN_IF_ERROR(refuse_parts(file, name));
@@ -62,6 +83,7 @@ Result<ModelGraph> read(const GgufFile& file, GraphBuilder::Has has) {
                      "converted wrongly");
   }
   BULKHEAD_RETURN_IF_ERROR(refuse_encoders(file, *name));
+  BULKHEAD_RETURN_IF_ERROR(refuse_drafting_blocks(file));
   for (const Architecture* const each : architectures()) {
     if (*name != each->name) continue;
     GraphBuilder builder(file, *each, std::move(has));

@@ -430,5 +430,14 @@ TEST(ConvertedFiles, NameTokensBetweenFiles) {
   EXPECT_FALSE((*tokenizer)->ends_generation(254));
 }
 
+TEST(ConvertedFiles, OfDraftsAloneAreNamed) {
+  GgufBuilder file = keys_of("qwen3next", 3);
+  file.u32("qwen3next.nextn_predict_layers", 1).tensor("token_embd.weight", {32, 8});
+  file.tensor("blk.2.attn_norm.weight", {32}).tensor("blk.2.nextn.eh_proj.weight", {64, 32});
+  EXPECT_THAT(refusal_of(file), HasSubstr("holds only the blocks that draft tokens"));
+  GgufBuilder other = keys_of("eagle3", 1);
+  EXPECT_THAT(refusal_of(other), HasSubstr("drafts tokens for another file's model"));
+}
+
 }  // namespace
 }  // namespace bulkhead::model
