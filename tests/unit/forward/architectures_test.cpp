@@ -125,6 +125,12 @@ TEST_F(Architectures, Glm4WithSections) {
   expect_computes(facts, 20);
 }
 
+TEST_F(Architectures, ChatGlm) {
+  Facts facts{.architecture = "chatglm", .halves = false, .turned = 16, .qkv_biases = true};
+  facts.fused_qkv = facts.fused_gate = true;
+  expect_computes(facts, 20);
+}
+
 TEST_F(Architectures, GraniteWithoutRotations) {
   for (const bool turns : {false, true}) {
     Facts facts = granite("granite");

@@ -93,6 +93,10 @@ Facts eurobert() {
   return {.architecture = "eurobert", .size = 16, .base = 250000, .encoder = true, .pooling = 3};
 }
 
+Facts llama_embed() {
+  return {.architecture = "llama-embed", .size = 16, .halves = false, .encoder = true};
+}
+
 Facts jina_bert_v3(bool fused) {
   Facts facts = bert();
   facts.architecture = "jina-bert-v3";
@@ -165,8 +169,9 @@ constexpr Way kWays[] = {{"the device's own mapping", false},
 
 TEST_F(Encoders, ComputeWhatTheirPapersSay) {
   std::vector<Facts> all{
-      bert(),     nomic_bert(),       gemma_embedding(96), modern_bert("gelu"), modern_bert("silu"),
-      eurobert(), jina_bert_v3(true), jina_bert_v3(false), nomic_bert_moe(),    neo_bert()};
+      bert(),     nomic_bert(),  gemma_embedding(96), modern_bert("gelu"), modern_bert("silu"),
+      eurobert(), llama_embed(), jina_bert_v3(true),  jina_bert_v3(false), nomic_bert_moe(),
+      neo_bert()};
   for (const std::uint32_t pooling : {2U, 3U}) {
     all.push_back(bert());
     all.back().pooling = pooling;

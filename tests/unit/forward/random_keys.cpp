@@ -30,8 +30,8 @@ class Keys {
     add_experts();
     add_scales();
     add_states();
-    if (is({"bert", "nomic-bert", "gemma-embedding", "modern-bert", "eurobert", "neo-bert",
-            "jina-bert-v3", "nomic-bert-moe"}))
+    if (is({"bert", "nomic-bert", "gemma-embedding", "modern-bert", "eurobert", "llama-embed",
+            "neo-bert", "jina-bert-v3", "nomic-bert-moe"}))
       add_encoder();
     if (is({"apertus"})) add_xielu();
     return made_;

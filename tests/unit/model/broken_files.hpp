@@ -136,13 +136,13 @@ inline const Broken kBroken[] = {
        f.drop("general.architecture");
        f.text("general.architecture", "mamba");
      }),
-     "afmoe, apertus, arcee, bailingmoe2, bert, cohere2, command-r, deci, deepseek2, dots1, "
-     "ernie4_5, ernie4_5-moe, eurobert, exaone, exaone4, exaone-moe, falcon-h1, gemma, gemma2, "
-     "gemma3, gemma4, gemma-embedding, glm4, glm4moe, gpt-oss, granite, granitehybrid, "
+     "afmoe, apertus, arcee, bailingmoe2, bert, chatglm, cohere2, command-r, deci, deepseek2, "
+     "dots1, ernie4_5, ernie4_5-moe, eurobert, exaone, exaone4, exaone-moe, falcon-h1, gemma, "
+     "gemma2, gemma3, gemma4, gemma-embedding, glm4, glm4moe, gpt-oss, granite, granitehybrid, "
      "granitemoe, hunyuan-dense, hunyuan-moe, hy_v3, internlm2, jina-bert-v3, kimi-linear, lfm2, "
-     "lfm2moe, llama, mellum, minicpm, minimax-m2, mistral3, mistral4, modern-bert, nemotron, "
-     "nemotron_h, nemotron_h_moe, neo-bert, nomic-bert, nomic-bert-moe, olmo2, olmoe, phi3, "
-     "qwen2, qwen2moe, qwen2vl, qwen3, qwen35, qwen35moe, qwen3moe, qwen3next, qwen3vl, "
+     "lfm2moe, llama, llama-embed, mellum, minicpm, minimax-m2, mistral3, mistral4, modern-bert, "
+     "nemotron, nemotron_h, nemotron_h_moe, neo-bert, nomic-bert, nomic-bert-moe, olmo2, olmoe, "
+     "phi3, qwen2, qwen2moe, qwen2vl, qwen3, qwen35, qwen35moe, qwen3moe, qwen3next, qwen3vl, "
      "qwen3vlmoe, seed_oss, smollm3, starcoder2, step35"},
     {"layers_huge", changed([](GgufBuilder& f) {
        f.drop("llama.block_count");
