@@ -1,5 +1,5 @@
-// Files as other converters and other checkpoints make them: with tensors that change nothing, and with keys and tensors
-// in another spelling.
+// Files as other converters and other checkpoints make them: with tensors that change nothing, and
+// with keys and tensors in another spelling.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -81,7 +81,8 @@ std::string refusal_of(const GgufBuilder& file) {
   return graph.ok() ? "nothing" : graph.error().message();
 }
 
-// Gemma 4 E2B's and E4B's first checkpoints have matrices of keys and values in layers that use those of others.
+// Gemma 4 E2B's and E4B's first checkpoints have matrices of keys and values in layers that use
+// those of others.
 TEST(ConvertedFiles, HaveKeysOfGemma4sLayersThatShareKeys) {
   GgufBuilder file = keys_of("gemma4", 3);
   file.u32("gemma4.attention.key_length", 16).u32("gemma4.attention.value_length", 16);
@@ -101,8 +102,8 @@ TEST(ConvertedFiles, HaveKeysOfGemma4sLayersThatShareKeys) {
   EXPECT_THAT(refusal_of(file), HasSubstr("tensor blk.2.attn_q.bias takes part in a computation"));
 }
 
-// The keys that llama.cpp writes for what a model doesn't have when it saves one (llama_model_save_to_file), as
-// llama-finetune does.
+// The keys that llama.cpp writes for what a model doesn't have when it saves one
+// (llama_model_save_to_file), as llama-finetune does.
 void add_unset_keys(GgufBuilder& file, const std::string& prefix) {
   const auto absent = [&](const std::string& key) {
     return std::ranges::find(file.metadata, key, &std::pair<std::string, std::string>::first) ==
@@ -314,7 +315,8 @@ TEST(ConvertedFiles, StretchLlamaByLongRope) {
   }
 }
 
-// As in llama.cpp, both a factor and Llama 3's divisors slow pairs down, and a factor of cosines needs no YaRN.
+// As in llama.cpp, both a factor and Llama 3's divisors slow pairs down, and a factor of cosines
+// needs no YaRN.
 TEST(ConvertedFiles, StretchByAFactorAndByDivisors) {
   GgufBuilder file = testing::small_llama();
   file.text("llama.rope.scaling.type", "linear").f32("llama.rope.scaling.factor", 4);
@@ -380,6 +382,35 @@ TEST(ConvertedFiles, HaveMambaWithoutBiases) {
   }
 }
 
+TEST(ConvertedFiles, OfDraftsAloneAreNamed) {
+  GgufBuilder file = keys_of("qwen3next", 3);
+  file.u32("qwen3next.nextn_predict_layers", 1).tensor("token_embd.weight", {32, 8});
+  file.tensor("blk.2.attn_norm.weight", {32}).tensor("blk.2.nextn.eh_proj.weight", {64, 32});
+  EXPECT_THAT(refusal_of(file), HasSubstr("holds only the blocks that draft tokens"));
+  GgufBuilder other = keys_of("eagle3", 1);
+  EXPECT_THAT(refusal_of(other), HasSubstr("drafts tokens for another file's model"));
+}
+
+// As in llama.cpp, an answer ends where a model that fills text in begins another file.
+TEST(ConvertedFiles, NameTokensBetweenFiles) {
+  GgufBuilder file = testing::small_llama();
+  std::vector<std::string> tokens;
+  for (int i = 0; i < 260; ++i)
+    tokens.push_back("t" + std::to_string(i));
+  tokens[250] = "<fim_pad>";
+  tokens[251] = "<reponame>";
+  file.drop("tokenizer.ggml.tokens");
+  file.strings("tokenizer.ggml.tokens", tokens);
+  file.drop("tokenizer.ggml.token_type");
+  file.u32("tokenizer.ggml.fim_sep_token_id", 252).u32("tokenizer.ggml.fim_rep_token_id", 253);
+  const std::string bytes = file.bytes();
+  const auto tokenizer = Tokenizer::from_gguf(**open_bytes(bytes));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+  for (const TokenId token : {2U, 250U, 251U, 252U, 253U})
+    EXPECT_TRUE((*tokenizer)->ends_generation(token)) << token;
+  EXPECT_FALSE((*tokenizer)->ends_generation(254));
+}
+
 TEST(ConvertedFiles, NameNoTokenByMinusOne) {
   for (const bool is_signed : {false, true}) {
     GgufBuilder file = testing::small_llama();
@@ -408,35 +439,6 @@ TEST(ConvertedFiles, NameNoTokenByMinusOne) {
     const std::string beyond = file.bytes();
     EXPECT_FALSE(Tokenizer::from_gguf(**open_bytes(beyond)).ok());
   }
-}
-
-// As in llama.cpp, an answer ends where a model that fills text in begins another file.
-TEST(ConvertedFiles, NameTokensBetweenFiles) {
-  GgufBuilder file = testing::small_llama();
-  std::vector<std::string> tokens;
-  for (int i = 0; i < 260; ++i)
-    tokens.push_back("t" + std::to_string(i));
-  tokens[250] = "<fim_pad>";
-  tokens[251] = "<reponame>";
-  file.drop("tokenizer.ggml.tokens");
-  file.strings("tokenizer.ggml.tokens", tokens);
-  file.drop("tokenizer.ggml.token_type");
-  file.u32("tokenizer.ggml.fim_sep_token_id", 252).u32("tokenizer.ggml.fim_rep_token_id", 253);
-  const std::string bytes = file.bytes();
-  const auto tokenizer = Tokenizer::from_gguf(**open_bytes(bytes));
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
-  for (const TokenId token : {2U, 250U, 251U, 252U, 253U})
-    EXPECT_TRUE((*tokenizer)->ends_generation(token)) << token;
-  EXPECT_FALSE((*tokenizer)->ends_generation(254));
-}
-
-TEST(ConvertedFiles, OfDraftsAloneAreNamed) {
-  GgufBuilder file = keys_of("qwen3next", 3);
-  file.u32("qwen3next.nextn_predict_layers", 1).tensor("token_embd.weight", {32, 8});
-  file.tensor("blk.2.attn_norm.weight", {32}).tensor("blk.2.nextn.eh_proj.weight", {64, 32});
-  EXPECT_THAT(refusal_of(file), HasSubstr("holds only the blocks that draft tokens"));
-  GgufBuilder other = keys_of("eagle3", 1);
-  EXPECT_THAT(refusal_of(other), HasSubstr("drafts tokens for another file's model"));
 }
 
 }  // namespace

@@ -165,8 +165,9 @@ class Gemma4 {
     layer.norm_added(branch_, "post_attention_norm", kStream, epsilon_);
   }
 
-  // The layer uses the keys and values of an earlier layer of its kind. Google's first checkpoints, and files made from
-  // them, have matrices for its own keys and values all the same; no program computes with them.
+  // The layer uses the keys and values of an earlier layer of its kind. Google's first checkpoints,
+  // and files made from them, have matrices for its own keys and values all the same; no program
+  // computes with them.
   void check_shared_keys(const LayerBuilder& layer, const Kind& kind, const HeadShape& heads) {
     const std::string number = std::to_string(layer.index());
     for (const char* const unused : {"attn_k.weight", "attn_v.weight", "attn_k_norm.weight"})
