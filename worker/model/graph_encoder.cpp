@@ -81,6 +81,12 @@ Norm norm_of_stream(GraphBuilder& model, const std::string& name, float epsilon)
   return norm;
 }
 
+void end_encoder(GraphBuilder& model, float epsilon, const std::string& name) {
+  model.layer(model.layer_count() - 1).append(norm_of_stream(model, name, epsilon));
+  pool_text(model, read_pooling(model));
+  model.plain_output();
+}
+
 void pool_text(GraphBuilder& model, TextPooling pooling) {
   if (const auto pools = operation_of(pooling)) model.layer(model.layer_count() - 1).append(*pools);
 }

@@ -32,6 +32,9 @@ TextPooling read_pooling(GraphBuilder& model, TextPooling of_rankers = TextPooli
 std::uint32_t window_of_each_side(GraphBuilder& model);
 // Returns a norm that works on the stream in place. Its gain is the tensor NAME.weight.
 Norm norm_of_stream(GraphBuilder& model, const std::string& name, float epsilon);
+// Ends the description of an encoder that has norms before its branches: with the RMS norm of the
+// stream, whose gain is the tensor NAME.weight, and with the pooling that the file names.
+void end_encoder(GraphBuilder& model, float epsilon, const std::string& name = "output_norm");
 // Brings the text's embedding from all columns of the stream, which the model's last norm has made, into the last
 // column. Call it when the last layer is complete.
 void pool_text(GraphBuilder& model, TextPooling pooling);

@@ -53,8 +53,8 @@ Status GraphBuilder::refuse_other_computations() const {
     BULKHEAD_TRY(const auto causal, file_.get_bool(key("attention.causal")));
     if (!causal.value_or(true))
       return unsupported(
-          "has non-causal attention, as embedding models do; only models that "
-          "generate text are supported");
+          "has attention that is not causal, as models for embeddings have; for architecture " +
+          prefix_ + " only models that generate text are supported");
   }
   for (const char* scale :
        {"logit_scale", "residual_scale", "embedding_scale", "attention.scale",

@@ -97,6 +97,19 @@ Facts llama_embed() {
   return {.architecture = "llama-embed", .size = 16, .halves = false, .encoder = true};
 }
 
+// Models for embeddings that were made of one that writes text: the file says that attention sees
+// the whole text.
+Facts of_a_decoder(const std::string& architecture) {
+  Facts facts{.architecture = architecture, .size = 16, .encoder = true};
+  facts.halves = architecture != "llama";
+  facts.qkv_biases = architecture == "qwen2";
+  facts.norms_heads = architecture == "qwen3";
+  facts.add_keys = [](model::testing::GgufBuilder& file, const std::string& prefix) {
+    file.boolean(prefix + "attention.causal", false);
+  };
+  return facts;
+}
+
 Facts jina_bert_v3(bool fused) {
   Facts facts = bert();
   facts.architecture = "jina-bert-v3";
@@ -172,6 +185,8 @@ TEST_F(Encoders, ComputeWhatTheirPapersSay) {
       bert(),     nomic_bert(),  gemma_embedding(96), modern_bert("gelu"), modern_bert("silu"),
       eurobert(), llama_embed(), jina_bert_v3(true),  jina_bert_v3(false), nomic_bert_moe(),
       neo_bert()};
+  for (const char* const name : {"llama", "qwen2", "qwen3"})
+    all.push_back(of_a_decoder(name));
   for (const std::uint32_t pooling : {2U, 3U}) {
     all.push_back(bert());
     all.back().pooling = pooling;

@@ -33,6 +33,7 @@ class Keys {
     if (is({"bert", "nomic-bert", "gemma-embedding", "modern-bert", "eurobert", "llama-embed",
             "neo-bert", "jina-bert-v3", "nomic-bert-moe"}))
       add_encoder();
+    if (is({"llama", "qwen2", "qwen3"}) && draw_.one_in(6)) flag("attention.causal", false);
     if (is({"apertus"})) add_xielu();
     return made_;
   }

@@ -8,7 +8,6 @@ namespace {
 void describe_eurobert(GraphBuilder& model) {
   GroupedAttention attention = model.grouped_attention(RopePairing::kHalves);
   attention.rules.both_ways = true;
-  const TextPooling pooling = read_pooling(model);
   const ActivationIndex hidden = model.input("hidden", model.feed_forward());
 
   model.embed();
@@ -21,10 +20,7 @@ void describe_eurobert(GraphBuilder& model) {
     layer.product_added(layer.rows("ffn_down", model.feed_forward(), model.embedding()), hidden,
                         kStream);
   }
-  model.layer(model.layer_count() - 1)
-      .append(norm_of_stream(model, "output_norm", attention.epsilon));
-  pool_text(model, pooling);
-  model.plain_output();
+  end_encoder(model, attention.epsilon);
 }
 
 }  // namespace

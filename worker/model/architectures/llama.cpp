@@ -1,7 +1,9 @@
 // Llama 2 and 3, Mistral, and models with the same graph (Touvron et al. 2023, arXiv 2302.13971): grouped attention
 // with rotary positions, a gated feed-forward, and an RMS norm before each. Mixtral (Jiang et al. 2024, arXiv
-// 2401.04088) has experts instead of the feed-forward, with weights that add up to one.
+// 2401.04088) has experts instead of the feed-forward, with weights that add up to one. In files for embeddings
+// attention may see a text in both directions.
 #include "worker/model/architectures/shared.hpp"
+#include "worker/model/graph_encoder.hpp"
 
 namespace bulkhead::model {
 
@@ -14,6 +16,7 @@ void describe_llama(GraphBuilder& model) {
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
+  const bool both_ways = !model.flag("attention.causal", true);
   std::optional<Router> router = model.router();
   if (router) router->renormalise = true;
   const DenseFeedForward dense =
@@ -25,7 +28,7 @@ void describe_llama(GraphBuilder& model) {
     layer.norm(kStream, "attn_norm", normed, epsilon);
     layer.product(layer.qkv(heads, width), normed, qkv);
     layer.attention({.qkv = qkv, .heads = heads, .bias = layer.qkv_bias(heads), .rope = rope},
-                    attended);
+                    attended, {.both_ways = both_ways});
     layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream,
                         layer.optional_bias("attn_output", width));
 
@@ -36,6 +39,7 @@ void describe_llama(GraphBuilder& model) {
     }
     layer.feed_forward(dense, normed);
   }
+  if (both_ways) return end_encoder(model, epsilon);
   model.output(epsilon);
 }
 

@@ -9,7 +9,6 @@ void describe_llama_embed(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   GroupedAttention attention = model.grouped_attention(RopePairing::kAdjacent);
   attention.rules.both_ways = true;
-  const TextPooling pooling = read_pooling(model);
   const DenseFeedForward dense = model.dense_feed_forward(model.feed_forward());
 
   model.embed();
@@ -26,10 +25,7 @@ void describe_llama_embed(GraphBuilder& model) {
     layer.norm(kStream, "ffn_norm", attention.normed, attention.epsilon);
     layer.feed_forward(dense, attention.normed);
   }
-  model.layer(model.layer_count() - 1)
-      .append(norm_of_stream(model, "output_norm", attention.epsilon));
-  pool_text(model, pooling);
-  model.plain_output();
+  end_encoder(model, attention.epsilon);
 }
 
 }  // namespace

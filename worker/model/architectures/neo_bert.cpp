@@ -26,7 +26,6 @@ void describe_neo_bert(GraphBuilder& model) {
   attention.rules.both_ways = true;
   if (attention.heads.kv_heads != attention.heads.heads)
     model.refuse("has fewer heads of keys than of queries, which is not supported");
-  const TextPooling pooling = read_pooling(model);
   const ActivationIndex hidden = model.input("hidden", model.feed_forward());
 
   model.embed();
@@ -39,10 +38,7 @@ void describe_neo_bert(GraphBuilder& model) {
     layer.fused_gated_product("ffn_up", attention.normed, hidden, Gate::kSilu);
     layer.product_added(layer.rows("ffn_down", model.feed_forward(), width), hidden, kStream);
   }
-  model.layer(model.layer_count() - 1)
-      .append(norm_of_stream(model, "enc.output_norm", attention.epsilon));
-  pool_text(model, pooling);
-  model.plain_output();
+  end_encoder(model, attention.epsilon, "enc.output_norm");
 }
 
 }  // namespace

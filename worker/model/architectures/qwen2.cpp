@@ -1,12 +1,14 @@
 // Qwen 2 and 2.5 (Yang et al. 2024, arXiv 2407.10671): grouped attention with rotary positions and biases of q, k and
 // v, a gated feed-forward, and an RMS norm before each.
 #include "worker/model/architectures/shared.hpp"
+#include "worker/model/graph_encoder.hpp"
 
 namespace bulkhead::model {
 
 void describe_qwen2(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
-  const GroupedAttention attention = model.grouped_attention(RopePairing::kHalves);
+  GroupedAttention attention = model.grouped_attention(RopePairing::kHalves);
+  attention.rules.both_ways = !model.flag("attention.causal", true);
   const HeadShape& heads = attention.heads;
   const ActivationIndex hidden = model.input("hidden", model.feed_forward());
 
@@ -20,6 +22,7 @@ void describe_qwen2(GraphBuilder& model) {
     layer.gated_product("ffn_gate", "ffn_up", attention.normed, hidden, Gate::kSilu);
     layer.product_added(layer.rows("ffn_down", model.feed_forward(), width), hidden, kStream);
   }
+  if (attention.rules.both_ways) return end_encoder(model, attention.epsilon);
   model.output(attention.epsilon);
   model.bias_logits();
 }

@@ -1,12 +1,14 @@
 // Qwen 3 (Yang et al. 2025, arXiv 2505.09388): grouped attention with rotary positions and an RMS norm of each head
 // of q and k, a gated feed-forward, and an RMS norm before each.
 #include "worker/model/architectures/shared.hpp"
+#include "worker/model/graph_encoder.hpp"
 
 namespace bulkhead::model {
 
 void describe_qwen3(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
-  const GroupedAttention attention = model.grouped_attention(RopePairing::kHalves);
+  GroupedAttention attention = model.grouped_attention(RopePairing::kHalves);
+  attention.rules.both_ways = !model.flag("attention.causal", true);
   const HeadShape& heads = attention.heads;
   const ActivationIndex hidden = model.input("hidden", model.feed_forward());
 
@@ -22,6 +24,7 @@ void describe_qwen3(GraphBuilder& model) {
     layer.gated_product("ffn_gate", "ffn_up", attention.normed, hidden, Gate::kSilu);
     layer.product_added(layer.rows("ffn_down", model.feed_forward(), width), hidden, kStream);
   }
+  if (attention.rules.both_ways) return end_encoder(model, attention.epsilon);
   model.output(attention.epsilon);
 }
 
