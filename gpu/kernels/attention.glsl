@@ -75,7 +75,7 @@ void score_chunk(uint chunk, uint64_t keys, uint64_t head_at, uint slot, uint64_
 }
 
 uint64_t value_head(uint page, uint kv_head) {
-  return push.values + uint64_t(page) * kPageBytes + kv_head * kHeadBytes;
+  return push.values + page_at(page) + kv_head * kHeadBytes;
 }
 uint64_t value_row(uint page, uint slot, uint kv_head) {
   return value_head(page, kv_head) + slot * (kValueEntries == 0u ? kHeadPadded * kEntryBytes : kCellBytes);
@@ -113,7 +113,7 @@ void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t 
   uint page = Words(push.pages).v[page_table + position / kPageTokens];
   uint page_slot = position % kPageTokens;
   uint first_slot = start % kPageTokens, last_slot = first_slot + (end - 1u - start);
-  uint64_t head_at = push.keys + uint64_t(page) * kPageBytes + kv_head * kHeadBytes;
+  uint64_t head_at = push.keys + page_at(page) + kv_head * kHeadBytes;
   uint64_t keys = head_at + page_slot * kCellBytes;
 
   [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) scores[h] = 0.0;

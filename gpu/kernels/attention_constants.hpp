@@ -7,6 +7,7 @@
 namespace bulkhead::gpu::kernels {
 
 HeadConstants head_constants(const AttentionShape& shape);
+PageConstants page_constants(const AttentionShape& shape);
 AttentionLanesConstants lanes_constants(const Mapping& mapping);
 AttentionRulesConstants rules_constants(const AttentionShape& shape);
 AttentionSplitConstants split_constants(const Mapping& mapping, const AttentionShape& shape,

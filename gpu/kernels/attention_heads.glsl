@@ -120,7 +120,7 @@ void load_rows(uint start, uint end, uint page, uint kv_head, uint row, out Raw 
   [[unroll]] for (uint i = 0; i < kAhead; i++) {
     // A block that has no more positions than a page lies within one page.
     uint page_of_row = kLanes <= kPageTokens ? page : subgroupShuffle(page, row + i);
-    uint64_t head_at = push.values + uint64_t(page_of_row) * kPageBytes + kv_head * kHeadBytes;
+    uint64_t head_at = push.values + page_at(page_of_row) + kv_head * kHeadBytes;
     uint slot = min(start + row + i, end - 1u) % kPageTokens;
     [[unroll]] for (uint c = 0; c < kLaneChunks; c++) {
       raw[i * kLaneChunks + c] = value_chunk(head_at, slot, (c * kLanes + lane) % kChunks);
@@ -229,7 +229,7 @@ void attend_heads(uint start, uint end, uint page_table, uint kv_head, uint q_ro
       uint position = min(at + b * kLanes + lane, end - 1u);
       pages[b] = Words(push.pages).v[page_table + position / kPageTokens];
       slots[b] = position % kPageTokens;
-      heads_at[b] = push.keys + uint64_t(pages[b]) * kPageBytes + kv_head * kHeadBytes;
+      heads_at[b] = push.keys + page_at(pages[b]) + kv_head * kHeadBytes;
     }
     float scores_of[kShareScores];
     score_blocks(heads_at, slots, q_room, scores_of);

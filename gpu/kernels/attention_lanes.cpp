@@ -163,12 +163,12 @@ AttentionVariant lanes_variant(const Mapping& mapping, const AttentionShape& sha
   constants.share = sharing.heads;
   constants.ahead = sharing.ahead;
   constants.spread_from = spread_from;
-  variant.spec = {"attention", mapping.rows ? spirv::attention_rows : spirv::attention,
-                  sizeof(AttentionPush),
-                  constants_of(lanes_constants(mapping), head_constants(shape),
-                               split_constants(mapping, shape, heads), constants,
-                               rules_constants(shape), range_constants(range)),
-                  mapping.required_subgroup};
+  variant.spec = {
+      "attention", mapping.rows ? spirv::attention_rows : spirv::attention, sizeof(AttentionPush),
+      constants_of(lanes_constants(mapping), head_constants(shape),
+                   split_constants(mapping, shape, heads), constants, rules_constants(shape),
+                   range_constants(range), page_constants(shape)),
+      mapping.required_subgroup};
   variant.spec.slow_to_compile = true;
   return variant;
 }

@@ -16,7 +16,7 @@ void touch_split(uint page_table, Splits all, uint kv_head, uint part, out uint 
     pages[b] = Words(push.pages).v[page_table + min(start + b * kPageTokens, end - 1u) / kPageTokens];
   }
   [[unroll]] for (uint b = 0; b < kTouchPages; b++) {
-    uint64_t at = uint64_t(pages[b]) * kPageBytes + kv_head * kHeadBytes;
+    uint64_t at = page_at(pages[b]) + kv_head * kHeadBytes;
     [[unroll]] for (uint i = 0; i < kPageTouches; i++) {
       uint sector = min((i * kTouchParts + part) * kLanes + gl_SubgroupInvocationID, kHeadBytes / 32u - 1u) * 32u;
       touched[(b * kPageTouches + i) * 2u] = Words(push.keys + at + sector).v[0];

@@ -85,7 +85,7 @@ void find_pages(uint at, uint end, uint page_table) {
   }
 }
 uint64_t page_at(uint half_block, uint kv_head) {
-  return uint64_t(half_block == 0u ? pages[0] : pages[1]) * kPageBytes + kv_head * kHeadBytes;
+  return page_at(half_block == 0u ? pages[0] : pages[1]) + kv_head * kHeadBytes;
 }
 void ask_keys(uint at, uint end, uint kv_head) {
   uint row = unit_lane >> 2;

@@ -68,11 +68,12 @@ KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape, const At
   if (sharing.through_shared) {
     AttentionTilesConstants tiles;
     tiles.portion = tiles_portion(sharing);
-    KernelSpec spec{"attention", spirv::attention_tiles, sizeof(AttentionPush),
-                    constants_of(lanes_constants(mapping), head_constants(shape),
-                                 split_constants(mapping, shape, 1), constants,
-                                 rules_constants(shape), range_constants(range), tiles),
-                    mapping.required_subgroup};
+    KernelSpec spec{
+        "attention", spirv::attention_tiles, sizeof(AttentionPush),
+        constants_of(lanes_constants(mapping), head_constants(shape),
+                     split_constants(mapping, shape, 1), constants, rules_constants(shape),
+                     range_constants(range), tiles, page_constants(shape)),
+        mapping.required_subgroup};
     spec.slow_to_compile = true;
     return spec;
   }
@@ -83,11 +84,12 @@ KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape, const At
   units.entry_parts = sharing.entry_parts;
   units.values_ahead = sharing.values_ahead;
   units.early_keys = sharing.early_keys ? 1 : 0;
-  KernelSpec spec{"attention", spirv::attention_units, sizeof(AttentionPush),
-                  constants_of(lanes_constants(mapping), head_constants(shape),
-                               split_constants(mapping, shape, 1), constants,
-                               rules_constants(shape), range_constants(range), units),
-                  mapping.required_subgroup};
+  KernelSpec spec{
+      "attention", spirv::attention_units, sizeof(AttentionPush),
+      constants_of(lanes_constants(mapping), head_constants(shape),
+                   split_constants(mapping, shape, 1), constants, rules_constants(shape),
+                   range_constants(range), units, page_constants(shape)),
+      mapping.required_subgroup};
   spec.slow_to_compile = true;
   return spec;
 }

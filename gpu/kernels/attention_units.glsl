@@ -121,7 +121,7 @@ void find_pages(uint block, uint end, uint page_table) {
 // Returns where the page of a position in one of these blocks begins.
 uint64_t tile_page(uint position) {
   bool even = (position & kBlockPositions) == 0u, low = (position & kPageTokens) == 0u;
-  return uint64_t(low ? (even ? pages[0] : pages[2]) : (even ? pages[1] : pages[3])) * kPageBytes;
+  return page_at(low ? (even ? pages[0] : pages[2]) : (even ? pages[1] : pages[3]));
 }
 
 // Stored cells of some tiles of keys, rows `row` and `row + 8` of each. A split's first keys are loaded while the

@@ -74,8 +74,7 @@ Operands operands_of(uint column, uint row, uint count, FusedRef fused) {
       uint page = Words(fused.pages).v[info.z + position / kPageTokens];
       uint slot = position % kPageTokens;
       uint kv_head = head - fused.heads - (value ? fused.kv_heads : 0u);
-      uint64_t base = (value ? fused.values : fused.keys) + uint64_t(page) * (fused.kv_heads * head_bytes) +
-                      kv_head * head_bytes;
+      uint64_t base = (value ? fused.values : fused.keys) + uint64_t(page) * fused.page_stride + kv_head * head_bytes;
       uint byte_in_row = entry * entry_bytes;
       o.kind = value ? kValue : kKey;
       o.at = base + (value ? slot * (fused.head_padded * entry_bytes) + byte_in_row

@@ -141,6 +141,12 @@ HeadConstants head_constants(const AttentionShape& shape) {
   return constants;
 }
 
+PageConstants page_constants(const AttentionShape& shape) {
+  PageConstants constants;
+  constants.page_stride = shape.page_stride;
+  return constants;
+}
+
 namespace {
 
 // The workgroup of a kernel that rotates one head.
@@ -162,7 +168,9 @@ KernelSpec rope_latent(const Mapping& mapping, const AttentionShape& shape, floa
   constants.temperature = std::bit_cast<std::uint32_t>(temperature);
   constants.temperature_span = temperature_span;
   return {"rope and latent write", spirv::rope_latent, sizeof(RopeLatentPush),
-          constants_of(rope_workgroup(mapping, shape), head_constants(shape), constants), 0};
+          constants_of(rope_workgroup(mapping, shape), head_constants(shape), constants,
+                       page_constants(shape)),
+          0};
 }
 
 KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape, const RopeKvRules& rules) {
@@ -173,7 +181,9 @@ KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape, const Ro
   rope.temperature = std::bit_cast<std::uint32_t>(rules.temperature);
   rope.temperature_span = rules.temperature_span;
   return {"rope and KV write", spirv::rope_kv, sizeof(RopeKvPush),
-          constants_of(rope_workgroup(mapping, shape), head_constants(shape), rope), 0};
+          constants_of(rope_workgroup(mapping, shape), head_constants(shape), rope,
+                       page_constants(shape)),
+          0};
 }
 
 std::uint32_t together_positions(const Mapping& mapping) {
@@ -327,7 +337,8 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape,
 KernelSpec attention_combine(const Mapping& mapping, const AttentionShape& shape) {
   return {"attention combine", spirv::attention_combine, sizeof(AttentionCombinePush),
           constants_of(lanes_constants(mapping), head_constants(shape),
-                       split_constants(mapping, shape, 1), rules_constants(shape)),
+                       split_constants(mapping, shape, 1), rules_constants(shape),
+                       page_constants(shape)),
           0};
 }
 

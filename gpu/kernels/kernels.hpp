@@ -86,7 +86,7 @@ struct ColumnEntry {
 struct FusedOperands {
 #include "gpu/kernels/fields/fused_operands.glsl"
 };
-static_assert(sizeof(FusedOperands) == 144);
+static_assert(sizeof(FusedOperands) == 152);
 
 struct MatvecPush {
 #include "gpu/kernels/fields/matvec_push.glsl"
@@ -175,6 +175,8 @@ struct AttentionShape {
   // The kernel then reads a changed list of columns (ParameterLayout::sights): an entry's position is the last one of
   // the sequence, and its token is the column's own position.
   bool both_ways = false;
+  // The bytes by which a page's number counts: a page begins at number * page_stride. 0: those of a page.
+  std::uint32_t page_stride = 0;
 
   bool operator==(const AttentionShape&) const = default;
 

@@ -9,6 +9,7 @@
 #include "page_tokens.glsl"
 
 #include "constants/heads.glsl"
+#include "constants/page_stride.glsl"
 
 #include "values/kv_format.glsl"
 const uint kScaleBlock = 32;  // entries
@@ -22,6 +23,10 @@ const uint kScalesAt = kPageTokens * kHeadPadded;  // Q8: in a head's part of a 
 const uint kHeadBytes =
     kPageTokens * (kHeadPadded * kEntryBytes + (kKvFormat == kKvQ8 ? kHeadPadded / kScaleBlock * 2u : 0u));
 const uint kPageBytes = kKvHeads * kHeadBytes;
+
+// Returns how many bytes after a layer's first key (or value) those of a page begin. Pages of a cache that grows may
+// begin at any multiple of kPageStride.
+uint64_t page_at(uint page) { return uint64_t(page) * (kPageStride == 0u ? kPageBytes : kPageStride); }
 
 // Q8: return the address of the scale of a block of a key, or of a value; `head_at` is a head's part of a page.
 uint64_t key_scale_at(uint64_t head_at, uint slot, uint block) {

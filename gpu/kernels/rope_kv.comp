@@ -153,8 +153,8 @@ void rotate() {
 
   uint slot = position % kPageTokens;
   uint kv_head = is_value ? head - kHeads - kKvHeads : head - kHeads;
-  uint64_t key_base = push.keys + uint64_t(page) * kPageBytes + kv_head * kHeadBytes;
-  uint64_t value_base = push.values + uint64_t(page) * kPageBytes + kv_head * kHeadBytes;
+  uint64_t key_base = push.keys + page_at(page) + kv_head * kHeadBytes;
+  uint64_t value_base = push.values + page_at(page) + kv_head * kHeadBytes;
 
   // Two neighbouring entries at a time, which are one word of float16.
   for (uint pair = lane; pair < kHeadPadded / 2u; pair += kLanes) {

@@ -123,7 +123,7 @@ void make_row() {
   uint slot = position % kPageTokens;
   uint page = 0;
   if (!is_query) page = Words(push.pages).v[info.z + position / kPageTokens];
-  uint64_t page_at = push.keys + uint64_t(page) * kPageBytes;
+  uint64_t row_page = push.keys + page_at(page);
   precise float q_scale = push.q_scale;
   if (kTemperature != 0u) {
     precise float grown = fma(uintBitsToFloat(kTemperature), log(float(1u + position / kTemperatureSpan)), 1.0);
@@ -147,12 +147,12 @@ void make_row() {
       q.v[pair * 2u] = made[0];
       q.v[pair * 2u + 1u] = made[1];
     } else {
-      write_pair(page_at, slot, false, pair, made[0], made[1]);
+      write_pair(row_page, slot, false, pair, made[0], made[1]);
     }
   }
   if (kKvFormat == kKvQ8 && !is_query) {
     barrier();
-    write_bytes(page_at, slot, false, lane);
+    write_bytes(row_page, slot, false, lane);
   }
 }
 

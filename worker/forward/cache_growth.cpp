@@ -73,8 +73,8 @@ bool choose_slabs(std::span<const MeasuredPart> parts, std::uint64_t first, bool
     const std::uint64_t bytes = part.bytes_of(kind);
     if (bytes == 0) continue;
     const std::uint64_t page = kind.windows ? part.page_bytes.window : part.page_bytes.full;
-    // Each page begins at a multiple of its size, counted from the first slab's beginning.
-    one_slab = one_slab || part.is_cpu() || page == 0 || kSlabAlignment % page != 0;
+    // The host's allocator may place a CPU's slabs at any address, and a successor's at others.
+    one_slab = one_slab || part.is_cpu() || page == 0;
     of_target = std::min(of_target, part.target / bytes);
     slabs = std::max(slabs,
                      (first * bytes + part.target - 1) / std::max<std::uint64_t>(part.target, 1));

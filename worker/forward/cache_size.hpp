@@ -1,6 +1,7 @@
 // Decides how many KV pages and how long a context a model gets on a device, from the settings and the free memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -76,10 +77,15 @@ PageBytes page_bytes_of(const model::ModelGraph& graph, gpu::kernels::KvFormat f
 // Returns how much of a device's memory a growing cache leaves free.
 std::uint64_t growth_reserve(std::uint64_t device_bytes);
 
-// GPUs' drivers place allocations of this size and more at multiples of it, because they map them in pages of this
-// size. So slabs whose pages divide it lie at whole pages from each other in every process. If a driver does not, a
-// successor loads the model again (KvMemory::begins_late).
-inline constexpr std::uint64_t kSlabAlignment = std::uint64_t{2} << 20;
+// Returns the bytes by which the numbers of pages count if a cache grows (kv_memory.hpp): the largest power of two that
+// divides a page's bytes, but no more than the driver aligns slabs to, also those that a successor imports. So slabs
+// lie at whole strides from each other in every process. The driver of an H200 aligns to 64 KiB, however large slabs
+// are; a CPU's slabs begin with one of the host's pages. If a driver aligns to less, a successor loads the model again
+// (KvMemory::begins_late), or leaves out some slabs.
+inline std::uint64_t page_stride_of(std::uint64_t page_bytes, gpu::DeviceKind kind) {
+  const std::uint64_t aligned = std::uint64_t{kind == gpu::DeviceKind::kCpu ? 4U : 64U} << 10;
+  return std::min(page_bytes & (~page_bytes + 1), aligned);
+}
 
 // The sizes that all stages of a split model share, although their devices have different amounts of free memory.
 struct SharedSizes {

@@ -40,17 +40,22 @@ Status KvMemory::plan_areas() {
     return Error(ErrorCode::kUnsupported, "the KV cache of this model can't grow");
   areas_[0] = {size_.first_pages, size_.slab_pages, size_.first_slabs()};
   areas_[0].page_bytes = page_bytes.full;
+  const gpu::DeviceKind kind = context_.device->info().kind;
+  areas_[0].stride = page_stride_of(page_bytes.full, kind);
   areas_[0].slabs = size_.slabs();
   areas_[0].numbers = &context_.page_numbers;
   if (context_.windows.exist()) {
     areas_[1] = {size_.window_first_pages, size_.window_slab_pages, size_.window_first_slabs()};
     areas_[1].page_bytes = page_bytes.window;
+    areas_[1].stride = page_stride_of(page_bytes.window, kind);
     areas_[1].slabs = size_.window_slabs();
     areas_[1].numbers = &context_.window_numbers;
   }
   areas_[1].first_number = areas_[0].slabs;
-  for (model::KvIndex i = 0; i < context_.graph.kv.size(); ++i)
+  for (model::KvIndex i = 0; i < context_.graph.kv.size(); ++i) {
     area_of_store(i).data_bytes += store_bytes_[i];
+    context_.page_strides.push_back(static_cast<std::uint32_t>(area_of_store(i).stride));
+  }
   std::vector<std::uint64_t> first;
   for (Area& area : areas_) {
     area.first_block = static_cast<std::uint32_t>(first.size());
@@ -101,7 +106,7 @@ void KvMemory::place_stores() {
     if (size_.grows()) {
       const Area& area = area_of_store(i);
       std::uint64_t& before = within[context_.windows.slides[i] ? 1 : 0];
-      keys = first_of(area).address() - kNumberBias * area.page_bytes + before;
+      keys = first_of(area).address() - kNumberBias * area.stride + before;
       before += store_bytes_[i];
     } else {
       keys = address(i);
@@ -121,36 +126,41 @@ Status KvMemory::place_slabs(const Area& area) {
   // Pages without memory have the hidden page's number, so that not even a mistake reads what is not there.
   const gpu::Buffer* const blocks = &first_of(area);
   BULKHEAD_TRY(const std::uint64_t last, number_at(area, blocks[area.first_slabs - 1]));
-  area.numbers->assign(pages + 1, static_cast<std::uint32_t>(last + area.slab_pages - 1));
+  area.numbers->assign(
+      pages + 1, static_cast<std::uint32_t>(last + (area.slab_pages - 1) * area.strides_of_page()));
   for (std::uint32_t slab = 0; slab < area.first_slabs; ++slab) {
     BULKHEAD_TRY(const std::uint64_t number, number_at(area, blocks[slab]));
     begins_late_ = begins_late_ || offset_in(area, blocks[slab], number) != 0;
     for (std::uint32_t i = 0; i < area.slab_pages; ++i) {
       const std::uint64_t page = std::uint64_t{slab} * area.slab_pages + i;
-      if (page < area.first_pages) (*area.numbers)[page] = static_cast<std::uint32_t>(number + i);
+      if (page < area.first_pages)
+        (*area.numbers)[page] = static_cast<std::uint32_t>(number + i * area.strides_of_page());
     }
   }
   return {};
 }
 
-// Returns the number of the first page in a slab: of the first place that is a whole number of pages away from the
+// Returns the number of the first page in a slab: of the first place that is a whole number of strides away from the
 // area's first slab.
 Result<std::uint64_t> KvMemory::number_at(const Area& area, const gpu::Buffer& slab) const {
   const std::uint64_t first = first_of(area).address(), at = slab.address();
-  // How many pages above (or, wrapping around, below) the first slab, rounded up.
-  const std::uint64_t number =
-      at >= first ? (at - first + area.page_bytes - 1) / area.page_bytes + kNumberBias
-                  : kNumberBias - (first - at) / area.page_bytes;
-  const std::uint64_t begin = first + (number - kNumberBias) * area.page_bytes;
-  if (number > 0xFFFFFFFF - area.slab_pages || begin + area.data_bytes > at + slab.bytes())
+  // How many strides above (or, wrapping around, below) the first slab, rounded up.
+  const std::uint64_t number = at >= first
+                                   ? (at - first + area.stride - 1) / area.stride + kNumberBias
+                                   : kNumberBias - (first - at) / area.stride;
+  const std::uint64_t begin = first + (number - kNumberBias) * area.stride;
+  if (number > 0xFFFFFFFF - area.slab_pages * area.strides_of_page() ||
+      begin + area.data_bytes > at + slab.bytes())
     return Error(ErrorCode::kUnsupported, "a slab of KV pages lies where no page number leads");
   return number;
 }
 
 void KvMemory::number_pages(std::uint32_t slab, std::uint64_t number) {
   const Area& area = area_of(slab);
-  for (std::uint32_t i = 0; i < area.slab_pages; ++i)
-    (*area.numbers)[area.first_page(slab) + i] = static_cast<std::uint32_t>(number + i);
+  for (std::uint32_t i = 0; i < area.slab_pages; ++i) {
+    (*area.numbers)[area.first_page(slab) + i] =
+        static_cast<std::uint32_t>(number + i * area.strides_of_page());
+  }
 }
 
 // The driver's newest answer may be older than slabs that were added since. One that was added while the driver was
@@ -219,7 +229,7 @@ std::uint64_t KvMemory::bytes_of_slabs() const {
 
 std::uint64_t KvMemory::offset_in(const Area& area, const gpu::Buffer& slab,
                                   std::uint64_t number) const {
-  return first_of(area).address() + (number - kNumberBias) * area.page_bytes - slab.address();
+  return first_of(area).address() + (number - kNumberBias) * area.stride - slab.address();
 }
 
 Result<std::vector<ExportedSlab>> KvMemory::export_slab(std::uint32_t slab) const {

@@ -6,12 +6,12 @@
 // A cache that grows keeps that rule for each of its areas: one of full pages and, if layers have windows, one of
 // window pages, which have numbers of their own. An area consists of slabs, each an allocation of its own with the
 // same layout: for each of the area's stores the keys of slab_pages pages, then as many values. The base is that of
-// the area's first slab. A page of another slab gets the number (slab's address - first slab's address) / bytes of a
-// page + its place in the slab, which leads from the base to the page in every store. For this, slabs must lie at whole
-// pages from each other, so one may begin some bytes after the beginning of its allocation. A slab may also lie below
-// the first one, so all numbers are higher by kNumberBias, and the base is lower by as many pages: a kernel's sum wraps
-// around to the right address. The engine's page numbers stay the same wherever slabs lie; StepContext::page_numbers
-// and window_numbers translate.
+// the area's first slab, and numbers count strides (page_stride_of()): a page gets the number (its slab's address - the
+// first slab's address + its place in the slab) / stride, which leads from the base to the page in every store. For
+// this, slabs must lie at whole strides from each other, so one may begin some bytes after the beginning of its
+// allocation. A slab may also lie below the first one, so all numbers are higher by kNumberBias, and the base is lower
+// by as many strides: a kernel's sum wraps around to the right address. The engine's page numbers stay the same
+// wherever slabs lie; StepContext::page_numbers and window_numbers translate.
 //
 //     slab     0                                        first_slabs()        ...
 //     pages    0 ... slab_pages - 1 | ... | hidden page | slab_pages pages   ...
@@ -77,10 +77,12 @@ class KvMemory {
     std::uint32_t first_slabs = 0, first_block = 0;  // blocks that are always there
     std::uint32_t first_number = 0, slabs = 0;       // those that come and go
     std::uint64_t page_bytes = 0;  // of one store, keys or values; 0: there is no store
+    std::uint64_t stride = 0;      // bytes by which numbers count
     std::uint64_t data_bytes = 0;  // of a slab
     std::vector<std::uint32_t>* numbers = nullptr;  // in the context
 
     std::uint64_t slab_bytes() const { return data_bytes + page_bytes; }
+    std::uint64_t strides_of_page() const { return page_bytes / stride; }
     std::uint32_t first_page(std::uint32_t slab) const {
       return first_pages + (slab - first_number) * slab_pages;
     }

@@ -77,8 +77,10 @@ void MemorySums::pieces_of(engine::PageIndex number, std::uint32_t sum) {
     if (context_.windows.slides[i] != is_behind) continue;
     const model::KvStore& store = context_.graph.kv[i];
     const std::uint64_t bytes = context_.kv_shape(store).page_bytes();
+    const std::uint32_t counts = context_.page_stride(static_cast<model::KvIndex>(i));
+    const std::uint64_t stride = counts == 0 ? bytes : counts;
     const std::uint64_t at =
-        bytes * (is_behind ? context_.number_of_window(page) : context_.number_of_page(page));
+        stride * (is_behind ? context_.number_of_window(page) : context_.number_of_page(page));
     add(context_.kv[i].keys + at, bytes);
     if (parts_of(store) > 1) add(context_.kv[i].values + at, bytes);
   }

@@ -75,8 +75,9 @@ Status AttentionSteps::add(const model::Rotate& rotate) {
   push.k_gain = context_.weights.vector(rotate.k_gain);
   push.values = kv(rotate.kv).values;
   push.in_stride = stride(rotate.qkv);
-  const k::AttentionShape shape =
+  k::AttentionShape shape =
       attention_shape(context_.graph, rotate.heads, rotate.rope, context_.kv_format);
+  shape.page_stride = context_.page_stride(rotate.kv);
   k::RopeKvRules rules;
   if (rotate.norms_values) rules.values = k::ValueNorm::kUnit;
   rules.norm_last = rotate.norms_turned;
@@ -95,14 +96,16 @@ Status AttentionSteps::add(const model::RotateLatent& rotate) {
   push.gain = context_.weights.vector(rotate.gain);
   push.q_head = stride(rotate.q) / rotate.heads.heads;
   push.row_stride = stride(rotate.row);
-  const k::AttentionShape shape = attention_shape(context_.graph, rotate, context_.kv_format);
+  k::AttentionShape shape = attention_shape(context_.graph, rotate, context_.kv_format);
+  shape.page_stride = context_.page_stride(rotate.kv);
   return emit_.dispatch(
       k::rope_latent(context_.mapping, shape, rotate.temperature, rotate.temperature_span),
       gpu::push_bytes(push), {columns_, shape.heads + 1});
 }
 
 Status AttentionSteps::add(const model::Attend& attend) {
-  const k::AttentionShape shape = attention_shape(context_.graph, attend, context_.kv_format);
+  k::AttentionShape shape = attention_shape(context_.graph, attend, context_.kv_format);
+  shape.page_stride = context_.page_stride(attend.kv);
   k::AttentionPush push{};
   fill_output(attend, shape, push);
   push.q = at(Scratch::kRotatedQ);

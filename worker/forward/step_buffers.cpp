@@ -31,6 +31,8 @@ void set_rotation(const StepContext& context, const Activations& a, std::uint32_
   made.kv_heads = shape.kv_heads;
   made.head_padded = shape.head_padded();
   made.kv_float = shape.kv == k::KvFormat::kF32 ? 1 : 0;
+  const std::uint32_t stride = context.page_stride(rotate.kv);
+  made.page_stride = stride == 0 ? static_cast<std::uint32_t>(shape.page_bytes()) : stride;
 }
 
 k::FusedOperands operands_of(const StepContext& context, const Activations& a, std::uint32_t slot,

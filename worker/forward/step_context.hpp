@@ -70,14 +70,16 @@ struct StepContext {
   std::uint32_t context = 0;  // positions that a sequence may have
   std::vector<gpu::Buffer> kv_blocks;
   std::vector<gpu::Buffer>
-      kv_slabs;  // by which the cache has grown; those that are absent are not valid()
-  std::vector<KvPages> kv;            // for each of the graph's stores
+      kv_slabs;             // by which the cache has grown; those that are absent are not valid()
+  std::vector<KvPages> kv;  // for each of the graph's stores
   // The numbers by which kernels know the full pages, the hidden one last, if the cache grows (kv_memory.hpp); empty:
   // their own numbers.
   std::vector<std::uint32_t> page_numbers;
   std::vector<std::uint32_t> window_numbers;  // the same for window pages, without full_pages
-  KvWindows windows;                          // which of these stores have window pages
-  std::uint32_t full_pages = 0;               // the number of the first window page
+  // The bytes by which these numbers count, by store, if the cache grows; empty: numbers count pages.
+  std::vector<std::uint32_t> page_strides;
+  KvWindows windows;                  // which of these stores have window pages
+  std::uint32_t full_pages = 0;       // the number of the first window page
   std::vector<std::uint64_t> states;  // for each of the graph's state stores: [slot][slot_floats]
   std::uint32_t most_runs = 1;        // the most sequences of a step
   std::uint32_t slots = 1;            // steps in flight
@@ -93,7 +95,7 @@ struct StepContext {
   gpu::Buffer logprobs;             // [slot][output] of LogprobRow
   gpu::Buffer adjustments;          // [slot], in host memory; not there if there are no logits
   AdjustmentLayout adjustment_layout;
-  Tuning* tuning = nullptr;         // chooses the variant of a product's kernel; null: the default variant
+  Tuning* tuning = nullptr;  // chooses the variant of a product's kernel; null: the default variant
   // While loading: called before each kernel is made and before each operation is recorded, because a driver may take
   // seconds for either.
   std::function<void()> alive;
@@ -103,6 +105,10 @@ struct StepContext {
   // Returns the shape of a store's pages, which does not depend on the number of query heads.
   gpu::kernels::AttentionShape kv_shape(const model::KvStore& store) const {
     return {store.head_size, store.heads, store.heads, kv_format, false};
+  }
+  // AttentionShape::page_stride for the pages of a store.
+  std::uint32_t page_stride(model::KvIndex store) const {
+    return page_strides.empty() ? 0 : page_strides[store];
   }
   std::uint32_t number_of_page(std::uint32_t page) const {
     return page_numbers.empty() ? page : page_numbers[page];

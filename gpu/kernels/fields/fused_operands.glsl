@@ -22,4 +22,6 @@ uint heads;
 uint kv_heads;
 uint head_padded;
 uint kv_float;
+uint page_stride;     // by how many bytes a page's number counts
+uint unused;
 uint64_t second_bias;  // kGated: the biases of the ups; `bias` has those of the gates

@@ -1,12 +1,16 @@
 // A KV cache that grows on a real device. The tokens must be those of a large cache of a fixed size, whatever slab the
 // pages lie in.
+#include <sys/mman.h>
+
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -43,7 +47,7 @@ class GrowingCache : public BuiltinOnDevice {
     vocabulary_ = vocabulary;
   }
 
-  std::unique_ptr<engine::Executor> load_cache(std::uint32_t kv_cache_mb, std::uint32_t most_mb) {
+  TransformerOptions cache_options(std::uint32_t kv_cache_mb, std::uint32_t most_mb) const {
     TransformerOptions made = small_options(8);
     made.engine.kv_cache_mb = kv_cache_mb;
     made.engine.kv_cache_max_mb = most_mb;
@@ -51,6 +55,11 @@ class GrowingCache : public BuiltinOnDevice {
     made.context = kContext;
     made.exportable = true;
     made.lanes_mapping = kernels_ == Kernels::kOfGpus;
+    return made;
+  }
+
+  std::unique_ptr<engine::Executor> load_cache(std::uint32_t kv_cache_mb, std::uint32_t most_mb) {
+    const TransformerOptions made = cache_options(kv_cache_mb, most_mb);
     return other_ == nullptr ? load(made) : load_split(made);
   }
 
@@ -320,6 +329,53 @@ TEST_F(GrowingCache, PagesOfSlabsHaveTheSumsOfOtherPages) {
   EXPECT_EQ(before[2], before[0]);
 }
 
+// Addresses are a process's own: they may lie otherwise to each other in a successor, by as much as a host's page.
+TEST_F(GrowingCache, ASuccessorFindsSlabsWhereverTheyLie) {
+  const auto graph = model::read_model(*file_);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  TransformerOptions options = cache_options(2, 32);
+  const auto made = make_transformer(*device_, *file_, *graph, options);
+  ASSERT_TRUE(made.ok()) << made.error().message();
+  Transformer& dead = **made;
+  auto exported = dead.export_memory();
+  if (!exported.ok()) GTEST_SKIP() << exported.error().message();
+  std::vector<void*> fillers;  // so that slabs lie otherwise to each other than in the successor
+  for (std::uint32_t slab = 0; slab < 4; ++slab) {
+    fillers.push_back(
+        ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    ASSERT_NE(fillers.back(), MAP_FAILED);
+    ASSERT_TRUE(dead.grow(slab));
+    auto pieces = dead.export_slab(slab);
+    ASSERT_TRUE(pieces.ok()) << pieces.error().message();
+    for (ExportedSlab& piece : *pieces)
+      exported->slabs.push_back(std::move(piece));
+  }
+  const engine::PageIndex page = dead.limits().first_pages + 3 * dead.limits().slab_pages + 1;
+  const auto sum_of_page = [page](Transformer& executor) {
+    EXPECT_TRUE(executor.start_sums(std::span(&page, 1), 0).ok());
+    const auto sums = executor.finish_sums();
+    EXPECT_TRUE(sums.ok()) << sums.error().message();
+    return sums.ok() ? sums->front() : engine::PageSum{};
+  };
+  const std::span<const engine::PageIndex> sequence(&page, 1);
+  const engine::Column column{100, 0, 0, engine::Output::kNone};
+  ASSERT_TRUE(
+      dead.submit({.columns = std::span(&column, 1), .sequences = std::span(&sequence, 1)}).ok());
+  ASSERT_TRUE(dead.wait().ok());
+  const engine::PageSum before = sum_of_page(dead);
+  EXPECT_NE(before, engine::PageSum{});
+
+  auto opened = gpu::Device::open(test::chosen_device_options());
+  ASSERT_TRUE(opened.ok()) << opened.error().message();
+  options.predecessor = &*exported;
+  const auto heir = make_transformer(**opened, *file_, *graph, options);
+  ASSERT_TRUE(heir.ok()) << heir.error().message();
+  EXPECT_EQ((*heir)->present_slabs(), (std::vector<std::uint32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(sum_of_page(**heir), before);
+  for (void* const filler : fillers)
+    ::munmap(filler, 4096);
+}
+
 // The device has 140 GiB, of which 130 are free, and the model's context takes 3 GiB.
 struct Planned {
   CacheRoom room{std::uint64_t{130} << 30, gpu::DeviceKind::kDiscrete, "large",
@@ -456,12 +512,21 @@ TEST(GrowingCacheSize, StaysFixedWhereNoNumberCouldLeadToAPage) {
   EXPECT_TRUE(planned.size().grows());
   planned.room.kind = gpu::DeviceKind::kDiscrete;
   planned.engine.kv_cache_max_mb = 0;
-  // Pages of such a size lie at no whole number of pages from each other, so the first slab has to hold a context.
-  for (model::KvStore& store : planned.graph.kv)
-    store.heads = 5;
   EXPECT_TRUE(planned.size().grows());
+}
+
+// Slabs lie at whole strides from each other, whatever a page's size is, so a context may lie in several of them.
+TEST(GrowingCacheSize, OfPagesOfAnySizeBeginsWithSeveralSlabs) {
+  Planned planned;
   planned.room.max_allocation_bytes = std::uint64_t{1} << 30;
-  EXPECT_FALSE(planned.size().grows());
+  for (const std::uint32_t heads : {3U, 5U, 16U}) {
+    for (model::KvStore& store : planned.graph.kv)
+      store.heads = heads;
+    const CacheSize size = planned.size();
+    ASSERT_TRUE(size.grows()) << heads;
+    EXPECT_GE(size.first_pages, 4096U) << "a whole context";
+    EXPECT_GT(size.first_slabs(), 1U) << heads;
+  }
 }
 
 }  // namespace
