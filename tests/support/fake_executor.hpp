@@ -23,17 +23,30 @@
 
 namespace bulkhead::test {
 
+inline constexpr std::uint32_t kPageTokens = 4;
+
 inline engine::ExecutorLimits small_limits() {
   return {.max_columns = 64,
           .max_outputs = 16,
           .max_sequences = 16,
-          .page_tokens = 4,
+          .page_tokens = kPageTokens,
           .total_pages = 256,
           .context = 128,
           .vocabulary = 300,
           .embedding = 6,
           .adjusts = true,
           .most_pages_summed = 3};
+}
+
+// The same with layers that see kWindow positions. A sequence needs kReserve window pages to go on.
+inline constexpr std::uint32_t kWindow = 10;
+inline constexpr std::uint32_t kReserve = engine::window_reserve(kWindow, kPageTokens);
+
+inline engine::ExecutorLimits with_windows(std::uint32_t window_pages) {
+  engine::ExecutorLimits limits = small_limits();
+  limits.window = kWindow;
+  limits.window_pages = window_pages;
+  return limits;
 }
 
 class FakeExecutor : public engine::Executor {

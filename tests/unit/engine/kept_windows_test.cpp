@@ -24,16 +24,6 @@ using engine::PageList;
 using engine::PagePool;
 using engine::Sharing;
 
-constexpr std::uint32_t kPageTokens = 4, kWindow = 10;
-constexpr std::uint32_t kReserve = engine::window_reserve(kWindow, kPageTokens);
-
-ExecutorLimits with_windows(std::uint32_t window_pages) {
-  ExecutorLimits limits = small_limits();
-  limits.window = kWindow;
-  limits.window_pages = window_pages;
-  return limits;
-}
-
 engine::EngineOptions sharing() {
   engine::EngineOptions options;
   options.scheduler = {.max_batch = 4, .prefill_chunk = 16, .prefix_cache = true};

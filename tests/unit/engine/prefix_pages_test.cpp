@@ -21,8 +21,6 @@ using engine::PagePool;
 using engine::Sharing;
 using ipc::TokenId;
 
-constexpr std::uint32_t kPageTokens = 4;
-
 // Returns a list whose first tokens.size() positions have been computed.
 PageList computed(PagePool& pool, const Tokens& tokens) {
   PageList list(pool);

@@ -21,16 +21,6 @@ using engine::PagePool;
 using engine::Sharing;
 using ipc::TokenId;
 
-constexpr std::uint32_t kPageTokens = 4, kWindow = 10;
-constexpr std::uint32_t kReserve = engine::window_reserve(kWindow, kPageTokens);
-
-ExecutorLimits with_windows(std::uint32_t window_pages) {
-  ExecutorLimits limits = small_limits();
-  limits.window = kWindow;
-  limits.window_pages = window_pages;
-  return limits;
-}
-
 engine::EngineOptions sharing(bool cache = true, std::uint32_t chunk = 16) {
   engine::EngineOptions options;
   options.scheduler = {.max_batch = 4, .prefill_chunk = chunk, .prefix_cache = cache};

@@ -16,10 +16,9 @@ namespace bulkhead::engine {
 namespace {
 
 using test::FakeExecutor;
+using test::kPageTokens;
+using test::kReserve;
 using Tokens = std::vector<TokenId>;
-
-constexpr std::uint32_t kPageTokens = 4, kWindow = 10;
-constexpr std::uint32_t kReserve = window_reserve(kWindow, kPageTokens);
 
 struct Stream {
   Sequence sequence;
@@ -124,10 +123,7 @@ TEST(WindowSteps, NoTokenDependsOnWhatIsTakenBack) {
   std::uint64_t asked = 0, right = 0, wrong = 0, preemptions = 0, evictions = 0;
   for (std::uint32_t seed = 1; seed <= 24; ++seed) {
     SCOPED_TRACE(seed);
-    ExecutorLimits limits = test::small_limits();
-    limits.page_tokens = kPageTokens;
-    limits.window = kWindow;
-    limits.window_pages = kReserve + seed % 4 * 5;
+    ExecutorLimits limits = test::with_windows(kReserve + seed % 4 * 5);
     limits.total_pages = 34 + seed % 3 * 8;
     limits.steps_in_flight = 1 + seed % 3;
     limits.max_drafts = seed % 2 == 0 ? 6 : 0;
