@@ -177,7 +177,6 @@ class PagePool {
   PageIndex take();  // free_pages() > 0
   void retain(PageIndex page);
   void release(PageIndex page);
-  std::optional<std::uint32_t> full_slab_that_left();
   std::span<const Page> pages_of(std::uint32_t slab) const;
 
   std::uint32_t total_;

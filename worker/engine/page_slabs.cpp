@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <span>
-#include <utility>
 
 #include "worker/engine/kv_cache.hpp"
 
@@ -39,12 +38,6 @@ std::optional<std::uint32_t> PageSlabs::absent() const {
 void PageSlabs::add(std::uint32_t slab) {
   if (leaving_ == slab) leaving_.reset();
   at(slab) = State::kPresent;
-}
-
-std::uint32_t PageSlabs::has_left() {
-  const std::uint32_t slab = *std::exchange(leaving_, std::nullopt);
-  at(slab) = State::kAbsent;
-  return slab;
 }
 
 std::span<const PagePool::Page> PagePool::pages_of(std::uint32_t slab) const {
@@ -89,16 +82,10 @@ void PagePool::let_slab_leave(PageKind kind) {
 }
 
 std::optional<std::uint32_t> PagePool::slab_that_left() {
-  const std::optional<std::uint32_t> slab = full_slab_that_left();
+  const std::optional<std::uint32_t> slab =
+      slabs_.that_left([this](std::uint32_t number) { return used_in_slab(pages_of(number)); },
+                       [this](std::uint32_t number) { add_slab(number); });
   return slab ? slab : windows_.slab_that_left();
-}
-
-std::optional<std::uint32_t> PagePool::full_slab_that_left() {
-  const std::optional<std::uint32_t> slab = slabs_.leaving();
-  if (!slab) return std::nullopt;
-  const std::optional<std::uint32_t> used = used_in_slab(pages_of(*slab));
-  if (!used) add_slab(*slab);
-  return used == 0U ? std::optional(slabs_.has_left()) : std::nullopt;
 }
 
 std::span<const WindowPool::Page> WindowPool::pages_of(std::uint32_t slab) const {
@@ -128,11 +115,8 @@ void WindowPool::let_slab_leave() {
 }
 
 std::optional<std::uint32_t> WindowPool::slab_that_left() {
-  const std::optional<std::uint32_t> slab = slabs_.leaving();
-  if (!slab) return std::nullopt;
-  const std::optional<std::uint32_t> used = used_in_slab(pages_of(*slab));
-  if (!used) add_slab(*slab);
-  return used == 0U ? std::optional(slabs_.has_left()) : std::nullopt;
+  return slabs_.that_left([this](std::uint32_t number) { return used_in_slab(pages_of(number)); },
+                          [this](std::uint32_t number) { add_slab(number); });
 }
 
 }  // namespace bulkhead::engine

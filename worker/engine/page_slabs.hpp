@@ -59,8 +59,19 @@ class PageSlabs {
     if (leaving_) at(*leaving_) = State::kLeaving;
     return leaving_;
   }
-  // Nobody uses the slab that leaves any more. Returns it.
-  std::uint32_t has_left();
+  // Makes the slab that leaves absent and returns it, if none of its pages is in use. If it has to stay, `stay` is
+  // called with it, which must call add(). `used` is the same as for let_leave().
+  template <typename Used, typename Stay>
+  std::optional<std::uint32_t> that_left(const Used& used, const Stay& stay) {
+    if (!leaving_) return std::nullopt;
+    const std::uint32_t slab = *leaving_;
+    const std::optional<std::uint32_t> pages = used(slab);
+    if (!pages) stay(slab);
+    if (pages != 0U) return std::nullopt;
+    leaving_.reset();
+    at(slab) = State::kAbsent;
+    return slab;
+  }
 
  private:
   enum class State : std::uint8_t { kAbsent, kPresent, kLeaving };
