@@ -88,7 +88,10 @@ ipc::Stats Engine::stats() const {
   add("kv_pages_summed_total", static_cast<double>(guarded.summed));
   add("kv_pages_checked_total", static_cast<double>(guarded.checked));
   add("kv_pages_damaged_total", static_cast<double>(guarded.damaged));
-  add("kv_pages_quarantined", scheduler_.pool().pages_left_out() + scheduler_.states().left_out());
+  std::uint32_t left_out = scheduler_.states().left_out();
+  for (const PageKind kind : kPageKinds)
+    left_out += scheduler_.pool().pages_left_out(kind);
+  add("kv_pages_quarantined", left_out);
   add_prefix_figures(scheduler_, stats);
   if (!slabs_leave_after_.empty()) add_slab_figures(scheduler_.pool(), stats);
   add_speculation_figures(speculator_.figures(), stats);

@@ -161,8 +161,9 @@ class PagePool {
   // full page that it belongs to. Returns for each full page whether it was dropped.
   enum class Fate : std::uint8_t { kUseAgain, kLeaveOut };
   std::vector<bool> drop(std::span<const PageIndex> pages, Fate fate);
-  // Counts pages of both kinds.
-  std::uint32_t pages_left_out() const { return left_out_ + windows_.pages_left_out(); }
+  std::uint32_t pages_left_out(PageKind kind) const {
+    return kind == PageKind::kFull ? left_out_ : windows_.pages_left_out();
+  }
   // Returns whether at least `least` full pages, and the window pages that a sequence needs, remain if these pages
   // are left out.
   bool can_leave_out(std::span<const PageIndex> pages, std::uint32_t least) const;

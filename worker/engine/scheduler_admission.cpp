@@ -22,13 +22,14 @@ void Scheduler::wait_again(Sequence& sequence) {
   waiting_.insert(place, &sequence);
 }
 
-// Gives a waiting sequence pages for all its tokens and one more. Returns false, and the sequence has none, if too few
-// are free.
+// Gives a waiting sequence pages for all its tokens and one more, but no more than there can be. Returns false, and the
+// sequence has none, if too few are free.
 bool Scheduler::give_pages(Sequence& sequence, Growth growth) {
   const auto positions = static_cast<std::uint32_t>(sequence.tokens.size());
   if (shares_pages(sequence)) reuse_pages(sequence);
   const auto wanted = [&] {
-    return std::min(pool_.pages_for(positions) + 1, pool_.present_pages()) -
+    const std::uint32_t most = pool_.present_pages() - pool_.pages_left_out(PageKind::kFull);
+    return std::min(pool_.pages_for(positions) + 1, most) -
            static_cast<std::uint32_t>(sequence.pages.pages().size());
   };
   while (growth == Growth::kAllowed && lacks_pages(PageKind::kFull, wanted()) &&

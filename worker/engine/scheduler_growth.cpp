@@ -83,10 +83,11 @@ void Scheduler::let_slab_leave(PageKind kind) {
   const WindowPool& windows = pool_.windows();
   const bool full = kind == PageKind::kFull;
   const std::uint32_t longest = pool_.pages_for(sequence_limit_);
-  const std::uint32_t least = full ? longest + pool_.pages_left_out() + limits_.slab_pages
-                                   : std::min(longest, windows.reserve()) +
-                                         windows.pages_left_out() + limits_.window_slab_pages;
-  if ((full ? pool_.present_pages() : windows.present_pages()) >= least) pool_.let_slab_leave(kind);
+  const std::uint32_t least =
+      full ? longest + limits_.slab_pages
+           : std::min(longest, windows.reserve()) + limits_.window_slab_pages;
+  const std::uint32_t present = full ? pool_.present_pages() : windows.present_pages();
+  if (present >= least + pool_.pages_left_out(kind)) pool_.let_slab_leave(kind);
 }
 
 }  // namespace bulkhead::engine

@@ -324,7 +324,8 @@ TEST(SpoiltStates, AreNotContinuedFrom) {
   EXPECT_EQ(figure(chats.harness, "kv_pages_quarantined"), damaged);
   const engine::Scheduler& scheduler = chats.harness.engine.scheduler();
   EXPECT_EQ(scheduler.states().left_out(), damaged) << "the slots' memory changed";
-  EXPECT_EQ(scheduler.pool().pages_left_out(), 0U) << "the pages' memory is as good as before";
+  EXPECT_EQ(scheduler.pool().pages_left_out(engine::PageKind::kFull), 0U)
+      << "the pages' memory is as good as before";
   chats.ask(longer + some_tokens(3, 6), 10);
 }
 
