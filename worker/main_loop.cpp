@@ -17,8 +17,8 @@ namespace bulkhead::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kStatsInterval{1000};
-// A worker that becomes idle sends one report at once and one an interval later. The second report's figures about the
-// time since the last report are zero.
+// A worker that becomes idle, or whose memory figures change while it is idle, sends one report at once and one an
+// interval later. The second report's figures about the time since the last report are zero.
 constexpr int kIdleReports = 2;
 constexpr std::chrono::milliseconds kLookInterval{100};
 constexpr std::chrono::milliseconds kOfferInterval{100};
@@ -39,7 +39,7 @@ MainLoop::MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine
       offer_again_(std::move(offer_again)),
       offering_(ready_.vault.state == ipc::VaultState::kWaiting),
       spin_(settings.spin_us),
-      pages_reported_(engine.scheduler().pool().present_pages()) {}
+      memory_reported_(engine.memory_figures()) {}
 
 Status MainLoop::run() {
   for (;;) {
@@ -140,8 +140,12 @@ void MainLoop::settle() {
 
 void MainLoop::send_stats(bool busy) {
   const auto now = Clock::now();
-  const std::uint32_t pages = engine_.scheduler().pool().present_pages();
-  if (busy || std::exchange(pages_reported_, pages) != pages) idle_reports_ = kIdleReports;
+  if (busy) {
+    idle_reports_ = kIdleReports;
+  } else if (const engine::MemoryFigures memory = engine_.memory_figures();
+             std::exchange(memory_reported_, memory) != memory) {
+    idle_reports_ = kIdleReports;
+  }
   const bool just_idle = !busy && idle_reports_ == kIdleReports;
   const bool due = just_idle || (idle_reports_ > 0 && now - stats_sent_ >= kStatsInterval);
   if (!due || !outbox_.empty()) return;

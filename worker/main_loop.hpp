@@ -61,7 +61,7 @@ class MainLoop {
   std::optional<ipc::Promote> waiting_;  // waits for the end of the predecessor
   bool shutdown_ = false;
   int idle_reports_ = 1;  // how many reports an idle worker still has to send
-  std::uint32_t pages_reported_;  // KV pages that have memory
+  engine::MemoryFigures memory_reported_;  // what an idle worker has reported, or is about to report
   std::uint64_t beats_ = 0;
   Clock::time_point stats_sent_{};
   Clock::time_point offered_{};

@@ -79,6 +79,20 @@ struct EngineOptions {
   std::function<Clock::time_point()> now = Clock::now;
 };
 
+// Those of an engine's figures that can change while nothing is computed: slabs go back, the background finds memory
+// that has changed, and pages of a dead process are adopted or settle.
+struct MemoryFigures {
+  struct OfKind {
+    std::uint32_t present = 0, used = 0, cached = 0;  // pages
+    bool operator==(const OfKind&) const = default;
+  };
+  OfKind full{}, windows{};
+  std::uint32_t snapshots = 0;
+  std::uint32_t left_out = 0;  // pages and slots that are never used again
+  std::uint64_t damaged = 0;   // GuardFigures::damaged
+  bool operator==(const MemoryFigures&) const = default;
+};
+
 class Engine {
  public:
   using Emit = std::function<void(const ipc::FromWorker&)>;
@@ -130,6 +144,7 @@ class Engine {
     return scheduler_.running() + scheduler_.waiting() + scheduler_.in_flight() > 0;
   }
   ipc::Stats stats() const;
+  MemoryFigures memory_figures() const;
   const Scheduler& scheduler() const { return scheduler_; }
 
  private:

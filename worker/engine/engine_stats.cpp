@@ -68,6 +68,19 @@ void add_draft_model_figures(const Speculator::Figures& figures, const DraftMode
 
 }  // namespace
 
+MemoryFigures Engine::memory_figures() const {
+  const PagePool& pool = scheduler_.pool();
+  MemoryFigures figures{.full = {pool.present_pages(), pool.used_pages(), pool.cached_pages()},
+                        .snapshots = scheduler_.states().snapshots(),
+                        .left_out = scheduler_.states().left_out(),
+                        .damaged = guard_.figures().damaged};
+  if (const WindowPool& windows = pool.windows(); windows.exists())
+    figures.windows = {windows.present_pages(), windows.used_pages(), windows.cached_pages()};
+  for (const PageKind kind : kPageKinds)
+    figures.left_out += pool.pages_left_out(kind);
+  return figures;
+}
+
 ipc::Stats Engine::stats() const {
   ipc::Stats stats;
   stats.steps = scheduler_.steps();
@@ -88,10 +101,7 @@ ipc::Stats Engine::stats() const {
   add("kv_pages_summed_total", static_cast<double>(guarded.summed));
   add("kv_pages_checked_total", static_cast<double>(guarded.checked));
   add("kv_pages_damaged_total", static_cast<double>(guarded.damaged));
-  std::uint32_t left_out = scheduler_.states().left_out();
-  for (const PageKind kind : kPageKinds)
-    left_out += scheduler_.pool().pages_left_out(kind);
-  add("kv_pages_quarantined", left_out);
+  add("kv_pages_quarantined", memory_figures().left_out);
   add_prefix_figures(scheduler_, stats);
   if (!slabs_leave_after_.empty()) add_slab_figures(scheduler_.pool(), stats);
   add_speculation_figures(speculator_.figures(), stats);

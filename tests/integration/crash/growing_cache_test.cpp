@@ -171,8 +171,7 @@ TEST_P(GrowingModels, GrowShrinkAndDieAtTheCostOfAPause) {
   EXPECT_EQ(serving.worker()["vault"]["state"], "imported") << serving.worker()["vault"];
   EXPECT_EQ(stream_all(serving, kStreamsOfFixture), expected);
   EXPECT_EQ(metric("kv_pages_damaged_total"), 0);
-  // All slabs of full pages go back. A slab of window pages may stay until the next requests.
-  EXPECT_TRUE(Serving::eventually([&] { return metric("kv_slabs") <= 1; })) << serving.daemon->log();
+  EXPECT_TRUE(Serving::eventually(is_small)) << serving.daemon->log();
 }
 
 TEST(GrowingCache, ShrinksWhenItIsIdle) {

@@ -1,5 +1,5 @@
 // A page whose memory has changed is never used again. Apart from that the cache works as before: the largest request
-// still fits, and slabs still go back.
+// still fits, slabs still go back, and the engine's figures show what has happened.
 #include <chrono>
 #include <cstdint>
 
@@ -12,6 +12,7 @@
 namespace bulkhead::test {
 namespace {
 
+using engine::MemoryFigures;
 using engine::PageIndex;
 
 constexpr std::uint32_t kFirstPages = 23, kSlabPages = 8, kSlabs = 8;
@@ -99,6 +100,42 @@ TEST(LeftOutPages, AWindowPageKeepsNoSlabOfFullPages) {
   spoil_page(harness, limits.total_pages, limits.total_pages + limits.window_first_pages);
   wait_idle_for(harness, std::chrono::seconds(120));
   EXPECT_TRUE(harness.executor.slabs.empty());
+}
+
+TEST(MemoryFigures, AreOthersWhenASlabOfWindowPagesGoesBack) {
+  engine::ExecutorLimits limits = growing_beyond(0);
+  limits.first_pages = limits.total_pages = 184;
+  limits.slab_pages = kSlabPages;
+  limits.total_pages += kSlabPages * kSlabs;
+  limits.window = kWindow;
+  limits.window_first_pages = kReserve;
+  limits.window_slab_pages = kSlabPages;
+  limits.window_pages = kReserve + kSlabPages * kSlabs;
+  EngineHarness harness(limits, checking());
+  run_requests(harness, 1, 8);
+  ASSERT_EQ(figure(harness, "kv_pages_present"), 184);
+  const MemoryFigures before = harness.engine.memory_figures();
+  ASSERT_GT(before.windows.present, kReserve);
+  harness.turn();
+  EXPECT_EQ(harness.engine.memory_figures(), before) << "nothing has happened";
+  wait_idle_for(harness, std::chrono::seconds(120));
+  EXPECT_TRUE(harness.executor.slabs.empty());
+  EXPECT_EQ(harness.engine.memory_figures().full.present, before.full.present);
+  EXPECT_NE(harness.engine.memory_figures(), before);
+}
+
+TEST(MemoryFigures, AreOthersWhenTheBackgroundFindsDamageAndWhenPagesSettle) {
+  EngineHarness harness(small_limits(), checking());
+  run_requests(harness, 1, 1);
+  MemoryFigures before = harness.engine.memory_figures();
+  spoil_page(harness, 0, 100);
+  EXPECT_NE(harness.engine.memory_figures(), before);
+  EXPECT_EQ(harness.engine.memory_figures().damaged, 1U);
+  const PageIndex open[] = {100, 101};
+  ASSERT_EQ(harness.engine.withhold(open), 2U);
+  before = harness.engine.memory_figures();
+  harness.engine.settle();
+  EXPECT_NE(harness.engine.memory_figures(), before);
 }
 
 }  // namespace
