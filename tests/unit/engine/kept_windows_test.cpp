@@ -1,8 +1,10 @@
 // What a successor does with the window pages of a process that died: its streams go on without reading their prompts
 // again.
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <map>
+#include <random>
 #include <set>
 #include <utility>
 #include <vector>
@@ -181,6 +183,98 @@ TEST(KeptWindows, ManyStreamsGoOnInACacheThatHasGrown) {
     for (const Return back : {Return::kTogether, Return::kOneByOne})
       expect_that_streams_go_on(limits, sent, back);
   }
+}
+
+// Requests come and are cancelled at random moments of two processes, of which the second one adopts what the first one
+// left. The device has no memory for another slab now and then, and some steps are lost.
+class RandomLife {
+ public:
+  explicit RandomLife(std::uint32_t seed) : random_(seed) {
+    limits_.steps_in_flight = 1 + seed % 3;
+    limits_.first_pages = 32;
+    limits_.slab_pages = 8;
+    limits_.total_pages = 32 + 8 * 20;
+    limits_.eager_pages = seed % 2 == 0 ? 64 : 0;
+    limits_.window_first_pages = kReserve;
+    limits_.window_slab_pages = 4;
+    limits_.window_eager_pages = seed % 2 == 0 ? 3 * kReserve : 0;
+    limits_.window_pages = kReserve + 4 * 20;
+    limits_.states = seed % 3 == 0 ? 12 : 0;
+    options_.scheduler.max_batch = 8;
+    options_.keep_slabs = std::chrono::seconds(1);
+    options_.check_memory = std::chrono::seconds(10);
+  }
+
+  void act(EngineHarness& harness, int turns) {
+    harness.executor.has_memory = [this] { return random_() % 4 != 0; };
+    for (; turns > 0; --turns) {
+      if (random_() % 3 == 0) {
+        const Tokens prompt = some_tokens(random_() % 5, 1 + random_() % 60);
+        harness.engine.submit(endless(++last_, prompt, 1 + random_() % 60));
+      }
+      if (limits_.states > 0 && random_() % 10 == 0) harness.executor.steps_to_lose = 1;
+      harness.now += std::chrono::milliseconds(random_() % 400);
+      if (last_ > 0 && random_() % 4 == 0) {
+        harness.cancel_during_a_step(1 + random_() % last_);
+      } else {
+        harness.turn();
+      }
+    }
+  }
+
+  void expect_nothing_kept(EngineHarness& harness) {
+    harness.run();
+    for (int i = 0; i < 100; ++i) {
+      harness.now += std::chrono::seconds(1);
+      harness.turn();
+    }
+    const PagePool& pool = harness.engine.scheduler().pool();
+    EXPECT_EQ(pool.used_pages(), 0U);
+    EXPECT_EQ(pool.windows().used_pages(), 0U);
+    EXPECT_TRUE(harness.executor.slabs.empty());
+    EXPECT_EQ(pool.present_pages(), limits_.first_pages);
+    EXPECT_EQ(pool.windows().present_pages(), limits_.window_first_pages);
+    slabs_returned += harness.executor.slabs_returned;
+  }
+
+  void live(bool unsettled) {
+    Ledger ledger;
+    EngineHarness dead(limits_, options_);
+    dead.engine.set_ledger(&ledger);
+    act(dead, 20 + static_cast<int>(random_() % 60));
+    EngineHarness heir(dead.executor, options_);
+    Ledger again = ledger;
+    heir.engine.set_ledger(&again);
+    const auto taken = heir.engine.adopt(ledger.pages());
+    ASSERT_TRUE(taken.ok()) << taken.error().message();
+    if (unsettled)
+      heir.engine.withhold(std::vector<PageIndex>(ledger.open.begin(), ledger.open.end()));
+    act(heir, static_cast<int>(random_() % 30));
+    heir.engine.settle();
+    act(heir, static_cast<int>(random_() % 60));
+    expect_nothing_kept(heir);
+    dead.engine.set_ledger(nullptr);
+    expect_nothing_kept(dead);
+  }
+
+  std::uint32_t slabs_returned = 0;
+
+ private:
+  ExecutorLimits limits_ = with_windows(kReserve);
+  engine::EngineOptions options_ = sharing();
+  std::mt19937 random_;
+  std::uint64_t last_ = 0;
+};
+
+TEST(KeptWindows, NoPageOrSlabIsKeptOnceASuccessorIsIdle) {
+  std::uint32_t slabs_returned = 0;
+  for (std::uint32_t seed = 1; seed <= 60 && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    RandomLife life(seed);
+    life.live(seed % 2 == 0);
+    slabs_returned += life.slabs_returned;
+  }
+  EXPECT_GT(slabs_returned, 300U);
 }
 
 TEST(KeptWindows, WhatAPredecessorMayStillWriteToIsWithheld) {
