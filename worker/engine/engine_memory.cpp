@@ -44,8 +44,9 @@ std::uint32_t Engine::pages_used(PageKind kind) const {
   return kind == PageKind::kFull ? pool.used_pages() : pool.windows().used_pages();
 }
 
-// While sequences run, slabs up to the eager size are needed for what the prefix cache has there. Pages that are left
-// out count as used, too, but no sequence has them.
+// While sequences run, slabs up to the eager size are needed for what the prefix cache has there, and so is a page that
+// each of them takes next: the scheduler grows the cache for it. Pages that are left out count as used, too, but no
+// sequence has them.
 void Engine::note_slabs_needed(PageKind kind, Clock::time_point now) {
   const ExecutorLimits& limits = executor_.limits();
   const PageSlabs& slabs = scheduler_.pool().slabs(kind);
@@ -54,7 +55,8 @@ void Engine::note_slabs_needed(PageKind kind, Clock::time_point now) {
       kind == PageKind::kFull ? limits.eager_pages : limits.window_eager_pages;
   const std::uint32_t used = std::exchange(use.most_pages_used, pages_used(kind));
   const bool runs = used > scheduler_.pool().pages_left_out(kind);
-  const std::uint32_t pages = runs ? std::max(used, eager) : 0;
+  const auto next = static_cast<std::uint32_t>(scheduler_.running());
+  const std::uint32_t pages = runs ? std::max(used + next, eager) : 0;
   const std::uint32_t behind = pages - std::min(pages, slabs.always());
   const std::size_t needed = std::min<std::size_t>(
       (behind + slabs.slab_pages() - 1) / slabs.slab_pages(), use.needed_at.size());

@@ -240,6 +240,20 @@ TEST(Slabs, TheyGoBackWhileOthersCompute) {
   expect_answers(harness, 21, id - 20);
 }
 
+// The scheduler keeps a page free for each of the streams, which are all at the same position.
+TEST(Slabs, TheyStayForThePagesThatRunningSequencesTakeNext) {
+  EngineHarness harness(growing(20), with_slabs());
+  for (std::uint64_t id = 1; id <= 8; ++id)
+    harness.engine.submit(endless(id, some_tokens(id, 8), kAnswer));
+  while (harness.engine.outstanding() > 0) {
+    harness.now += kKept / 2;
+    harness.turn();
+  }
+  EXPECT_EQ(figure(harness, "kv_slabs_returned_total"), 0);
+  EXPECT_EQ(figure(harness, "kv_slabs_added_total"), harness.executor.slabs.size())
+      << "none was taken away and given again";
+}
+
 TEST(Slabs, BelowTheEagerSizeTheCacheGrowsRatherThanForgets) {
   ExecutorLimits limits = growing(20);
   limits.eager_pages = 23 + 8 * 4;
