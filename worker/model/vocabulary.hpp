@@ -104,8 +104,8 @@ struct VocabularyDefaults {
 // duplicates, ids beyond the end and the like.
 Result<Vocabulary> read_vocabulary(const GgufFile& file, const VocabularyDefaults& defaults);
 
-// Returns the number of the token that a key names; nothing if the key is absent, or has the -1 that llama.cpp writes for
-// a token that the vocabulary doesn't have, as an unsigned number or not. The vocabulary may be shorter.
+// Returns the number of the token that a key names; nothing if the key is absent, or has the -1 that llama.cpp writes
+// for a token that the vocabulary doesn't have, as an unsigned number or not. The vocabulary may be shorter.
 Result<std::optional<std::uint64_t>> named_token(const GgufFile& file, std::string_view key);
 
 // Returns a key's text in lower case; empty if the file has no such text.

@@ -1,5 +1,5 @@
-// llama-embed-nemotron (NVIDIA 2025, huggingface.co/nvidia/llama-embed-nemotron-8b): Llama's layers, whose attention sees
-// a text in both directions. Its files are for embeddings alone.
+// llama-embed-nemotron (NVIDIA 2025, huggingface.co/nvidia/llama-embed-nemotron-8b): Llama's layers, whose attention
+// sees a text in both directions. Its files are for embeddings alone.
 #include "worker/model/graph_encoder.hpp"
 
 namespace bulkhead::model {
