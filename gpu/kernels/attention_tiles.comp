@@ -84,7 +84,7 @@ void find_pages(uint at, uint end, uint page_table) {
     pages[i] = Words(push.pages).v[page_table + (kWindow == 0u ? page : max(page, stored_from / kPageTokens))];
   }
 }
-uint64_t page_at(uint half_block, uint kv_head) {
+uint64_t head_in_page(uint half_block, uint kv_head) {
   return page_at(half_block == 0u ? pages[0] : pages[1]) + kv_head * kHeadBytes;
 }
 void ask_keys(uint at, uint end, uint kv_head) {
@@ -95,7 +95,7 @@ void ask_keys(uint at, uint end, uint kv_head) {
     uint octet = item / kEntryGroups;
     uint slot = tile_start(at + octet / 2u * 16u, end) % kPageTokens + (octet & 1u) * 8u + row;
     uint cell = min(item % kEntryGroups * 4u + (unit_lane & 3u), kChunks - 1u);
-    uint64_t head_at = push.keys + page_at(octet / 4u, kv_head);
+    uint64_t head_at = push.keys + head_in_page(octet / 4u, kv_head);
     load_cell(head_at + (slot + cell * kPageTokens) * kCellBytes, 0u,
               key_scale_at(head_at, slot, item % kEntryGroups), coming_keys[n]);
   }
@@ -121,7 +121,7 @@ void ask_values(uint at, uint end, uint kv_head) {
     uint m = item / kValueSets, set = item % kValueSets;
     uint tile = tile_start(at + m * 16u, end), pair = (unit_lane & 3u) * 2u;
     uint cell = min(set * 8u + (unit_lane >> 2), kChunks - 1u);
-    uint64_t head_at = push.values + page_at(m / 2u, kv_head);
+    uint64_t head_at = push.values + head_in_page(m / 2u, kv_head);
     uint64_t base = head_at + cell * kCellBytes;
     [[unroll]] for (uint p = 0; p < 4; p++) {
       uint slot = min(tile + pair + (p >> 1) + (p & 1u) * 8u, end - 1u) % kPageTokens;

@@ -337,8 +337,7 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape,
 KernelSpec attention_combine(const Mapping& mapping, const AttentionShape& shape) {
   return {"attention combine", spirv::attention_combine, sizeof(AttentionCombinePush),
           constants_of(lanes_constants(mapping), head_constants(shape),
-                       split_constants(mapping, shape, 1), rules_constants(shape),
-                       page_constants(shape)),
+                       split_constants(mapping, shape, 1), rules_constants(shape)),
           0};
 }
 

@@ -3,11 +3,11 @@
 // A cache of a fixed size has the pages of each store (model::KvStore) one after another, as step_context.hpp says:
 // kernels compute a page's address as base + number * bytes of a page, with one number for all stores.
 //
-// A cache that grows keeps that rule for each of its areas: one of full pages and, if layers have windows, one of
-// window pages, which have numbers of their own. An area consists of slabs, each an allocation of its own with the
-// same layout: for each of the area's stores the keys of slab_pages pages, then as many values. The base is that of
-// the area's first slab, and numbers count strides (page_stride_of()): a page gets the number (its slab's address - the
-// first slab's address + its place in the slab) / stride, which leads from the base to the page in every store. For
+// A cache that grows has areas: one of full pages and, if layers have windows, one of window pages, which have numbers
+// of their own. An area consists of slabs, each an allocation of its own with the same layout: for each of the area's
+// stores the keys of slab_pages pages, then as many values. In an area kernels compute a page's address as base +
+// number * stride (page_stride_of()), again with one number for all stores. The base is that of the area's first slab:
+// a page has the number (address of its slab - address of the first slab + its place in the slab) / stride. For
 // this, slabs must lie at whole strides from each other, so one may begin some bytes after the beginning of its
 // allocation. A slab may also lie below the first one, so all numbers are higher by kNumberBias, and the base is lower
 // by as many strides: a kernel's sum wraps around to the right address. The engine's page numbers stay the same

@@ -79,8 +79,6 @@ TEST(GrowingCache, AKilledWorkerThatHasGrownCostsItsStreamsOnlyAPause) {
   EXPECT_EQ(serving.worker()["restarts"], 1);
 }
 
-// The host's memory lies at multiples of 4 KiB, which is as much as a page of this model takes in one layer. So each
-// slab of a dead process lies at whole pages from the first one in its successor, too, as it does on a GPU.
 TEST(GrowingCache, ASuccessorAdoptsPagesOfSlabs) {
   const auto model = fixtures() / "models" / "tiny-llama-Q8_0.gguf";
   if (!std::filesystem::exists(model)) GTEST_SKIP() << "no " << model;
