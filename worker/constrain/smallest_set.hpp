@@ -34,7 +34,7 @@ std::vector<bool> smallest_set(std::size_t count, const Holds& holds) {
       queued[other] = true;
       queue.push_back(other);
     }
-    asked_by[at] = {};
+    std::vector<std::uint32_t>().swap(asked_by[at]);  // frees the memory
   }
   return in;
 }

@@ -7,7 +7,8 @@
 namespace bulkhead::constrain {
 namespace {
 
-// The most derivatives for one automaton; they take some tens of milliseconds.
+// The most work for one automaton: derivatives, parts that are sorted and steps along chains. It takes some tens of
+// milliseconds.
 constexpr std::uint64_t kMostTermWork = 300'000;
 constexpr std::size_t kMostTerms = 200'000;
 constexpr std::size_t kPartsPerWork = 8;  // parts of an alternative that are sorted

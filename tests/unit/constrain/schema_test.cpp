@@ -91,7 +91,6 @@ TEST(Schema, BoundsMayBeExclusiveAsInOpenApi3) {
     EXPECT_FALSE(passes(open, bad)) << bad;
 }
 
-// A reader rounds a number to a double. The refused numbers would then lie beyond the bounds or be whole.
 TEST(Schema, MultiplesMayHaveBounds) {
   for (const int divisor : {2, 256, 500, 700, 1000, 1024}) {
     const std::string schema =
@@ -104,6 +103,7 @@ TEST(Schema, MultiplesMayHaveBounds) {
   }
 }
 
+// A reader rounds a number to a double. The refused numbers would then lie beyond the bounds or be whole.
 TEST(Schema, FractionsWithinBoundsSurviveRounding) {
   const std::string below_one = R"({"type":"number","exclusiveMaximum":1})";
   EXPECT_TRUE(passes(below_one, "0.99999999999999"));
