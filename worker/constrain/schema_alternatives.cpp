@@ -362,7 +362,7 @@ Result<Alternatives::Apart> Alternatives::apart(const Json* schema, const Json& 
       beside["properties"][entry.key()] = document_.link(&entry.value());
   }
   SchemaSet around;
-  if (!beside.empty()) around.push_back(document_.keep(std::move(beside)));
+  if (!beside.empty()) around.push_back(document_.keep(std::move(beside), schema));
 
   const std::size_t count = branches.size();
   Apart out{std::vector(count, std::vector<bool>(count)), std::vector<bool>(count)};

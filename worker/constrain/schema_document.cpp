@@ -350,9 +350,14 @@ std::string SchemaDocument::path(const Json* schema) const {
   return place == places_.end() ? "#" : place->second.path;
 }
 
-const Json* SchemaDocument::keep(Json schema) {
+const Json* SchemaDocument::keep(Json schema, const Json* of) {
   kept_.push_back(std::move(schema));
-  return &kept_.back();
+  const Json* const kept = &kept_.back();
+  if (const auto place = places_.find(of); place != places_.end()) {
+    Place same = place->second;
+    places_[kept] = std::move(same);
+  }
+  return kept;
 }
 
 Json SchemaDocument::link(const Json* schema) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -49,8 +50,9 @@ class SchemaDocument {
   // Returns a path such as "#/properties/a" for messages; "#" if it is unknown.
   std::string path(const Json* schema) const;
 
-  // Keeps a schema that the compiler made, as long as the document lives.
-  const Json* keep(Json schema);
+  // Keeps a schema that the compiler made, as long as the document lives. `of`: the schema of which it is a part;
+  // messages name that one's place.
+  const Json* keep(Json schema, const Json* of = nullptr);
   // link() makes {kLink: n}. The next function returns the schema to which such a one refers, or nullptr for any
   // other.
   Json link(const Json* schema);
@@ -58,11 +60,15 @@ class SchemaDocument {
 
   // What checking constants against the document's schemas has cost so far, and what it has made of their keywords.
   struct Checks {
+    // The last member is true if what can't be enforced was left out silently.
+    using Keyword = std::tuple<const Json*, std::string, bool>;
     template <typename Made>
-    using ByKeyword = std::map<std::pair<const Json*, std::string>, std::shared_ptr<const Made>>;
+    using ByKeyword = std::map<Keyword, std::shared_ptr<const Made>>;
     std::uint64_t work = 0;
     ByKeyword<StringShape> texts;
     ByKeyword<Dfa> numbers;
+    std::map<std::string, std::shared_ptr<const Dfa>>
+        names;  // by the patterns of patternProperties
   };
   Checks& checks() { return checks_; }
 

@@ -32,8 +32,10 @@ bool equal_json(const Json& a, const Json& b) {
 namespace {
 
 constexpr int kMostValueDepth = 64;
-// The most schemas that constants are checked against for one document. A hostile schema multiplies them.
-constexpr std::uint64_t kMostChecks = 1'000'000;
+// The most work of checking constants for one document. A hostile schema multiplies it.
+constexpr std::uint64_t kMostCheckWork = 10'000'000;
+constexpr std::uint64_t kWorkPerSchema = 10;  // with all that it refers to
+constexpr std::size_t kMembersPerWork = 100;  // of a list that is searched
 
 class Validator {
  public:
@@ -56,6 +58,7 @@ class Validator {
                                                   "dependentRequired",
                                                   "dependentSchemas"};
     if (document_.linked(*schema_) != nullptr) return true;
+    BULKHEAD_RETURN_IF_ERROR(spend(1));
     for (const auto& [key, value] : schema_->items()) {
       if (applied.contains(key)) continue;
       BULKHEAD_TRY(const bool ok, keyword(key, value));
@@ -66,11 +69,7 @@ class Validator {
 
   Result<bool> run() {
     if (schema_->is_boolean()) return schema_->get<bool>();
-    if (++document_.checks().work > kMostChecks) {
-      return Error(ErrorCode::kResourceExhausted,
-                   "\"enum\" or \"const\" beside " + document_.path(schema_) +
-                       ": checking it against the branches of the schema takes too long");
-    }
+    BULKHEAD_RETURN_IF_ERROR(spend(kWorkPerSchema));
     if (depth_ > kMostValueDepth) {
       BULKHEAD_RETURN_IF_ERROR(complain("$ref", "it leads to itself"));
       return true;
@@ -85,6 +84,13 @@ class Validator {
   }
 
  private:
+  Status spend(std::uint64_t work) {
+    document_.checks().work += work;
+    if (document_.checks().work <= kMostCheckWork) return {};
+    return Error(ErrorCode::kResourceExhausted,
+                 "\"enum\" or \"const\" beside " + document_.path(schema_) +
+                     ": checking it against the rest of the schema takes too long");
+  }
   Status complain(const std::string& key, const std::string& why) {
     return complaints_.unsupported(key, document_.path(schema_), why);
   }
@@ -97,7 +103,8 @@ class Validator {
     if (key == kNotInteger) return !is_integer();
     if (key == "const") return equal_json(it_, value);
     if (key == "enum" || key == kNotEnum) {
-      return lists(value) == (key == "enum");
+      BULKHEAD_TRY(const bool listed, lists(value));
+      return listed == (key == "enum");
     }
     if (key == "$ref") {
       if (!value.is_string())
@@ -124,12 +131,13 @@ class Validator {
 
   // Returns whether the list has the instance. An enum's own members are validated, too; a search for each of them
   // would take the square of their number.
-  bool lists(const Json& values) const {
+  Result<bool> lists(const Json& values) {
     if (!values.is_array()) return false;
     const auto& members = values.get_ref<const Json::array_t&>();
     const std::less<const Json*> before;
     const Json* const begin = members.data();
     if (!before(&it_, begin) && before(&it_, begin + members.size())) return true;
+    BULKHEAD_RETURN_IF_ERROR(spend(members.size() / kMembersPerWork));
     return std::any_of(members.begin(), members.end(),
                        [this](const Json& member) { return equal_json(it_, member); });
   }
@@ -159,14 +167,19 @@ class Validator {
     return key == "anyOf" ? fits > 0 : fits == 1;
   }
 
+  // An automaton that was made quietly may lack what the other modes complain about.
+  SchemaDocument::Checks::Keyword here(const std::string& key) const {
+    return {schema_, key, complaints_.mode() == Complaints::Mode::kQuiet};
+  }
+
   // Checks one keyword alone, with the automaton that generation would use.
   Result<bool> number(const std::string& key) {
     static const std::set<std::string> keys = {"minimum",          "maximum",    "exclusiveMinimum",
                                                "exclusiveMaximum", "multipleOf", kNotMultiple};
     if (!keys.contains(key)) return true;
-    std::shared_ptr<const Dfa>& known = document_.checks().numbers[{schema_, key}];
+    std::shared_ptr<const Dfa>& known = document_.checks().numbers[here(key)];
     if (known == nullptr) {
-      const Json* only = document_.keep(Json{{key, (*schema_)[key]}});
+      const Json* only = document_.keep(Json{{key, (*schema_)[key]}}, schema_);
       BULKHEAD_TRY(const NumberRange range,
                    number_range({only}, true, true, document_, complaints_));
       BULKHEAD_TRY(known, number_automaton(range));
@@ -181,9 +194,9 @@ class Validator {
     static const std::set<std::string> keys = {"minLength", "maxLength", "pattern",
                                                "format",    kNotPattern, kNotFormat};
     if (!keys.contains(key)) return true;
-    std::shared_ptr<const StringShape>& known = document_.checks().texts[{schema_, key}];
+    std::shared_ptr<const StringShape>& known = document_.checks().texts[here(key)];
     if (known == nullptr) {
-      const Json* only = document_.keep(Json{{key, (*schema_)[key]}});
+      const Json* only = document_.keep(Json{{key, (*schema_)[key]}}, schema_);
       BULKHEAD_TRY(StringShape made, string_shape({only}, document_, complaints_));
       known = std::make_shared<const StringShape>(std::move(made));
     }
@@ -252,17 +265,12 @@ class Validator {
       BULKHEAD_TRY(const std::uint32_t bound, count_of(value, key.c_str()));
       return key == "minProperties" ? it_.size() >= bound : it_.size() <= bound;
     }
-    if (key == "required") {
-      for (const Json& name : value) {
-        if (name.is_string() && !it_.contains(name.get<std::string>())) return false;
-      }
-      return true;
-    }
+    if (key == "required") return has(value);
     if (key == "dependentRequired" || key == "dependentSchemas" || key == "dependencies") {
       for (const auto& [name, wanted] : value.items()) {
         if (!it_.contains(name)) continue;
-        const Json schema = wanted.is_array() ? Json{{"required", wanted}} : wanted;
-        BULKHEAD_TRY(const bool ok, valid(it_, *document_.keep(schema)));
+        BULKHEAD_TRY(const bool ok,
+                     wanted.is_array() ? Result<bool>(has(wanted)) : valid(it_, wanted));
         if (!ok) return false;
       }
       return true;
@@ -282,6 +290,21 @@ class Validator {
     return true;
   }
 
+  bool has(const Json& names) const {
+    return std::all_of(names.begin(), names.end(), [this](const Json& name) {
+      return !name.is_string() || it_.contains(name.get_ref<const std::string&>());
+    });
+  }
+
+  // Says which names a pattern of patternProperties matches.
+  Result<std::shared_ptr<const Dfa>> named(const std::string& pattern) {
+    std::shared_ptr<const Dfa>& known = document_.checks().names[pattern];
+    if (known == nullptr) {
+      BULKHEAD_TRY(known, regex_automaton(pattern, Match::kAnywhere));
+    }
+    return known;
+  }
+
   Result<bool> property(const std::string& key, const Json& value, const std::string& name,
                         const Json& member) {
     if (key == "properties")
@@ -293,7 +316,8 @@ class Validator {
     const auto patterns = schema_->find("patternProperties");
     bool matched = false;
     for (const auto& [pattern, schema] : (patterns == schema_->end() ? none : *patterns).items()) {
-      BULKHEAD_TRY(const DfaPtr automaton, regex_automaton(pattern, Match::kAnywhere));
+      BULKHEAD_RETURN_IF_ERROR(spend(1));
+      BULKHEAD_TRY(const DfaPtr automaton, named(pattern));
       if (!automaton->matches(codes)) continue;
       matched = true;
       if (key != "patternProperties") continue;

@@ -28,6 +28,29 @@ TEST(Schema, RefusesByNameWhatCanNotBeEnforced) {
               HasSubstr("\"minContains\""));
 }
 
+// Whether the branches of a oneOf overlap is decided before they are enforced.
+TEST(Schema, WhatCanNotBeEnforcedBesideAnEnumIsNamedInABranch) {
+  const std::string branches[][2] = {{R"({"enum":[0.25,1],"multipleOf":0.1})", "multipleOf"},
+                                     {R"g({"enum":["aa","b"],"pattern":"(a)\\1"})g", "pattern"},
+                                     {R"({"enum":["red","b"],"format":"color"})", "format"}};
+  for (const auto& [branch, keyword] : branches) {
+    const std::string schema =
+        R"({"properties":{"x":{"oneOf":[)" + branch + R"(,{"type":"null"}]}}})";
+    const std::string named = "\"" + keyword + "\" at #/properties/x/oneOf/0: ";
+    EXPECT_THAT(refusal(schema), HasSubstr(named));
+    const auto compiled = compile_schema(schema, Strictness::kLenient);
+    ASSERT_TRUE(compiled.ok()) << compiled.error().message();
+    EXPECT_THAT(compiled->warnings, testing::ElementsAre(HasSubstr(named)));
+  }
+}
+
+TEST(Schema, AnInvalidTypeBesideBranchesIsNamedWithItsPlace) {
+  EXPECT_THAT(
+      refusal(
+          R"({"properties":{"x":{"oneOf":[{"type":"object"},{"type":"null"}],"type":"strin"}}})"),
+      HasSubstr("#/properties/x: \"type\": \"strin\" is not a type"));
+}
+
 TEST(Schema, TooManyBranchesAreRefusedByTheirKeyword) {
   std::string branches, needs;
   for (int i = 0; i < 60; ++i) {
@@ -211,6 +234,46 @@ TEST(Schema, ConstantsAreCheckedSoon) {
   EXPECT_NE(refusal(circular), "");
   EXPECT_FALSE(compile_schema(circular, Strictness::kLenient).ok());
   EXPECT_LT(std::clock() - begin, std::clock_t{20} * CLOCKS_PER_SEC);
+}
+
+// Returns `before`, `count` members that `member` makes, and `after`. Commas stand between the members.
+template <typename Member>
+std::string repeated(int count, const std::string& before, const Member& member,
+                     const std::string& after) {
+  std::string out = before;
+  for (int i = 0; i < count; ++i)
+    out += (i > 0 ? "," : "") + member(std::to_string(i));
+  return out + after;
+}
+
+// An expression that takes many states is compiled once for all of the members.
+TEST(Schema, ConstantObjectsAreCheckedSoon) {
+  const std::string texts = repeated(
+      20'000, R"({"enum":[)", [](const std::string& i) { return R"({"a":"b)" + i + "\"}"; }, "]");
+  const std::string numbers = repeated(
+      20'000, R"({"enum":[)", [](const std::string& i) { return R"({"a":)" + i + "}"; }, "]");
+  const std::string many = repeated(
+      1000, R"("patternProperties":{)", [](const std::string& i) { return "\"^p" + i + "\":true"; },
+      "}");
+  const std::clock_t begin = std::clock();
+  EXPECT_EQ(
+      refusal(texts +
+              R"(,"dependentSchemas":{"a":{"properties":{"a":{"pattern":"^(?=.*b.{9}).*$"}}}}})"),
+      "the schema: no value fits it: its keywords contradict each other");
+  EXPECT_EQ(refusal(texts + R"(,"dependencies":{"a":["a"],"b":["c"]}})"), "");
+  EXPECT_EQ(refusal(numbers + R"(,"patternProperties":{"^(?=.*x.{9}).*$":false}})"), "");
+  EXPECT_THAT(refusal(numbers + "," + many + "}"), HasSubstr("takes too long"));
+  EXPECT_LT(std::clock() - begin, std::clock_t{20} * CLOCKS_PER_SEC);
+}
+
+TEST(Schema, ConstantObjectsHaveWhatTheirMembersAskFor) {
+  for (const char* asked : {R"("dependencies":{"b":["c"]})", R"("dependentRequired":{"b":["c"]})",
+                            R"("dependentSchemas":{"b":{"required":["c"]}})",
+                            R"("patternProperties":{"^c":{"type":"integer"},"b":{"minimum":2}})"}) {
+    const std::string schema = std::string(R"({"enum":[{"b":1},{"b":3,"c":2}],)") + asked + "}";
+    EXPECT_TRUE(passes(schema, R"({"b": 3, "c": 2})")) << schema;
+    EXPECT_FALSE(passes(schema, R"({"b": 1})")) << schema;
+  }
 }
 
 TEST(Schema, HostileOnesEndInAnErrorSoon) {
