@@ -344,7 +344,7 @@ struct Alternatives::Quiet {
   const bool one_of;
 };
 
-// Which branches of a oneOf never meet.
+// Says which branches of a oneOf never meet.
 struct Alternatives::Apart {
   std::vector<std::vector<bool>> pairs;  // [i][j] for i < j
   std::vector<bool> as_objects;  // the branch is apart from another one if both are about objects
@@ -373,9 +373,9 @@ Result<Alternatives::Apart> Alternatives::apart(const Json* schema, const Json& 
   const Json* const object = document_.keep(Json{{"type", "object"}});
   for (std::size_t i = 0; i < count; ++i) {
     for (std::size_t j = i + 1; j < count; ++j) {
-      SchemaSet both = around;
-      both.push_back(&branches[i]);
-      both.push_back(&branches[j]);
+      // The branches come first, so that the names which they require are tried first.
+      SchemaSet both{&branches[i], &branches[j]};
+      both.insert(both.end(), around.begin(), around.end());
       const bool as_objects = about_objects[i] && about_objects[j];
       if (as_objects) both.push_back(object);
       BULKHEAD_TRY(const bool apart, never_meet(both, 3));
@@ -460,7 +460,14 @@ Result<bool> Alternatives::objects_never_meet(const SchemaSet& schemas, int dept
       if (!name.is_string() || !names.insert(name.get<std::string>()).second) continue;
       SchemaSet member;
       BULKHEAD_RETURN_IF_ERROR(add_member(schemas, name.get<std::string>(), lookup, member));
+      // Other pairs of branches ask about the same members of what stands around them.
+      const auto known = empty_members_.find({member, depth});
+      if (known != empty_members_.end()) {
+        if (known->second) return true;
+        continue;
+      }
       BULKHEAD_TRY(const bool apart, never_meet(member, depth - 1));
+      empty_members_.emplace(std::pair(std::move(member), depth), apart);
       if (apart) return true;
     }
   }

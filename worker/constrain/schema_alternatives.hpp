@@ -62,7 +62,7 @@ class Alternatives {
   struct Quiet;
   Result<const Json*> exclusive(const Json* schema, const Json& branches);
   Result<Apart> apart(const Json* schema, const Json& branches);
-  // Returns whether all values of the schema that matter are objects, because it means objects.
+  // Returns whether the schema names no type and lists properties, so that it means objects.
   Result<bool> only_objects(const Json* schema);
   Status depend(const Json* schema, const std::string& key, const Json& value, State& state);
   Status negate_keyword(const Json* schema, const std::string& key, const Json& value, int depth,
@@ -74,6 +74,7 @@ class Alternatives {
   std::map<const Json*, const Json*> exclusive_;
   std::map<const Json*, const Json*> negated_;
   std::map<std::pair<const Json*, std::string>, const Json*> conditions_;
+  std::map<std::pair<SchemaSet, int>, bool> empty_members_;  // answers of objects_never_meet
   std::uint64_t work_ = 0;
   int steps_ = 0;              // schemas that are visited now, one within another
   int choices_ = 0;            // branches that are chosen now, one within another

@@ -276,6 +276,23 @@ TEST(Schema, ConstantObjectsHaveWhatTheirMembersAskFor) {
   }
 }
 
+// What stands beside the branches is the same for each pair of them.
+TEST(Schema, TagsTellBranchesApartBesideManyRequiredNames) {
+  const auto name = [](const std::string& i) { return "\"a" + i + "\""; };
+  const auto text = [&](const std::string& i) { return name(i) + R"(:{"type":"string"})"; };
+  const auto branch = [](const std::string& i) {
+    return R"({"type":"object","properties":{"kind":{"const":"k)" + i +
+           R"("}},"required":["kind"]})";
+  };
+  const std::string head = repeated(20, R"({"type":"object","required":[)", name, "],") +
+                           repeated(20, R"("properties":{)", text, "},");
+  EXPECT_EQ(refusal(head + repeated(100, R"("oneOf":[)", branch, "]}")), "");
+  // The first two branches overlap, so the other names are tried.
+  EXPECT_EQ(refusal(head + repeated(60, R"("oneOf":[{"properties":{"kind":{"const":"k0"}}},)",
+                                    branch, "]}")),
+            "");
+}
+
 TEST(Schema, HostileOnesEndInAnErrorSoon) {
   std::string deep, groups = R"({"allOf":[)";
   for (int i = 0; i < 100'000; ++i)
