@@ -11,7 +11,8 @@ namespace {
 
 constexpr const char* kTools =
     R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
-        "properties": {"x": {"type": "string"}, "y": {"type": "integer"}}}}}])";
+        "properties": {"x": {"type": "string"}, "y": {"type": "integer"}}}}},
+        {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}])";
 
 std::string repeated(const std::string& text, std::size_t bytes) {
   std::string result;
@@ -117,6 +118,46 @@ TEST(UnfinishedCalls, NeverLookWhole) {
     const Message message = read(*family_named(family), raw);
     ASSERT_EQ(message.calls.size(), 1U) << raw;
     EXPECT_FALSE(Json::accept(message.calls[0].arguments)) << raw << message.calls[0].arguments;
+  }
+}
+
+// From a call of a tool without parameters nothing can be missing, unless a limit cut the answer.
+TEST(UnfinishedCalls, AreWholeIfTheToolHasNoParameters) {
+  for (const auto& [family, raw] : std::initializer_list<Unfinished>{
+           {"hermes", R"(<tool_call>{"name": "now")"},
+           {"hermes",
+            R"(<tool_call>{"name": "f", "arguments": {}}</tool_call><tool_call>{"name": "now")"},
+           {"apertus", R"(<|tools_prefix|>[{"now": )"},
+           {"qwen3-coder", "<tool_call>\n<function=now>\n"},
+           {"mistral-args", "[TOOL_CALLS]now[ARGS]"},
+           {"kimi-k2", "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>"},
+           {"gpt-oss", "<|channel|>commentary to=functions.now <|constrain|>json<|message|>"},
+           {"gemma4", "<|tool_call>call:now"},
+           {"lfm2", "<|tool_call_start|>[now("}}) {
+    const Message message = read(*family_named(family), raw);
+    ASSERT_FALSE(message.calls.empty()) << raw;
+    EXPECT_EQ(message.calls.back().name, "now") << raw;
+    EXPECT_EQ(message.calls.back().arguments, "{}") << raw;
+    const Message cut = read(*family_named(family), raw, Ended::kLength);
+    ASSERT_EQ(cut.calls.size(), message.calls.size()) << raw;
+    EXPECT_EQ(cut.calls.back().arguments, "") << raw;
+  }
+}
+
+// All parameters of the tool f are optional. A call of it without arguments is whole if the marks behind it are there.
+TEST(LenientAnswers, TakeNoArgumentsIfTheCallIsClosed) {
+  for (const auto& [family, raw] : std::initializer_list<Unfinished>{
+           {"hermes", R"(<tool_call>{"name": "f"}</tool_call>)"},
+           {"qwen3-coder", "<tool_call>\n<function=f>\n</function>\n</tool_call>"},
+           {"kimi-k2",
+            "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|><|tool_call_end|>"},
+           {"gpt-oss", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}"},
+           {"gemma4", "<|tool_call>call:f<tool_call|>"},
+           {"gemma4", "<|tool_call>call:f{}"},
+           {"lfm2", "<|tool_call_start|>[f()"}}) {
+    const Message message = read(*family_named(family), raw);
+    ASSERT_EQ(message.calls.size(), 1U) << raw;
+    EXPECT_EQ(message.calls[0].arguments, "{}") << raw;
   }
 }
 

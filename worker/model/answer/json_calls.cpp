@@ -122,9 +122,13 @@ void Machine::end_json_call(JsonCall& call, bool complete) {
 }
 
 // Says whether a call whose end is missing has all its arguments. An answer that ends before the first of them must not
-// look like a call without arguments.
+// look like a call without arguments, unless the tool has no parameters.
 bool Machine::arguments_over() const {
-  return !cut() && (out_.has_arguments() || !ended_ || !at_end());
+  return !cut() && (out_.has_arguments() || needs_no_arguments() || !ended_ || !at_end());
+}
+
+bool Machine::needs_no_arguments() const {
+  return !out_.has_arguments() && tool_ != nullptr && tool_->parameters.empty();
 }
 
 Routine Machine::json_list(bool keyed, bool strict) {

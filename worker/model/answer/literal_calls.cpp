@@ -114,7 +114,8 @@ Routine Machine::python_call(const Tool& tool) {
     whole = co_await literal(true, is_key ? std::string_view() : std::string_view(word));
     if (!whole) break;
   }
-  if (ended_ && at_end() && (cut() || !whole)) co_return true;
+  if (ended_ && at_end() && (cut() || !(whole || (position == 0 && needs_no_arguments()))))
+    co_return true;
   out_.drop_later();
   if (out_.has_arguments()) out_.arguments("}");
   end_call();

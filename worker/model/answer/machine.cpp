@@ -208,6 +208,7 @@ void Machine::begin_call(std::string_view name, std::string_view id) {
   attempting_ = false;
   of_prompt_ = 0;
   attempt_.clear();
+  tool_ = tools_.find(name);
   out_.begin_call(name, id);
 }
 

@@ -136,6 +136,8 @@ class Machine {
   void begin_json_call(JsonCall& call);
   void end_json_call(JsonCall& call, bool complete);
   bool arguments_over() const;
+  // Says whether the open call has no arguments because its tool has no parameters.
+  bool needs_no_arguments() const;
   Routine json_calls(bool strict);
   Routine json_list(bool keyed, bool strict);
   Routine keyed_call();
@@ -226,6 +228,7 @@ class Machine {
   Waits waits_ = Waits::kElsewhere;
   bool bare_ = false;          // the attempt began without a mark
   bool in_reasoning_ = false;  // the attempt began within reasoning
+  const Tool* tool_ = nullptr;  // of the call that began last
   bool attempting_ = false;
   std::string attempt_;
   bool behind_call_ = false;   // no content since the last call

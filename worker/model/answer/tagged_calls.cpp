@@ -44,9 +44,7 @@ Routine Machine::tagged_call() {
       co_return true;  // half a value must not look like a whole one
     if (!whole) break;
   }
-  // Only a tool without parameters needs nothing between its name and the end of the answer.
-  const bool none_yet = first && !tool.parameters.empty() && ended_ && at_end();
-  if (cut() || none_yet) co_return true;
+  if (!arguments_over()) co_return true;
   if (!first) out_.arguments("}");
   end_call();
   co_return true;
