@@ -52,8 +52,9 @@ DeltaHeads GraphBuilder::mamba_heads() {
 std::vector<bool> GraphBuilder::recurrent_layers() {
   const std::uint32_t interval = count("full_attention_interval", kMaxLayers, 4);
   std::vector<bool> recurrent(layers_);
-  if (has_key("attention.recurrent_layers")) {
-    const std::vector<std::uint32_t> marks = counts("attention.recurrent_layers", 1, 0);
+  constexpr const char* kRecurrent = "attention.recurrent_layers";
+  if (file_.array_length(key(kRecurrent)).value_or(0) != 0 || has_count(kRecurrent)) {
+    const std::vector<std::uint32_t> marks = counts(kRecurrent, 1, 0);
     for (std::uint32_t i = 0; i < layers_; ++i)
       recurrent[i] = marks[i] != 0;
   } else {

@@ -229,7 +229,7 @@ HeadShape GraphBuilder::heads_with(std::uint32_t heads, std::uint32_t kv_heads) 
   if (shape.heads % shape.kv_heads != 0)
     corrupt(std::to_string(shape.heads) + " attention heads are not a multiple of " +
             std::to_string(shape.kv_heads) + " key-value heads");
-  if (graph_.embedding % shape.heads != 0 && !has_key("attention.key_length"))
+  if (graph_.embedding % shape.heads != 0 && !has_count("attention.key_length"))
     corrupt("embedding_length " + std::to_string(graph_.embedding) +
             " is not a multiple of head_count " + std::to_string(shape.heads) + " and " +
             key("attention.key_length") + " is missing");

@@ -56,14 +56,21 @@ Status GraphBuilder::refuse_other_computations() const {
           "has attention that is not causal, as models for embeddings have; for architecture " +
           prefix_ + " only models that generate text are supported");
   }
-  for (const char* scale :
-       {"logit_scale", "residual_scale", "embedding_scale", "attention.scale",
-        "attention.temperature_scale", "attention.value_scale", "attention.output_scale",
-        "attention.clamp_kqv", "attention.max_alibi_bias", "rope.scaling.alpha"}) {
-    if (!unread(scale)) continue;
-    BULKHEAD_TRY(const auto value, file_.get_float(key(scale)));
-    if (value && *value != 0.0 && *value != 1.0)
-      return unsupported("metadata key " + key(scale) +
+  // Numbers that change nothing; a 0 never does.
+  struct Neutral {
+    const char* name;
+    double number;
+  };
+  constexpr Neutral kNumbers[] = {{"logit_scale", 1},           {"residual_scale", 1},
+                                  {"embedding_scale", 1},       {"attention.scale", 1},
+                                  {"attention.value_scale", 1}, {"attention.output_scale", 1},
+                                  {"rope.scaling.alpha", 1},    {"attention.temperature_scale", 0},
+                                  {"attention.clamp_kqv", 0},   {"attention.max_alibi_bias", 0}};
+  for (const auto& [name, neutral] : kNumbers) {
+    if (!unread(name)) continue;
+    BULKHEAD_TRY(const auto value, file_.get_float(key(name)));
+    if (value && *value != 0.0 && *value != neutral)
+      return unsupported("metadata key " + key(name) +
                          " asks for a computation that is not supported");
   }
   return {};

@@ -82,6 +82,10 @@ RopeIndex GraphBuilder::half_rope(const HeadShape& heads, RopePairing pairing) {
   if (dimensions % 4 != 0)
     refuse("turns half of " + std::to_string(dimensions) + " entries of a head (" +
            key("rope.dimension_count") + "), which are not pairs");
+  if (text("rope.scaling.type", "") == "longrope")
+    refuse("metadata key " + key("rope.scaling.type") +
+           " is longrope, which is not supported where only half of a head turns; supported are: "
+           "none, linear, yarn, and Llama 3's factors in rope_freqs.weight");
   return rope(dimensions / 2, base, dimensions / 2, pairing);
 }
 

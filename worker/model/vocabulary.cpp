@@ -138,12 +138,16 @@ class VocabularyReader {
 
     vocabulary_.ends.assign(vocabulary_.size(), false);
     if (vocabulary_.eos) vocabulary_.ends[*vocabulary_.eos] = true;
-    // Behind the last three, a model that fills text in begins another file.
-    for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id",
-                            "tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id",
-                            "tokenizer.ggml.fim_sep_token_id"}) {
+    for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
       BULKHEAD_TRY(const auto end, id(key, std::nullopt));
       if (end) vocabulary_.ends[*end] = true;
+    }
+    // A model that fills text in writes these behind it: padding, or the beginning of another file. A vocabulary that
+    // was cut may have lost them while the keys stayed, which does no harm.
+    for (const char* key : {"tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id",
+                            "tokenizer.ggml.fim_sep_token_id"}) {
+      BULKHEAD_TRY(const auto end, named_token(file_, key));
+      if (end && *end < vocabulary_.size()) vocabulary_.ends[*end] = true;
     }
 
     BULKHEAD_TRY(const auto add_bos, file_.get_bool("tokenizer.ggml.add_bos_token"));

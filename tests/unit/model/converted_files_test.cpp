@@ -176,15 +176,26 @@ std::string facts_of(const ModelGraph& graph) {
   return text + "\n" + std::to_string(graph.embedding_scale);
 }
 
+// The keys of two layers, the first of them recurrent.
+GgufBuilder qwen3next() {
+  GgufBuilder file = keys_of("qwen3next", 2);
+  file.u32("qwen3next.expert_count", 4).u32("qwen3next.expert_used_count", 2);
+  file.u32("qwen3next.expert_feed_forward_length", 32).u32("qwen3next.full_attention_interval", 2);
+  file.u32("qwen3next.ssm.conv_kernel", 4).u32("qwen3next.ssm.state_size", 16);
+  file.u32("qwen3next.ssm.group_count", 1).u32("qwen3next.ssm.time_step_rank", 2);
+  return file.u32("qwen3next.ssm.inner_size", 32);
+}
+
 TEST(ConvertedFiles, HaveKeysForWhatTheModelLacks) {
-  for (const char* const name :
-       {"llama", "qwen2", "qwen3", "qwen3moe", "qwen2moe", "granite", "phi3", "smollm3", "glm4moe",
-        "hunyuan-dense", "ernie4_5-moe", "gemma2", "gpt-oss", "deepseek2", "command-r"}) {
+  for (const char* const name : {"llama", "qwen2", "qwen3", "qwen3moe", "qwen2moe", "granite",
+                                 "phi3", "smollm3", "glm4moe", "hunyuan-dense", "ernie4_5-moe",
+                                 "gemma2", "gpt-oss", "deepseek2", "command-r", "qwen3next"}) {
     SCOPED_TRACE(name);
     const std::string architecture = name, prefix = architecture + ".";
     GgufBuilder file = keys_of(architecture, 2);
     if (architecture == "command-r") file.f32(prefix + "attention.layer_norm_epsilon", 1e-5F);
     if (architecture == "gpt-oss") file.u32(prefix + "attention.sliding_window", 16);
+    if (architecture == "qwen3next") file = qwen3next();
     if (architecture.ends_with("moe") || architecture == "gpt-oss") {
       file.u32(prefix + "expert_count", 4).u32(prefix + "expert_used_count", 2);
       if (architecture != "qwen3moe") file.u32(prefix + "expert_feed_forward_length", 32);
@@ -202,6 +213,32 @@ TEST(ConvertedFiles, HaveKeysForWhatTheModelLacks) {
     read(saved, [&](const ModelGraph& graph) { got = facts_of(graph); });
     EXPECT_EQ(got, wanted);
   }
+}
+
+TEST(ConvertedFiles, NameTheRecurrentLayers) {
+  for (const std::int32_t first : {0, 1}) {
+    GgufBuilder file = qwen3next();
+    file.numbers<std::int32_t>("qwen3next.attention.recurrent_layers", ValueType::kInt32,
+                               {first, 1 - first});
+    read(with_tensors(file, has_none), [first](const ModelGraph& graph) {
+      ASSERT_EQ(graph.layers.size(), 2U);
+      const auto holds_state = [](const Operation& each) {
+        return std::holds_alternative<DeltaNet>(each);
+      };
+      EXPECT_EQ(std::ranges::any_of(graph.layers[0].operations, holds_state), first == 1);
+      EXPECT_EQ(std::ranges::any_of(graph.layers[1].operations, holds_state), first == 0);
+    });
+  }
+}
+
+// A size of 0 counts as absent, so the width must be as many heads.
+TEST(ConvertedFiles, HaveHeadsWithoutASize) {
+  GgufBuilder file = keys_of("llama", 1);
+  file.drop("llama.embedding_length");
+  file.drop("llama.attention.head_count");
+  file.u32("llama.embedding_length", 100).u32("llama.attention.head_count", 3);
+  file.u32("llama.attention.key_length", 0);
+  EXPECT_THAT(refusal_of(file), HasSubstr("is not a multiple of head_count 3"));
 }
 
 // The windows of the layers, in order.
@@ -267,6 +304,12 @@ TEST(ConvertedFiles, OfOtherComputationsAreRefused) {
     EXPECT_THAT(with(key, 8), HasSubstr(std::string("metadata key llama.") + key + " asks for"));
     EXPECT_EQ(with(key, 0), "nothing");
   }
+  // A factor of 1 changes nothing, but these are no factors.
+  for (const char* const key :
+       {"attention.clamp_kqv", "attention.max_alibi_bias", "attention.temperature_scale"})
+    EXPECT_THAT(with(key, 1), HasSubstr(std::string("metadata key llama.") + key + " asks for"));
+  for (const char* const key : {"attention.value_scale", "logit_scale", "rope.scaling.alpha"})
+    EXPECT_EQ(with(key, 1), "nothing");
   GgufBuilder file = testing::small_llama();
   file.tensor("output.scale", {1});
   EXPECT_THAT(refusal_of(file), HasSubstr("tensor output.scale takes part"));
@@ -326,6 +369,16 @@ TEST(ConvertedFiles, StretchByAFactorAndByDivisors) {
   EXPECT_NEAR(rope.magnitude, 1.5, 1e-7);
   for (std::uint32_t i = 0; i < 8; ++i)
     EXPECT_NEAR(rope.frequencies[i], std::pow(10'000.0, -2.0 * i / 16) / 8, 1e-12);
+}
+
+TEST(ConvertedFiles, StretchNoHalfOfAHeadByLongRope) {
+  GgufBuilder file = keys_of("step35", 1);
+  file.u32("step35.attention.sliding_window", 16);
+  file.numbers<std::uint8_t>("step35.attention.sliding_window_pattern", ValueType::kBool, {1});
+  file.text("step35.rope.scaling.type", "longrope");
+  const std::string refusal = refusal_of(file);
+  EXPECT_THAT(refusal, HasSubstr("metadata key step35.rope.scaling.type is longrope"));
+  EXPECT_THAT(refusal, HasSubstr("none, linear"));
 }
 
 TEST(ConvertedFiles, StretchPhi3ByOtherKindsThanLongRope) {
@@ -409,6 +462,16 @@ TEST(ConvertedFiles, NameTokensBetweenFiles) {
   for (const TokenId token : {2U, 250U, 251U, 252U, 253U})
     EXPECT_TRUE((*tokenizer)->ends_generation(token)) << token;
   EXPECT_FALSE((*tokenizer)->ends_generation(254));
+  // A vocabulary that lost its last tokens keeps their numbers, and an answer never has them.
+  for (const char* const name : {"fim_sep", "fim_rep", "fim_pad"}) {
+    const std::string key = "tokenizer.ggml." + std::string(name) + "_token_id";
+    file.drop(key);
+    file.u32(key, 260);
+  }
+  const std::string pruned = file.bytes();
+  const auto other = Tokenizer::from_gguf(**open_bytes(pruned));
+  ASSERT_TRUE(other.ok()) << other.error().message();
+  EXPECT_FALSE((*other)->ends_generation(252));
 }
 
 TEST(ConvertedFiles, NameNoTokenByMinusOne) {
