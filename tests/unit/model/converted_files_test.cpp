@@ -381,6 +381,28 @@ TEST(ConvertedFiles, StretchNoHalfOfAHeadByLongRope) {
   EXPECT_THAT(refusal, HasSubstr("none, linear"));
 }
 
+// Graphs that several architectures share are for embeddings in files of some of them alone.
+TEST(ConvertedFiles, OfOtherArchitecturesWithoutCausalAttentionAreRefused) {
+  for (const char* const name :
+       {"llama", "qwen2", "qwen3", "ernie4_5", "internlm2", "exaone", "qwen2vl", "qwen3vl"}) {
+    const std::string architecture = name;
+    GgufBuilder file = keys_of(name, 1);
+    if (architecture.ends_with("vl"))
+      file.numbers<std::int32_t>(architecture + ".rope.dimension_sections", ValueType::kInt32,
+                                 {4, 2, 2, 0});
+    file = with_tensors(file, has_none);
+    EXPECT_EQ(refusal_of(file), "nothing") << name;
+    file.boolean(architecture + ".attention.causal", false);
+    if (architecture == "llama" || architecture == "qwen2" || architecture == "qwen3") {
+      EXPECT_EQ(refusal_of(file), "nothing") << name;
+    } else {
+      EXPECT_THAT(refusal_of(file), HasSubstr("has attention that is not causal, as models for "
+                                              "embeddings have; for architecture " +
+                                              architecture));
+    }
+  }
+}
+
 TEST(ConvertedFiles, StretchPhi3ByOtherKindsThanLongRope) {
   GgufBuilder file = keys_of("phi3", 1);
   file.f32("phi3.rope.scaling.factor", 4);

@@ -7,7 +7,9 @@
 
 namespace bulkhead::model {
 
-void describe_llama(GraphBuilder& model) {
+namespace {
+
+void describe_llama_with(GraphBuilder& model, bool both_ways) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
@@ -16,7 +18,6 @@ void describe_llama(GraphBuilder& model) {
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
-  const bool both_ways = !model.flag("attention.causal", true);
   std::optional<Router> router = model.router();
   if (router) router->renormalise = true;
   const DenseFeedForward dense =
@@ -43,6 +44,15 @@ void describe_llama(GraphBuilder& model) {
   model.output(epsilon);
 }
 
-BULKHEAD_ARCHITECTURE(llama, "llama", describe_llama);
+}  // namespace
+
+// For the other architectures with this graph, which are refused if they ask for attention in both directions.
+void describe_llama(GraphBuilder& model) {
+  describe_llama_with(model, false);
+}
+
+BULKHEAD_ARCHITECTURE(llama, "llama", [](GraphBuilder& model) {
+  describe_llama_with(model, !model.flag("attention.causal", true));
+});
 
 }  // namespace bulkhead::model

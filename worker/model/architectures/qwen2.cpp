@@ -5,10 +5,12 @@
 
 namespace bulkhead::model {
 
-void describe_qwen2(GraphBuilder& model) {
+namespace {
+
+void describe_qwen2_with(GraphBuilder& model, bool both_ways) {
   const std::uint32_t width = model.embedding();
   GroupedAttention attention = model.grouped_attention(RopePairing::kHalves);
-  attention.rules.both_ways = !model.flag("attention.causal", true);
+  attention.rules.both_ways = both_ways;
   const HeadShape& heads = attention.heads;
   const ActivationIndex hidden = model.input("hidden", model.feed_forward());
 
@@ -22,11 +24,20 @@ void describe_qwen2(GraphBuilder& model) {
     layer.gated_product("ffn_gate", "ffn_up", attention.normed, hidden, Gate::kSilu);
     layer.product_added(layer.rows("ffn_down", model.feed_forward(), width), hidden, kStream);
   }
-  if (attention.rules.both_ways) return end_encoder(model, attention.epsilon);
+  if (both_ways) return end_encoder(model, attention.epsilon);
   model.output(attention.epsilon);
   model.bias_logits();
 }
 
-BULKHEAD_ARCHITECTURE(qwen2, "qwen2", describe_qwen2);
+}  // namespace
+
+// For the other architectures with this graph, which are refused if they ask for attention in both directions.
+void describe_qwen2(GraphBuilder& model) {
+  describe_qwen2_with(model, false);
+}
+
+BULKHEAD_ARCHITECTURE(qwen2, "qwen2", [](GraphBuilder& model) {
+  describe_qwen2_with(model, !model.flag("attention.causal", true));
+});
 
 }  // namespace bulkhead::model

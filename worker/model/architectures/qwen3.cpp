@@ -5,10 +5,12 @@
 
 namespace bulkhead::model {
 
-void describe_qwen3(GraphBuilder& model) {
+namespace {
+
+void describe_qwen3_with(GraphBuilder& model, bool both_ways) {
   const std::uint32_t width = model.embedding();
   GroupedAttention attention = model.grouped_attention(RopePairing::kHalves);
-  attention.rules.both_ways = !model.flag("attention.causal", true);
+  attention.rules.both_ways = both_ways;
   const HeadShape& heads = attention.heads;
   const ActivationIndex hidden = model.input("hidden", model.feed_forward());
 
@@ -24,10 +26,19 @@ void describe_qwen3(GraphBuilder& model) {
     layer.gated_product("ffn_gate", "ffn_up", attention.normed, hidden, Gate::kSilu);
     layer.product_added(layer.rows("ffn_down", model.feed_forward(), width), hidden, kStream);
   }
-  if (attention.rules.both_ways) return end_encoder(model, attention.epsilon);
+  if (both_ways) return end_encoder(model, attention.epsilon);
   model.output(attention.epsilon);
 }
 
-BULKHEAD_ARCHITECTURE(qwen3, "qwen3", describe_qwen3);
+}  // namespace
+
+// For the other architectures with this graph, which are refused if they ask for attention in both directions.
+void describe_qwen3(GraphBuilder& model) {
+  describe_qwen3_with(model, false);
+}
+
+BULKHEAD_ARCHITECTURE(qwen3, "qwen3", [](GraphBuilder& model) {
+  describe_qwen3_with(model, !model.flag("attention.causal", true));
+});
 
 }  // namespace bulkhead::model
