@@ -7,8 +7,6 @@
 
 namespace bulkhead::model {
 
-namespace {
-
 void describe_llama_with(GraphBuilder& model, bool both_ways) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
@@ -43,8 +41,6 @@ void describe_llama_with(GraphBuilder& model, bool both_ways) {
   if (both_ways) return end_encoder(model, epsilon);
   model.output(epsilon);
 }
-
-}  // namespace
 
 // For the other architectures with this graph, which are refused if they ask for attention in both directions.
 void describe_llama(GraphBuilder& model) {

@@ -11,6 +11,8 @@ float describe_gemma3_layers(GraphBuilder& model, bool both_ways);
 void describe_deepseek2(GraphBuilder& model);
 void describe_lfm2(GraphBuilder& model);
 void describe_llama(GraphBuilder& model);
+// `both_ways`: attention sees the positions behind a column's own, too, and a text's embedding is the result.
+void describe_llama_with(GraphBuilder& model, bool both_ways);
 // The factors of Llama's graph in Granite and MiniCPM: of the embedding, of each branch and of scores (0: as usual),
 // and what divides the logits.
 struct LlamaScales {
