@@ -1,5 +1,7 @@
 // Answers that no model should write: a parser must end in linear time, with a result.
 #include <initializer_list>
+#include <string>
+#include <tuple>
 
 #include <gtest/gtest.h>
 
@@ -75,6 +77,24 @@ TEST(HostileAnswers, GoOnBehindWhatWasNoCall) {
                                "</tool_call>");
   EXPECT_EQ(message.content, "<tool_call>");
   ASSERT_EQ(message.calls.size(), 1U);
+}
+
+// The call before it ended the reasoning.
+TEST(HostileAnswers, BehindACallThatEndedReasoningAreContent) {
+  for (const auto& [family, prompt, list] :
+       {std::tuple{"apriel", "Here are my reasoning steps:",
+                   R"(<tool_calls>[{"name": "f", "arguments": {}}, {"name": "nope"}]</tool_calls>)"},
+        std::tuple{"apertus", "<|inner_prefix|>",
+                   R"(<|tools_prefix|>[{"f": {}}, {"nope": {}}]<|tools_suffix|>)"}}) {
+    AnswerParser parser(*family_named(family),
+                        {.tools = *Tools::from_json(kTools), .prompt_end = prompt, .id_seed = 1});
+    Message message;
+    message.add(parser.feed(std::string("hm ") + list));
+    message.add(parser.finish(Ended::kStop));
+    ASSERT_EQ(message.calls.size(), 1U) << family;
+    EXPECT_EQ(message.reasoning, "hm") << family;
+    EXPECT_NE(message.content.find("nope"), std::string::npos) << family << message.content;
+  }
 }
 
 struct Unfinished {

@@ -206,6 +206,7 @@ void Machine::forget_attempt() {
 
 void Machine::begin_call(std::string_view name, std::string_view id) {
   attempting_ = false;
+  in_reasoning_ = false;
   of_prompt_ = 0;
   attempt_.clear();
   tool_ = tools_.find(name);
