@@ -124,6 +124,9 @@ TEST(UnfinishedCalls, NeverLookWhole) {
            {"minimax-m2", "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"y\">1"},
            {"qwen3-coder", "<tool_call>\n<function=f>\n<parameter=x>\na\n</parameter>\n<param"},
            {"qwen3-coder", "<tool_call>\n<function=f>\n"},
+           {"qwen3-coder", "<tool_call>\n<function=f>\n<"},
+           {"glm", "<tool_call>f\n<"},
+           {"minimax-m2", "<minimax:tool_call>\n<invoke name=\"f\">\n<"},
            {"mistral-args", "[TOOL_CALLS]f[ARGS]"},
            {"kimi-k2", "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"},
            {"gpt-oss", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"},
@@ -138,6 +141,7 @@ TEST(UnfinishedCalls, NeverLookWhole) {
     const Message message = read(*family_named(family), raw);
     ASSERT_EQ(message.calls.size(), 1U) << raw;
     EXPECT_FALSE(Json::accept(message.calls[0].arguments)) << raw << message.calls[0].arguments;
+    EXPECT_EQ(message.content, "") << raw;
   }
 }
 

@@ -30,7 +30,8 @@ Routine Machine::tagged_call() {
     const bool begins_parameter = next.found == Found::kPartial &&
                                   tags.param_open.starts_with(next.text) &&
                                   !tags.call_close.starts_with(next.text);
-    if (next.found == Found::kPartial && (cut() || begins_parameter)) take(next.text.size());
+    if (next.found == Found::kPartial && (cut() || begins_parameter || first))
+      take(next.text.size());
     if (begins_parameter) co_return true;
     if (next.found != Found::kMark) break;
     take(marks[next.index].size());
