@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 namespace bulkhead::orchestrator {
 
 std::vector<ipc::AnswerPart> without_reasoning(std::span<const ipc::AnswerPart> parts) {
@@ -10,6 +12,11 @@ std::vector<ipc::AnswerPart> without_reasoning(std::span<const ipc::AnswerPart> 
   std::erase_if(rest,
                 [](const ipc::AnswerPart& each) { return each.kind == ipc::PartKind::kReasoning; });
   return rest;
+}
+
+ipc::FinishReason told_reason(ipc::FinishReason reason, std::string_view arguments) {
+  const bool broken = reason == ipc::FinishReason::kStop && !nlohmann::json::accept(arguments);
+  return broken ? ipc::FinishReason::kLength : reason;
 }
 
 Choice::Choice(const AnswerHead& head, const ChoiceOptions& options, std::uint32_t index,
@@ -100,8 +107,14 @@ void Choice::tokens(const ipc::SequenceTokensView& view, const Emit& emit) {
 }
 
 void Choice::note_calls(std::span<const ipc::AnswerPart> parts) {
-  calls_tools_ |= std::ranges::any_of(
-      parts, [](const ipc::AnswerPart& each) { return each.kind == ipc::PartKind::kCall; });
+  for (const ipc::AnswerPart& each : parts) {
+    if (each.kind == ipc::PartKind::kCall) {
+      calls_tools_ = true;
+      arguments_.clear();
+    } else if (each.kind == ipc::PartKind::kArguments) {
+      arguments_ += each.text;
+    }
+  }
 }
 
 void Choice::emit_chunks(std::string_view text, std::span<const ipc::AnswerPart> parts,
@@ -142,7 +155,9 @@ void Choice::finished(const ipc::Finished& finished, const Emit& emit) {
   std::vector<ipc::AnswerPart> storage;
   const std::span<const ipc::AnswerPart> parts = shown(finished.parts, storage);
   note_calls(parts);
-  finish_reason_ = finish_reason_name(finished.reason, calls_tools_);
+  const ipc::FinishReason reason =
+      calls_tools_ ? told_reason(finished.reason, arguments_) : finished.reason;
+  finish_reason_ = finish_reason_name(reason, calls_tools_);
   cached_tokens_ = finished.cached_tokens;
   reasoning_tokens_ = finished.reasoning_tokens;
   accepted_drafts_ = finished.accepted_drafts;

@@ -25,6 +25,10 @@ struct ChoiceOptions {
 // Returns the parts of an answer without the reasoning, for a client that does not ask for it.
 std::vector<ipc::AnswerPart> without_reasoning(std::span<const ipc::AnswerPart> parts);
 
+// Returns the reason that OpenAI's protocols tell. `arguments` are those of the answer's last call, as far as they
+// came. If they are not JSON, the model itself broke the call; clients learn of that as if a limit had cut it.
+ipc::FinishReason told_reason(ipc::FinishReason reason, std::string_view arguments);
+
 class Choice {
  public:
   // Gets one event; not called for answers that are not streamed.
@@ -83,6 +87,7 @@ class Choice {
   std::size_t accepted_drafts_ = 0;   // how many of the completion's tokens were guessed
   std::size_t rejected_drafts_ = 0;
   bool calls_tools_ = false;
+  std::string arguments_;  // of the last call
   LogprobsJson logprobs_;
   std::string finish_reason_;
   // The answer of a choice that is not streamed.

@@ -2,6 +2,7 @@
 // of an answer's parts changes, and each call is an item of its own.
 #include <iterator>
 #include <map>
+#include <ranges>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 
 #include "config/base/json_members.hpp"
 #include "config/base/random.hpp"
+#include "orchestrator/http/choice.hpp"
 #include "orchestrator/http/responses.hpp"
 #include "orchestrator/http/stored_items.hpp"
 
@@ -98,6 +100,11 @@ class ResponsesDialect final : public Dialect {
 
   void end(ipc::FinishReason reason, std::string_view, const Usage& usage,
            std::string& events) override {
+    for (const Item& each : std::views::reverse(items_)) {
+      if (each.kind != ipc::PartKind::kCall) continue;
+      reason = told_reason(reason, each.text);
+      break;
+    }
     cut_ = reason == ipc::FinishReason::kLength;
     usage_ = usage;
     close(cut_ ? "incomplete" : "completed", events);

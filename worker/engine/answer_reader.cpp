@@ -3,8 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "worker/model/answer/json_text.hpp"
-
 namespace bulkhead::engine {
 
 namespace answer = model::answer;
@@ -47,11 +45,10 @@ bool AnswerReader::feed(std::string_view text, std::vector<ipc::AnswerPart>& par
   return over_;
 }
 
-bool AnswerReader::finish(ipc::FinishReason reason, std::vector<ipc::AnswerPart>& parts) {
-  if (over_) return true;  // a whole call came before the one that ended it
+void AnswerReader::finish(ipc::FinishReason reason, std::vector<ipc::AnswerPart>& parts) {
+  if (over_) return;
   const bool cut = reason == ipc::FinishReason::kLength;
   add(parser_.finish(cut ? answer::Ended::kLength : answer::Ended::kStop), parts);
-  return !calls_ || answer::is_json(arguments_);
 }
 
 void AnswerReader::add(std::vector<answer::Delta> deltas, std::vector<ipc::AnswerPart>& parts) {
@@ -62,12 +59,6 @@ void AnswerReader::add(std::vector<answer::Delta> deltas, std::vector<ipc::Answe
       return;
     }
     reasons_ = kind == ipc::PartKind::kReasoning;
-    if (kind == ipc::PartKind::kCall) {
-      calls_ = true;
-      arguments_.clear();
-    } else if (kind == ipc::PartKind::kArguments) {
-      arguments_ += delta.text;
-    }
     if (kind != ipc::PartKind::kCall && !parts.empty() && parts.back().kind == kind) {
       parts.back().text += delta.text;
     } else {

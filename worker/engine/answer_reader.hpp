@@ -25,8 +25,8 @@ class AnswerReader {
   std::string_view text_of(model::TokenId token) const;
   // Takes the text that the next token completed, and adds to `parts`. Returns true if the answer ends here.
   bool feed(std::string_view text, std::vector<ipc::AnswerPart>& parts);
-  // Adds the remaining parts. Returns whether the arguments of the last call are whole JSON, if there is a call.
-  bool finish(ipc::FinishReason reason, std::vector<ipc::AnswerPart>& parts);
+  // Adds the remaining parts.
+  void finish(ipc::FinishReason reason, std::vector<ipc::AnswerPart>& parts);
 
   // Returns whether a call has begun and is not complete.
   bool in_call() const { return parser_.place().in_call; }
@@ -44,8 +44,6 @@ class AnswerReader {
   bool one_call_;
   bool over_ = false;
   bool reasons_ = false;  // the last part was reasoning
-  bool calls_ = false;
-  std::string arguments_;  // of the last call
   std::uint32_t reasoning_tokens_ = 0;
 };
 

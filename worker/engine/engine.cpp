@@ -352,8 +352,7 @@ void Engine::finish(Request& request, ipc::FinishReason reason) {
     if (by_text && !over) request.cut_call = request.reader->in_call();
     // A client must not mistake a part of a call for a whole call.
     if (request.cut_call) reason = ipc::FinishReason::kLength;
-    const bool whole = request.reader->finish(reason, parts);
-    if (!whole && reason == ipc::FinishReason::kStop) reason = ipc::FinishReason::kLength;
+    request.reader->finish(reason, parts);
   }
   message.reason = reason;
   message.stopped_by = request.text.stopped_by();

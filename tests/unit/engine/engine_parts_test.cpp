@@ -7,7 +7,6 @@
 
 #include "tests/support/engine_harness.hpp"
 #include "tests/support/sample.hpp"
-#include "worker/engine/answer_reader.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -145,21 +144,20 @@ TEST(EngineParts, AStopStringThatCutsACallSaysSo) {
   EXPECT_EQ(answer.finished->reason, ipc::FinishReason::kLength);
 }
 
-// A grammar forbids such an end. But there is not one for all tools.
-TEST(EngineParts, TheReaderReportsHalfACall) {
-  const FakeTokenizer tokenizer;
-  const std::string raw = kRaw;
-  const std::size_t half = raw.find("\": 1") + 4;
-  for (const std::size_t end : {std::size_t{20}, half, half + 1, raw.size()}) {
-    engine::AnswerReader reader(
-        *model::answer::family_named("hermes"), tokenizer,
-        {.tools = *model::answer::Tools::from_json(std::string_view(kTools).substr(8)),
-         .prompt_end = {}},
-        false);
-    std::vector<ipc::AnswerPart> parts;
-    reader.feed(raw.substr(0, end), parts);
-    EXPECT_EQ(reader.finish(ipc::FinishReason::kStop, parts), end != half) << flat(parts);
-  }
+// No limit cut this call. So protocols whose calls have objects show what the model wrote of it. The tokens that the
+// request brings do not follow the grammar of calls, so the model may end its answer anywhere.
+TEST(EngineParts, AModelThatEndsWithinACallHasStopped) {
+  const std::string raw = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\" 1";
+  PartsHarness harness(raw);
+  ipc::Submit request = chat_request();
+  for (const char byte : raw)
+    request.accepted_tokens.push_back(static_cast<unsigned char>(byte));
+  harness.engine.submit(request);
+  harness.run();
+  const Answer& answer = harness.answer(1);
+  ASSERT_TRUE(answer.finished.has_value());
+  EXPECT_EQ(answer.finished->completion_tokens, raw.size());
+  EXPECT_EQ(answer.finished->reason, ipc::FinishReason::kStop);
 }
 
 TEST(EngineParts, WithoutToolsWhatLooksLikeACallIsText) {
