@@ -111,7 +111,8 @@ class MessagesDialect final : public Dialect {
     std::string content = "[";
     for (const Block& block : blocks_) {
       const bool broken = !is_whole(block);
-      if (broken && stop_reason_ == "max_tokens") continue;  // this stop reason already says that the answer was cut
+      // A limit cuts only the last block, and the stop reason says so.
+      if (broken && &block == &blocks_.back() && stop_reason_ == "max_tokens") continue;
       if (content.size() > 1) content += ',';
       content += "{" + shape(block, broken ? as_invalid_json(block.text) : block.text) + "}";
     }

@@ -84,6 +84,21 @@ TEST(UnfinishedCalls, OfAnthropicsProtocolSayThatTheyAreBroken) {
   EXPECT_EQ(json::parse(dialect->whole())["content"][0]["input"], json::object());
 }
 
+// A limit cuts only the answer's end. The model itself broke what stands before.
+TEST(UnfinishedCalls, BeforeACutAreShown) {
+  const std::unique_ptr<Dialect> dialect = messages_dialect("{}");
+  std::string events;
+  dialect->begin(AnswerHead{true, "id", 5, "m"}, {}, events);
+  dialect->add({}, parts_of(R"("Oslo")"), events);
+  dialect->add({}, {{{ipc::PartKind::kContent, 0, "so", {}}}}, events);
+  dialect->add({}, parts_of(R"({"ci)"), events);
+  dialect->end(ipc::FinishReason::kLength, {}, {}, events);
+  const json content = json::parse(dialect->whole())["content"];
+  ASSERT_EQ(content.size(), 2U) << content;
+  EXPECT_EQ(content[0]["input"], (json{{"INVALID_JSON", R"("Oslo")"}}));
+  EXPECT_EQ(content[1]["text"], "so");
+}
+
 // OpenAI's protocols have calls with text, and a word for an answer that is not complete.
 TEST(UnfinishedCalls, OfOpenaisProtocolsAreIncomplete) {
   const AnswerHead head{true, "id", 5, "m"};
