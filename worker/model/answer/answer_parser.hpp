@@ -39,7 +39,7 @@ struct AnswerRequest {
 // Where in an answer its parser stands. A grammar (engine/answer_constraint.hpp) applies from where the parser sees a
 // call begin, and nowhere else.
 struct Place {
-  bool reasons = false;     // within reasoning
+  bool reasons = false;     // within reasoning, and behind no mark that may begin a call there
   bool may_reason = false;  // reasoning may begin here
   bool calls = false;       // the mark of a call would begin a call here
   bool begun = false;       // behind such a mark; the call's name is not known yet

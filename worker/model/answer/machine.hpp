@@ -9,8 +9,8 @@
 //   channels.cpp        harmony's messages
 //
 // A mark that may begin a call opens an *attempt*: everything read from there on is kept until the call's name is
-// known to be the name of an offered tool. Then the call begins; if the name is not offered, what was kept is
-// content.
+// known to be the name of an offered tool. Then the call begins, and ends reasoning that is open. If the name is not
+// offered, what was kept is reasoning where reasoning is open, and content elsewhere.
 //
 // GCC 12 miscompiles co_await within a switch, beside && and ||, and as the condition of an `if` in a function
 // without local variables. So it stands alone here.
@@ -80,7 +80,7 @@ class Machine {
   // ---- attempts ----
 
   void begin_attempt();
-  void abandon();  // it is no call: what was read is content
+  void abandon();  // it is no call: what was read is content, or reasoning if that is open
   void begin_call(std::string_view name, std::string_view id);
   void end_call() { out_.end_call(); }
   std::size_t open_at_front(std::string_view text) const;
@@ -109,7 +109,8 @@ class Machine {
   Routine act(Act act, std::size_t which, std::size_t bytes);
   void plain_act(Act act, std::size_t which, std::size_t bytes);
   bool may_reason() const;
-  bool among_calls() const;  // behind a call or the start of a section of calls, with only blanks since
+  bool among_calls()
+      const;  // behind a call or the start of a section of calls, with only blanks since
   Routine call(Act act);
   Routine no_call();
   void text_or_attempt(std::string_view piece);
@@ -152,7 +153,8 @@ class Machine {
     std::string written = {};
     std::string name = {};
     std::string id = {};
-    std::size_t end = 0;  // which of name_ends stood behind it; for a name_stop, the number of name_ends
+    std::size_t end =
+        0;  // which of name_ends stood behind it; for a name_stop, the number of name_ends
   };
   Routine named_call();
   Routine typed_name(CallName& name);
@@ -226,8 +228,8 @@ class Machine {
   bool response_open_ = false;
   bool response_done_ = false;
   Waits waits_ = Waits::kElsewhere;
-  bool bare_ = false;          // the attempt began without a mark
-  bool in_reasoning_ = false;  // the attempt began within reasoning
+  bool bare_ = false;           // the attempt began without a mark
+  bool in_reasoning_ = false;   // the attempt began within reasoning, and no call has ended that
   const Tool* tool_ = nullptr;  // of the call that began last
   bool attempting_ = false;
   std::string attempt_;
