@@ -145,6 +145,10 @@ TEST(ChatRequests, AbsentToolsAreNoneWhereTheTemplateComparesThemWithNone) {
     EXPECT_EQ(prompt_of(printed + rest, request).value().text(), "any:a");
   }
   EXPECT_EQ(prompt_of(shown + rest, kSystem).value().text(), "none:sa");
+  // A template need not compare them. With none, this one renders what it renders in transformers.
+  const std::string defined = "{% if tools is defined %}T{% endif %}";
+  for (const char* request : {kPlain, kEmpty})
+    EXPECT_EQ(prompt_of(defined + rest, request).value().text(), "Ta");
   // All other probes see the same: the template has a system role.
   EXPECT_TRUE(Chat::load(shown + rest, "<s>", "</s>").value().abilities().system_role);
 }
