@@ -116,7 +116,6 @@ class Matvec : public KernelTest {
         (written + variant.rows_per_workgroup - 1) / variant.rows_per_workgroup);
     return read<float>(out, std::size_t{count} * stride);
   }
-
 };
 
 double exact(const std::vector<double>& row, const std::vector<float>& x) {
@@ -246,6 +245,22 @@ TEST_F(Matvec, PackingInPiecesIsPackingAtOnce) {
   }
 }
 
+// Returns the push constants of a kernel that copies rows of `width` entries of a matrix to `out`.
+k::EmbedPush embed_push(const TestMatrix& m, const gpu::Buffer& counts, const gpu::Buffer& out,
+                        std::uint32_t width) {
+  k::EmbedPush push{};
+  push.quants = m.packed.address() + m.layout.quants;
+  push.high = m.packed.address() + m.layout.high;
+  push.scales = m.packed.address() + m.layout.scales;
+  push.supers = m.packed.address() + m.layout.supers;
+  push.out_address = out.address();
+  push.parameters = counts.address();
+  push.groups = m.layout.groups;
+  push.width = width;
+  push.stride = width;
+  return push;
+}
+
 TEST_F(Matvec, EmbeddingIsTheRowItself) {
   for (const auto& [name, mapping] : test_mappings(device())) {
     for (const TensorType type : kTypes) {
@@ -254,16 +269,7 @@ TEST_F(Matvec, EmbeddingIsTheRowItself) {
       const std::vector<k::ColumnEntry> entries{{7, 0, 0, 0}, {0, 0, 0, 0}, {8, 0, 0, 0}};
       const gpu::Buffer counts = parameters(3, entries);
       const gpu::Buffer out = empty(3 * width * 4);
-      k::EmbedPush push{};
-      push.quants = m.packed.address() + m.layout.quants;
-      push.high = m.packed.address() + m.layout.high;
-      push.scales = m.packed.address() + m.layout.scales;
-      push.supers = m.packed.address() + m.layout.supers;
-      push.out_address = out.address();
-      push.parameters = counts.address();
-      push.groups = m.layout.groups;
-      push.width = width;
-      push.stride = width;
+      k::EmbedPush push = embed_push(m, counts, out, width);
       push.scale = 1;
       run(k::embed(mapping, weight_type(type), m.layout), push, 4);
       const std::vector<float> got = read<float>(out, 3 * width);
@@ -295,16 +301,7 @@ TEST_F(Matvec, EmbeddingPreparesTheInputOfMatrixUnits) {
     const gpu::Buffer counts = parameters(2, entries), gains = buffer(std::span<const float>(gain)),
                       out = empty(2 * width * 4), input = empty(8 * stride * 2),
                       chain = empty(3 * 128), failed = empty(4);
-    k::EmbedPush push{};
-    push.quants = m.packed.address() + m.layout.quants;
-    push.high = m.packed.address() + m.layout.high;
-    push.scales = m.packed.address() + m.layout.scales;
-    push.supers = m.packed.address() + m.layout.supers;
-    push.out_address = out.address();
-    push.parameters = counts.address();
-    push.groups = m.layout.groups;
-    push.width = width;
-    push.stride = width;
+    k::EmbedPush push = embed_push(m, counts, out, width);
     push.scale = 3;
     push.gain = gains.address();
     push.input_address = input.address();
