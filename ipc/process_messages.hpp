@@ -91,7 +91,8 @@ struct FileFacts {
   BULKHEAD_FIELDS(parameters, size, quantization)
 };
 
-// What the model's file recommends for a field of Sampling (general.sampling.*), by the name that requests have.
+// A value that the model's file recommends for a field of Sampling (general.sampling.*). The field has the name by
+// which requests set it.
 struct SamplingAdvice {
   std::string name;
   double value = 0;

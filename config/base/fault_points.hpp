@@ -58,8 +58,8 @@ inline void reach(const char* point) {
 inline bool fails(const char* point) {
   return detail::active && detail::reached(point) == detail::Deed::kFail;
 }
-// Reports that the process has reached `point`, at which a computation has just made a result. Returns true if the
-// fault plan demands that the caller damage this result.
+// Tells the fault plan that the process has reached `point`. The caller calls this right after it has computed a
+// result. Returns true if the fault plan demands that the caller damage this result.
 inline bool corrupts(const char* point) {
   return detail::active && detail::reached(point) == detail::Deed::kCorrupt;
 }

@@ -27,8 +27,8 @@ uint halves_of(vec2 two) { return packFloat2x16(f16vec2(clamp(two, -65504.0, 655
 float from_lane_float(float value, uint lane) { return uintBitsToFloat(from_lane(floatBitsToUint(value), lane)); }
 
 // Returns whether a column sees a position. `seen` is the number of positions up to and including the column's own.
-// Without a window, the column sees all of these positions. With a window, the column sees only the last kWindow of
-// these positions.
+// Without a window, the column sees every position before `seen`. With a window, the column sees the last kWindow
+// positions before `seen`.
 bool sees(uint position, uint seen) { return position < seen && (kWindow == 0u || position + kWindow >= seen); }
 
 // Returns how many positions a split of a column has; `seen` is as in sees(). With a window, the positions that a

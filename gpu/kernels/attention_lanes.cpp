@@ -24,8 +24,8 @@ namespace {
 
 // Returns the query heads that share a KV head and one workgroup. On a CPU it is faster to load keys
 // once for several heads: llvmpipe takes 0.5 to 0.6 of the time with four heads of 256 to 576
-// entries. Such long heads share only in wide steps, as a prompt has them. In narrow ones the cores
-// may need more workgroups.
+// entries. Heads of this length share a workgroup only in wide steps, such as those of a prompt. A
+// narrow step may need more workgroups to keep all cores busy.
 std::uint32_t heads_together(const Mapping& mapping, const AttentionShape& shape,
                              std::uint32_t columns) {
   constexpr std::uint32_t kNarrow = 8, kLongHead = 128, kEntries = 256;

@@ -353,7 +353,7 @@ Parsed<GenerationRequest> parse_llama(std::string_view body, bool infill) {
   if (auto* wanted = std::get_if<GenerationRequest>(&request)) {
     wanted->warnings = std::move(warnings);
     wanted->parameters.prompt_only = reads;
-    // A list names all samplers that there are to be.
+    // If a request lists samplers, the server uses only the samplers of this list.
     const json* const list = fields.get("samplers");
     if (list != nullptr && !list->empty()) wanted->parameters.open_samplers = 0;
     wanted->parameters.open_samplers |= open;

@@ -212,7 +212,7 @@ TEST(Ollama, ListsModels) {
   EXPECT_EQ(serving.post("/api/delete", "{}").status, 405);
 }
 
-// What the model's file recommends is shown where it counts.
+// `/api/show` lists the values that the model's file recommends if requests use these values.
 TEST(Ollama, ShowsTheFilesSamplersIfRequestsGetThem) {
   for (const bool file : {true, false}) {
     const Serving serving =

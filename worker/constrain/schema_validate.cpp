@@ -32,7 +32,7 @@ bool equal_json(const Json& a, const Json& b) {
 namespace {
 
 constexpr int kMostValueDepth = 64;
-// The most work of checking constants for one document. A hostile schema multiplies it.
+// The bound on the work of checking a document's constants. A hostile schema can multiply this work.
 constexpr std::uint64_t kMostCheckWork = 10'000'000;
 constexpr std::uint64_t kWorkPerSchema = 10;  // with all that it refers to
 constexpr std::size_t kMembersPerWork = 100;  // of a list that is searched

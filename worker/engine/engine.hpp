@@ -69,7 +69,7 @@ struct EngineOptions {
   // A model that guesses in addition; null: none. Tokens below both vocabularies' sizes must be the same ones. It must
   // outlive the engine, which alone submits steps to it.
   Executor* draft_model = nullptr;
-  // What the model's file recommends for samplers that requests leave open (Submit::open_samplers).
+  // The model's file recommends these values for samplers that requests leave open (Submit::open_samplers).
   std::vector<ipc::SamplingAdvice> sampler_advice = {};
   // The background compares all memory once in this time (page_guard.hpp); 0: never.
   std::chrono::seconds check_memory{0};

@@ -206,7 +206,7 @@ std::uint32_t state_slots(const model::ModelGraph& graph, const config::EngineSe
 std::uint32_t most_drafts(const model::ModelGraph& graph, const config::EngineSettings& engine) {
   if (graph.states.empty()) return engine::kMostDrafts;
   if (engine.speculation == config::Speculation::kOff) return 0;
-  // A sequence's drafts are seldom right much farther ahead than that, and the memory has other uses.
+  // Slots for more drafts would take memory from the KV cache, and drafts that lie farther ahead are seldom right.
   constexpr std::uint64_t kMostBytes = std::uint64_t{512} << 20, kLeast = 4;
   return static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(kMostBytes / state_bytes_of(graph), kLeast, engine::kMostDrafts));

@@ -142,8 +142,8 @@ class VocabularyReader {
       BULKHEAD_TRY(const auto end, id(key, std::nullopt));
       if (end) vocabulary_.ends[*end] = true;
     }
-    // A model that fills text in writes these behind it: padding, or the beginning of another file. A vocabulary that
-    // was cut may have lost them while the keys stayed, which does no harm.
+    // A model that fills in text writes one of these tokens after the text, to pad it or to begin another file. A
+    // shortened vocabulary may lack such a token although its key is still there. Such a key has no effect.
     for (const char* key : {"tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id",
                             "tokenizer.ggml.fim_sep_token_id"}) {
       BULKHEAD_TRY(const auto end, named_token(file_, key));

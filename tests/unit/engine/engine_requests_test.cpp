@@ -108,7 +108,7 @@ TEST(EngineRequests, TooLittleMemoryForEditsRefusesARequestAndNoMore) {
   EXPECT_EQ(harness.answer(4).tokens.size(), 20U) << "the others have ended";
 }
 
-// What the model's file recommends counts for samplers that the request leaves open, and for no other.
+// The engine uses the values that the model's file recommends only for samplers that the request leaves open.
 TEST(EngineRequests, OpenSamplersAreThoseThatTheFileRecommends) {
   const auto tokens_of = [](std::vector<ipc::SamplingAdvice> advice, float temperature,
                             std::uint32_t open) {

@@ -1,5 +1,5 @@
-// The fixtures of attention over latents, with the keys' and values' matrices joined to one tensor as in files made
-// before April 2025, must give the same tokens.
+// Files made before April 2025 join the matrices of keys and values of attention over latents to one tensor. This test
+// joins these matrices in the fixtures. The joined files must give the same tokens as the fixtures.
 #include <unistd.h>
 
 #include <cmath>

@@ -149,7 +149,7 @@ TEST(ChatRequests, AbsentToolsAreNoneWhereTheTemplateComparesThemWithNone) {
   const std::string defined = "{% if tools is defined %}T{% endif %}";
   for (const char* request : {kPlain, kEmpty})
     EXPECT_EQ(prompt_of(defined + rest, request).value().text(), "Ta");
-  // All other probes see the same: the template has a system role.
+  // The template renders every other probe with its system message, so it has a system role.
   EXPECT_TRUE(Chat::load(shown + rest, "<s>", "</s>").value().abilities().system_role);
 }
 
