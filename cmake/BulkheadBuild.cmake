@@ -69,15 +69,30 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   endif()
 endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  # Clang warns of structures that begin with what Vulkan asks for and are zero otherwise, and of lambda expressions
-  # that use `this` for some types only.
-  target_compile_options(bulkhead_options INTERFACE
-    "SHELL:-Wno-missing-field-initializers -Wno-unused-lambda-capture")  # after -Wextra, which has the first of them
+  # Clang warns of structures that begin with what Vulkan asks for and are zero otherwise, of lambda expressions that
+  # use `this` for some types only, and of a deprecated function that libstdc++ itself calls in std::stable_sort.
+  target_compile_options(bulkhead_options INTERFACE  # SHELL: after -Wextra, which has the first of them
+    "SHELL:-Wno-missing-field-initializers -Wno-unused-lambda-capture -Wno-deprecated-declarations")
 endif()
 if(BULKHEAD_SANITIZE)
   target_compile_options(bulkhead_options INTERFACE
     -fsanitize=${BULKHEAD_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(bulkhead_options INTERFACE -fsanitize=${BULKHEAD_SANITIZE})
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    # Tests that replace `operator new` cannot link Clang's static runtime, which has it, too.
+    execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libclang_rt.asan-${CMAKE_SYSTEM_PROCESSOR}.so
+      OUTPUT_VARIABLE runtime OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+    cmake_path(GET runtime PARENT_PATH runtimes)
+    target_link_options(bulkhead_options INTERFACE -shared-libsan "LINKER:-rpath,${runtimes}")
+    include(CheckLinkerFlag)
+    check_linker_flag(CXX -fuse-ld=lld BULKHEAD_LLD)
+    target_link_options(bulkhead_options INTERFACE $<$<BOOL:${BULKHEAD_LLD}>:-fuse-ld=lld>)
+    # GCC defines these, and so do later releases of Clang.
+    string(REGEX MATCHALL "address|thread" sanitizers "${BULKHEAD_SANITIZE}")
+    list(TRANSFORM sanitizers TOUPPER)
+    list(TRANSFORM sanitizers REPLACE "(.+)" "__SANITIZE_\\1__=1")
+    target_compile_definitions(bulkhead_options INTERFACE ${sanitizers})
+  endif()
   if(BULKHEAD_SANITIZE MATCHES "undefined")
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
       # UBSan's instrumentation makes GCC 12 warn of uninitialised uses and null arguments that do not exist.

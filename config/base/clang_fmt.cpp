@@ -1,4 +1,4 @@
-// Clang 14 sometimes leaves out one of fmt's function templates although it has instantiated it, and Debian's
+// Clang sometimes leaves out one of fmt's function templates although it has instantiated it, and Debian's
 // library, which GCC made, does not have it under that name. This file makes it explicitly.
 #include <string>
 

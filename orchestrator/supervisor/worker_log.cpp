@@ -144,7 +144,7 @@ std::string worker_log_line(const std::string& worker, std::string_view line, bo
     if (const auto found = said.find("message"); found != said.end() && found->is_string())
       message = found->get<std::string>();
     if (const auto found = said.find("level");
-        found != said.end() && found->is_string() && std::ranges::count(kLevels, *found) > 0)
+        found != said.end() && found->is_string() && std::ranges::count(kLevels, found->get_ref<const std::string&>()) > 0)
       level = found->get<std::string>();
   }
   char time[40];

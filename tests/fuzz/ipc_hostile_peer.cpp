@@ -397,7 +397,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }();
   (void)peer_process();  // started before anything else is open that it would inherit
   (void)neighbour();
-  static std::size_t runs = 0;
   for (int i = 0; i < repeat; ++i) {
     const std::size_t before = open_descriptors() - fuzz::HostilePeer::left_open();
     run_once(data[0], data + 1, size - 1);
@@ -406,7 +405,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       REQUIRE(wait < 20000);
       ::usleep(1000);
     }
-    ++runs;
   }
   return 0;
 }

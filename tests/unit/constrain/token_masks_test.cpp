@@ -168,8 +168,7 @@ TEST(TokenMasks, OfPlainTextsAreLittleWork) {
 const char* const kFreeTexts[] = {
     "root ::= [^<]* \"</v>\"",
     "root ::= ([^<] | \"<\" [^/])* \"</v>\" \"\\n\"*",
-    "root ::= \"<\" [a-z]+ \">\" text \"\\n</v>\" (\"\\n\" root)?\ntext ::= [^<]* (\"<\" [^/] "
-    "[^<]*)*",
+    "root ::= \"<\" [a-z]+ \">\" text \"\\n</v>\" (\"\\n\" root)?\ntext ::= [^<]* (\"<\" [^/] [^<]*)*",
     "root ::= .* ",
     "root ::= ([a-z] [^<]* | [0-9]+) \"</v>\"",
 };
