@@ -79,11 +79,13 @@ if(BULKHEAD_SANITIZE)
     -fsanitize=${BULKHEAD_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(bulkhead_options INTERFACE -fsanitize=${BULKHEAD_SANITIZE})
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-    # Tests that replace `operator new` cannot link Clang's static runtime, which has it, too.
-    execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libclang_rt.asan-${CMAKE_SYSTEM_PROCESSOR}.so
-      OUTPUT_VARIABLE runtime OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-    cmake_path(GET runtime PARENT_PATH runtimes)
-    target_link_options(bulkhead_options INTERFACE -shared-libsan "LINKER:-rpath,${runtimes}")
+    if(NOT BULKHEAD_SANITIZE MATCHES "fuzzer")
+      # Tests that replace `operator new` cannot link Clang's static runtime, which has it, too.
+      execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libclang_rt.asan-${CMAKE_SYSTEM_PROCESSOR}.so
+        OUTPUT_VARIABLE runtime OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+      cmake_path(GET runtime PARENT_PATH runtimes)
+      target_link_options(bulkhead_options INTERFACE -shared-libsan "LINKER:-rpath,${runtimes}")
+    endif()
     include(CheckLinkerFlag)
     check_linker_flag(CXX -fuse-ld=lld BULKHEAD_LLD)
     target_link_options(bulkhead_options INTERFACE $<$<BOOL:${BULKHEAD_LLD}>:-fuse-ld=lld>)
