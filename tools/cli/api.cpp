@@ -134,6 +134,16 @@ Error api_error(const HttpResponse& response) {
 }
 
 Status wait_until_ready(HttpClient& client, const std::string& model) {
+Result<json> post_order(HttpClient& client, const std::string& path, const json& order) {
+  constexpr int kAccepted = 202;
+  BULKHEAD_TRY(const HttpResponse response, client.post(path, json_text(order)));
+  if (response.status < 200 || response.status > 299) return api_error(response);
+  json description = json::parse(response.body, nullptr, false);
+  if (response.status == kAccepted && description.is_object()) return description;
+  return Error(ErrorCode::kCorrupt,
+               "the answer of " + client.url() + path + " agrees to nothing: is it a bulkheadd?");
+}
+
   const bool show = ::isatty(STDERR_FILENO) != 0;
   std::string shown;
   const auto clear = [&] {

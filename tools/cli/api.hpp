@@ -40,6 +40,11 @@ struct Sampling {
   std::string model;
   std::optional<std::uint32_t> max_tokens;
   std::optional<double> temperature, top_p, min_p;
+// Orders something from the daemon, such as a worker's restart. Returns the daemon's description of what it is about to
+// do. An error if the server did not agree: a proxy's page with status 200 is no agreement.
+Result<nlohmann::json> post_order(HttpClient& client, const std::string& path,
+                                  const nlohmann::json& order);
+
   std::optional<std::uint32_t> top_k;
   std::optional<std::uint64_t> seed;
   std::vector<std::string> stop;

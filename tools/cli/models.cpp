@@ -88,18 +88,15 @@ int run_models(const ModelsOptions& options) {
   if (!client.ok()) return fail(client.error());
   if (options.action.empty() || options.action == "list") return list(*client, options.json);
   watch_interrupts();
-  const Result<HttpResponse> response =
-      client->post("/v1/models/" + options.action, json_text(json{{"model", options.name}}));
-  if (!response.ok()) return fail(response.error());
-  if (response->status != 202) {
-    const Error error = api_error(*response);  // may quote a name that has line ends
-    return fail(Error(error.code(), cleaned(error.message())));
+  const Result<json> model =
+      post_order(*client, "/v1/models/" + options.action, json{{"model", options.name}});
+  if (!model.ok()) {  // the message may quote a name that has line ends
+    return fail(Error(model.error().code(), cleaned(model.error().message())));
   }
-  const json model = json::parse(response->body, nullptr, false);
-  const bool named = model.is_object() && model.contains("id") && model["id"].is_string();
-  const std::string id = named ? model["id"].get<std::string>() : options.name;
+  const bool named = model->contains("id") && (*model)["id"].is_string();
+  const std::string id = named ? (*model)["id"].get<std::string>() : options.name;
   if (options.no_wait) {
-    put(options.json ? model.dump() + "\n" : cell(id) + ": " + cell_of(model, "state") + "\n");
+    put(options.json ? model->dump() + "\n" : cell(id) + ": " + cell_of(*model, "state") + "\n");
     return 0;
   }
   return wait_for(*client, id, options.action == "load", options.json);

@@ -197,16 +197,11 @@ class Top {
   }
 
   void act(const std::string& action) {
-    const Result<HttpResponse> response =
-        client_.post("/v1/workers/" + url_encoded(layout_.selected) + "/" + action, "{}");
-    if (!response.ok()) {
-      told_ = response.error().message();
-    } else if (response->status > 299) {
-      told_ = api_error(*response).message();
-    } else {
-      told_ = layout_.selected + (action == "drain" ? " is draining" : " is being restarted");
-    }
-    told_ = cell(told_);
+    const Result<json> worker = post_order(
+        client_, "/v1/workers/" + url_encoded(layout_.selected) + "/" + action, json::object());
+    told_ = cell(worker.ok() ? layout_.selected +
+                                   (action == "drain" ? " is draining" : " is being restarted")
+                             : worker.error().message());
   }
 
   const TopOptions& options_;

@@ -40,13 +40,12 @@ int run_workers(const WorkersOptions& options) {
   if (!client.ok()) return fail(client.error());
 
   if (!options.action.empty()) {
-    const Result<HttpResponse> response =
-        client->post("/v1/workers/" + url_encoded(options.name) + "/" + options.action,
-                     options.cold ? R"({"cold": true})" : "{}");
-    if (!response.ok()) return fail(response.error());
-    if (response->status < 200 || response->status > 299) return fail(api_error(*response));
+    const Result<json> worker =
+        post_order(*client, "/v1/workers/" + url_encoded(options.name) + "/" + options.action,
+                   options.cold ? json{{"cold", true}} : json::object());
+    if (!worker.ok()) return fail(worker.error());
     if (options.json) {
-      put(response->body + (response->body.ends_with('\n') ? "" : "\n"));
+      put_json(*worker);
       return 0;
     }
     put(options.name +

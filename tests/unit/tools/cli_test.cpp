@@ -355,6 +355,22 @@ TEST_F(Cli, AnAnswerThatIsNotADaemonsIsAFailure) {
   }
 }
 
+// A proxy before the daemon may answer an order with a page of its own.
+TEST_F(Cli, AnOrderThatNoDaemonHasTakenIsAFailure) {
+  for (const char* command :
+       {"workers drain w", "workers restart w --json", "models load m", "models unload m --json",
+        "models load m --no-wait", "models load m --no-wait --json"}) {
+    for (const std::string& answer : {test::whole_answer("200 OK", "<html></html>"),
+                                      test::whole_answer("202 Accepted", "accepted")}) {
+      const test::CannedServer server({{answer}});
+      const Outcome other = run(kTool + " " + command + " --url " + server.url());
+      EXPECT_EQ(other.code, 1) << command << other.out;
+      EXPECT_THAT(other.out, IsEmpty()) << command;
+      EXPECT_THAT(other.err, HasSubstr("agrees to nothing")) << command;
+    }
+  }
+}
+
 TEST_F(Cli, ANameThatIsNotUtf8EndsNoCommand) {
   const std::string refusal =
       test::whole_answer("404 Not Found", R"({"error": {"message": "no such model"}})");
