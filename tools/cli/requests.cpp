@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -77,7 +78,10 @@ int run_logs(const LogsOptions& options) {
   if (!client.ok()) return fail(client.error());
   watch_interrupts();
   const std::string path = "/v1/workers/" + url_encoded(options.worker) + "/log";
+  // The last line that was shown. A daemon that was started meanwhile counts its lines from 1 again, but its lines are
+  // later ones.
   std::uint64_t last = 0;
+  std::string last_time;
   for (bool first = true;; first = false) {
     const Result<json> list = list_of(*client, path, "lines");
     if (interrupted) return 0;
@@ -88,11 +92,13 @@ int run_logs(const LogsOptions& options) {
       ++at;
       if (!line.is_object()) continue;
       const json number = line.value("number", json());
-      if (!number.is_number_unsigned() || number.get<std::uint64_t>() <= last) continue;
+      const std::string time = cell_of(line, "time");
+      if (!number.is_number_unsigned()) continue;
+      if (number.get<std::uint64_t>() <= last && time <= last_time) continue;
       last = number.get<std::uint64_t>();
+      last_time = std::max(last_time, time);
       if (first && list->size() - at >= options.lines) continue;
-      text += options.json ? json_text(line) + "\n"
-                           : cell_of(line, "time") + " " + cell_of(line, "text") + "\n";
+      text += options.json ? json_text(line) + "\n" : time + " " + cell_of(line, "text") + "\n";
     }
     if (!put(text) || !options.follow) return 0;
     for (useconds_t waited = 0; waited < kLookEveryUs && !interrupted;

@@ -371,6 +371,19 @@ TEST_F(Cli, AnOrderThatNoDaemonHasTakenIsAFailure) {
   }
 }
 
+// The daemon was started again between two looks: its lines have small numbers, and only their time is a later one.
+TEST_F(Cli, FollowedLogsGoOnWithTheNextDaemon) {
+  const auto lines = [](const std::string& list) {
+    return test::whole_answer("200 OK", R"({"worker": "w", "lines": [)" + list + "]}");
+  };
+  const std::string before = R"({"number": 70, "time": "2026-01-01T00:00:00.000Z", "text": "old"})";
+  const std::string after = R"({"number": 3, "time": "2026-01-01T00:00:01.000Z", "text": "new"})";
+  const test::CannedServer server({{lines(before)}, {lines(after)}, {lines(after)}, {""}});
+  const Outcome followed = run(kTool + " logs w --follow --url " + server.url());
+  EXPECT_EQ(followed.code, 1) << "the last answer breaks off";
+  EXPECT_EQ(followed.out, "2026-01-01T00:00:00.000Z old\n2026-01-01T00:00:01.000Z new\n");
+}
+
 TEST_F(Cli, ANameThatIsNotUtf8EndsNoCommand) {
   const std::string refusal =
       test::whole_answer("404 Not Found", R"({"error": {"message": "no such model"}})");
