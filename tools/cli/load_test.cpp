@@ -32,7 +32,7 @@ bool has_text(const json& event) {
     if (!choice.is_object()) continue;
     const json& from =
         choice.contains("delta") && choice["delta"].is_object() ? choice["delta"] : choice;
-    for (const char* key : {"text", "content", "reasoning_content"}) {
+    for (const char* key : {"text", "content", "reasoning_content", "reasoning"}) {
       if (from.contains(key) && from[key].is_string() && from[key] != "") return true;
     }
   }

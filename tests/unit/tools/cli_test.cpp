@@ -384,6 +384,19 @@ TEST_F(Cli, FollowedLogsGoOnWithTheNextDaemon) {
   EXPECT_EQ(followed.out, "2026-01-01T00:00:00.000Z old\n2026-01-01T00:00:01.000Z new\n");
 }
 
+// vLLM's name for what most servers call reasoning_content.
+TEST_F(Cli, ALoadTestTakesReasoningForTokensWhateverItIsCalled) {
+  for (const std::string name : {"content", "reasoning_content", "reasoning"}) {
+    const std::string body =
+        R"(data: {"choices": [{"delta": {")" + name + R"(": "a"}}]})" + "\n\ndata: [DONE]\n\n";
+    const test::CannedServer server({{test::whole_answer("200 OK", body)}});
+    const Outcome test =
+        run(kTool + " load-test --requests 1 --model m --json --url " + server.url());
+    EXPECT_EQ(test.code, 0) << test.out << test.err;
+    EXPECT_GT(nlohmann::json::parse(test.out)["first_token_ms"]["max"], 0) << name;
+  }
+}
+
 TEST_F(Cli, ANameThatIsNotUtf8EndsNoCommand) {
   const std::string refusal =
       test::whole_answer("404 Not Found", R"({"error": {"message": "no such model"}})");
