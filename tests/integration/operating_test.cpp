@@ -203,13 +203,30 @@ TEST(Operating, TopPrintsAFrameForScripts) {
   EXPECT_EQ(tool(serving, "top --once --sort colour").code, 2);
 }
 
+// `timeout 60 bulkhead top`, for example, must not leave a terminal without a cursor.
+TEST(Operating, TopGivesTheTerminalBackWhenItIsTerminated) {
+  const Serving serving = serve();
+  const Home home;
+  Terminal terminal({"top", "--url", url_of(serving), "--interval", "0.1"}, home.path);
+  ASSERT_TRUE(terminal.shows("builtin-0")) << terminal.shown();
+  EXPECT_FALSE(terminal.edits_lines());
+  terminal.signal(SIGTERM);
+  EXPECT_TRUE(terminal.shows("\033[?25h\033[?1049l")) << terminal.shown();
+  EXPECT_EQ(terminal.exit_code(), 0);
+}
+
 TEST(Operating, TopsKeysDrainAndRestart) {
   const Serving serving = serve();
   const Home home;
   Terminal terminal({"top", "--url", url_of(serving), "--interval", "0.1"}, home.path);
   ASSERT_TRUE(terminal.shows("builtin-0")) << terminal.shown();
-  terminal.type("s");
+  terminal.type("js");  // several keys at once, as after a wait for a slow daemon
   ASSERT_TRUE(terminal.shows("(sorted by state)")) << terminal.shown();
+  terminal.type("dy");  // pasted: the second key is no answer to a question that nobody has seen
+  ASSERT_TRUE(terminal.shows("drain builtin-0? y/n")) << terminal.shown();
+  terminal.type("n");
+  ASSERT_TRUE(terminal.shows("(sorted by state)")) << terminal.shown();
+  EXPECT_EQ(find(serving, "builtin-0")["state"], "ready");
   terminal.type("d");
   ASSERT_TRUE(terminal.shows("drain builtin-0? y/n")) << terminal.shown();
   terminal.type("n");

@@ -50,6 +50,7 @@ class Terminal {
     if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
   }
 
+  void signal(int number) const { EXPECT_EQ(::kill(pid_, number), 0); }
   void type(const std::string& text) const {
     EXPECT_EQ(::write(fd_.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }

@@ -82,14 +82,15 @@ bool awaited(const json& health) {
 
 }  // namespace
 
-void watch_interrupts() {
+void watch_interrupts(std::initializer_list<int> signals) {
   struct sigaction action {};
   action.sa_handler = [](int) {
     if (interrupted.exchange(true)) ::_exit(130);
   };
   sigemptyset(
       &action.sa_mask);  // without SA_RESTART, so that a read at the prompt notices the signal
-  ::sigaction(SIGINT, &action, nullptr);
+  for (const int number : signals)
+    ::sigaction(number, &action, nullptr);
 }
 
 Result<HttpClient> make_client(const Connection& connection) {
@@ -133,7 +134,6 @@ Error api_error(const HttpResponse& response) {
   return Error(code, message);
 }
 
-Status wait_until_ready(HttpClient& client, const std::string& model) {
 Result<json> post_order(HttpClient& client, const std::string& path, const json& order) {
   constexpr int kAccepted = 202;
   BULKHEAD_TRY(const HttpResponse response, client.post(path, json_text(order)));
@@ -144,6 +144,7 @@ Result<json> post_order(HttpClient& client, const std::string& path, const json&
                "the answer of " + client.url() + path + " agrees to nothing: is it a bulkheadd?");
 }
 
+Status wait_until_ready(HttpClient& client, const std::string& model) {
   const bool show = ::isatty(STDERR_FILENO) != 0;
   std::string shown;
   const auto clear = [&] {

@@ -1,9 +1,12 @@
 // What the subcommands that talk to a daemon share: the address, waiting until it serves, and one streamed answer.
 #pragma once
 
+#include <signal.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,9 +24,10 @@ struct Connection {
   std::string api_key;
 };
 
-// Ctrl-C sets this once watch_interrupts() was called; a second Ctrl-C before it is cleared ends the program.
+// Ctrl-C sets this once watch_interrupts() was called; a second Ctrl-C before it is cleared ends the program. A command
+// that must restore the terminal before it ends also watches SIGTERM.
 extern std::atomic<bool> interrupted;
-void watch_interrupts();
+void watch_interrupts(std::initializer_list<int> signals = {SIGINT});
 
 Result<HttpClient> make_client(const Connection& connection);
 
@@ -36,15 +40,15 @@ Status wait_until_ready(HttpClient& client, const std::string& model);
 // another body. The code is kResourceExhausted if the prompt does not fit the model's context.
 Error api_error(const HttpResponse& response);
 
-struct Sampling {
-  std::string model;
-  std::optional<std::uint32_t> max_tokens;
-  std::optional<double> temperature, top_p, min_p;
 // Orders something from the daemon, such as a worker's restart. Returns the daemon's description of what it is about to
 // do. An error if the server did not agree: a proxy's page with status 200 is no agreement.
 Result<nlohmann::json> post_order(HttpClient& client, const std::string& path,
                                   const nlohmann::json& order);
 
+struct Sampling {
+  std::string model;
+  std::optional<std::uint32_t> max_tokens;
+  std::optional<double> temperature, top_p, min_p;
   std::optional<std::uint32_t> top_k;
   std::optional<std::uint64_t> seed;
   std::vector<std::string> stop;

@@ -91,31 +91,39 @@ class Screen {
 
 enum class Key { kNone, kUp, kDown, kSort, kDrain, kRestart, kYes, kOther, kQuit };
 
-// Returns the next key within `patience`; kNone if the user pressed none, and kQuit also if the
-// terminal is gone.
-Key next_key(std::chrono::milliseconds patience) {
-  pollfd readable{STDIN_FILENO, POLLIN, 0};
-  if (::poll(&readable, 1, static_cast<int>(patience.count())) <= 0) return Key::kNone;
-  char bytes[16];
-  const ssize_t got = ::read(STDIN_FILENO, bytes, sizeof bytes);
-  if (got <= 0) return Key::kQuit;
-  const std::string_view pressed(bytes, static_cast<std::size_t>(got));
-  if (pressed == "\033[A" || pressed == "\033OA" || pressed == "k") return Key::kUp;
-  if (pressed == "\033[B" || pressed == "\033OB" || pressed == "j") return Key::kDown;
-  switch (pressed[0]) {
-    case 's':
-      return Key::kSort;
-    case 'd':
-      return Key::kDrain;
-    case 'r':
-      return Key::kRestart;
-    case 'y':
-      return Key::kYes;
-    case 'q':
-      return Key::kQuit;
+// The keys that the user presses. While the daemon is slow to answer, several come at once.
+class Keys {
+ public:
+  // Returns the next key within `patience`; kNone if the user pressed none, and kQuit also if the
+  // terminal is gone.
+  Key next(std::chrono::milliseconds patience) {
+    if (pressed_.empty()) {
+      pollfd readable{STDIN_FILENO, POLLIN, 0};
+      if (::poll(&readable, 1, static_cast<int>(patience.count())) <= 0) return Key::kNone;
+      char bytes[256];
+      const ssize_t got = ::read(STDIN_FILENO, bytes, sizeof bytes);
+      if (got <= 0) return Key::kQuit;
+      pressed_.assign(bytes, static_cast<std::size_t>(got));
+    }
+    for (const auto& [bytes, key] : kKnown) {
+      if (!pressed_.starts_with(bytes)) continue;
+      pressed_.erase(0, bytes.size());
+      return key;
+    }
+    pressed_.erase(0, 1);
+    return Key::kOther;
   }
-  return Key::kOther;
-}
+  // Forgets keys that were pressed before the user could see a question; they are no answer to it.
+  void forget() { pressed_.clear(); }
+
+ private:
+  static constexpr std::pair<std::string_view, Key> kKnown[] = {
+      {"\033[A", Key::kUp},   {"\033OA", Key::kUp}, {"k", Key::kUp},   {"\033[B", Key::kDown},
+      {"\033OB", Key::kDown}, {"j", Key::kDown},    {"s", Key::kSort}, {"d", Key::kDrain},
+      {"r", Key::kRestart},   {"y", Key::kYes},     {"q", Key::kQuit}};
+
+  std::string pressed_;
+};
 
 class Top {
  public:
@@ -137,7 +145,7 @@ class Top {
       }
       if (!show()) return 0;
       const auto patience = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
-      const Key key = next_key(std::max(patience, std::chrono::milliseconds(1)));
+      const Key key = keys_.next(std::max(patience, std::chrono::milliseconds(1)));
       if (key == Key::kQuit) return 0;
       if (key != Key::kNone) press(key);
     }
@@ -176,17 +184,20 @@ class Top {
         order_ = static_cast<TopOrder>((static_cast<std::size_t>(order_) + 1) % kOrders);
         return;
       case Key::kDrain:
-        asks_ = "drain";
-        return;
+        return ask("drain");
       case Key::kRestart:
-        asks_ = "restart";
-        return;
+        return ask("restart");
       case Key::kNone:
       case Key::kYes:
       case Key::kOther:
       case Key::kQuit:
         return;
     }
+  }
+
+  void ask(const char* action) {
+    asks_ = action;
+    keys_.forget();
   }
 
   void move(int by) {
@@ -209,6 +220,7 @@ class Top {
   TopOrder order_;
   TopLayout layout_;
   TopFrame frame_;
+  Keys keys_;
   std::string asks_, told_;  // the question to be confirmed, and the result of the last action
 };
 
@@ -220,7 +232,7 @@ int run_top(const TopOptions& options) {
   const auto known = std::ranges::find(kTopOrders, options.sort,
                                        [](const char* name) { return std::string(name); });
   const auto order = static_cast<TopOrder>(std::distance(std::begin(kTopOrders), known));
-  watch_interrupts();
+  watch_interrupts({SIGINT, SIGTERM});
   const bool once = options.once || (!options.json &&
                                      (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0));
   if (!once && !options.json) return Top(options, *client, order).run();
