@@ -287,7 +287,8 @@ json describe_health(const Router& router) {
   json body = {{"status", ready ? "ok" : router.draining() ? "draining" : "loading"}};
   if (ready) return body;
   for (const ModelInfo& model : router.models()) {
-    if (model.retired || router.draining()) continue;
+    // A model that is loaded on demand does not count, as in ready().
+    if (model.retired || model.on_demand || router.draining()) continue;
     std::string why = router.given_up(router.serving(model));
     if (!why.empty()) {
       body["status"] = "failed";

@@ -48,6 +48,18 @@ TEST_F(RunTimeModels, AModelThatCanNotBeLoadedFailsItsRequestsAlone) {
   EXPECT_EQ(serving.complete(ask("broken")).status, 200);
 }
 
+// What keeps /health from 200 is its reason, and not a model that does not count.
+TEST_F(RunTimeModels, AFailedModelThatIsLoadedOnDemandIsNoReasonForHealth) {
+  std::ofstream(folder_ / "broken.gguf") << "broken";
+  const Serving serving = serve(models({"one", "broken"}, {"models.0.load=start"}));
+  EXPECT_EQ(serving.complete(ask("broken")).status, 503);
+  EXPECT_EQ(serving.post("/v1/workers/one-0/drain", "").status, 202);
+  EXPECT_TRUE(Serving::eventually([&] { return serving.get("/health").status == 503; }));
+  const json health = json::parse(serving.get("/health").body);
+  EXPECT_EQ(health["status"], "drained") << health;
+  EXPECT_NE(health.value("reason", "").find("model one "), std::string::npos) << health;
+}
+
 TEST_F(RunTimeModels, UnloadingWaitsForRequestsAndALaterOneLoadsItAgain) {
   const Serving serving = serve(models({"one", "two"}, {"models.0.load=start"}));
   auto running = stream(serving, "one", 200);
