@@ -47,8 +47,18 @@ HttpResponse Api::protocol_error(const ErrorKind& kind, const std::string& messa
   const Route& route = nearest_route(path);
   exchange.second_id_field = route.second_id_field();
   const std::string& id = exchange.request_id();
-  end_request(context_.services.metrics,
-              {.method = {}, .endpoint = kUnknownLabel, .status = kind.status, .id = id});
+  RequestLine line{.method = exchange.method,
+                   .endpoint = kUnknownLabel,
+                   .status = kind.status,
+                   .trace = &exchange.trace,
+                   .id = id};
+  // If the exchange has a method, answer_head() has let the head pass, and now the body is refused.
+  const RouteMatch match = find_route(path, exchange.method);
+  if (!exchange.method.empty() && match.route != nullptr) {
+    line.endpoint = match.route->label;
+    line.took = std::chrono::steady_clock::now() - exchange.arrived;
+  }
+  end_request(context_.services.metrics, std::move(line));
   HttpResponse response = route.refuse(api_error(kind, message), id);
   response.close = true;
   return response;
@@ -121,10 +131,25 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request, Exchang
       return answer(refuse(kForbiddenOrigin, std::move(why)));
   }
   const Route::AtOnce at_once = route->answer();
-  if (at_once == nullptr) return std::nullopt;
+  if (at_once == nullptr) {
+    take_over_head(request, exchange);
+    return std::nullopt;
+  }
   HttpResponse response = at_once(context_, match.parameter);
   leave_out_what_it_has(request, response);
   return answer(std::move(response));
+}
+
+// Gives the exchange what the answer's head and the request's line need, whether the body then comes or is refused.
+void Api::take_over_head(const HttpRequest& request, Exchange& exchange) const {
+  HttpResponse cors;
+  add_cors_headers(context_.options, request, cors);
+  exchange.extra_headers = std::move(cors.headers);
+  exchange.method = request.method;
+  exchange.trace = request.trace;
+  exchange.arrived = request.arrived;
+  if (request.trace.known())
+    exchange.extra_headers.emplace_back("traceparent", request.trace.field());
 }
 
 // Counts a client's request to a model against the limits of the client's key, and sets `ticket`.
@@ -167,14 +192,6 @@ std::vector<DaemonFigure> Api::figures() const {
 void Api::handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   RouteMatch match = find_route(request.path, request.method);
   const Route& route = *match.route;
-  HttpResponse cors;
-  add_cors_headers(context_.options, request, cors);
-  exchange->extra_headers = std::move(cors.headers);
-  exchange->method = request.method;
-  exchange->trace = request.trace;
-  exchange->arrived = request.arrived;
-  if (request.trace.known())
-    exchange->extra_headers.emplace_back("traceparent", request.trace.field());
   Call call{context_, route, std::move(match.parameter), {}, std::move(exchange), nullptr};
   if (const std::optional<ApiError> over = take_ticket(request, route, call.ticket))
     return call.refuse(*over);

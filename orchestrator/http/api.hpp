@@ -27,7 +27,7 @@ class Api {
   void configure(config::ServerSettings server);
 
   // Returns the answer if it needs no body (a refusal, or the answer to a GET). Empty: read the body and call
-  // handle().
+  // handle(), or protocol_error() if the body can't be taken.
   std::optional<HttpResponse> answer_head(const HttpRequest& request, Exchange& exchange);
   void handle(HttpRequest request, std::shared_ptr<Exchange> exchange);
   // Renders an error of the HTTP layer itself in the form for clients of this path. The path is empty if the
@@ -41,6 +41,7 @@ class Api {
   std::function<std::size_t()>& connection_count = context_.connection_count;
 
  private:
+  void take_over_head(const HttpRequest& request, Exchange& exchange) const;
   std::optional<ApiError> take_ticket(const HttpRequest& request, const Route& route,
                                       std::shared_ptr<KeyTicket>& ticket);
 

@@ -72,7 +72,7 @@ class Exchange {
   // The name of a second field with the id in the answer's head; null: there is none.
   const char* second_id_field = nullptr;
 
-  // For the request's log line (request_line.hpp).
+  // For the request's log line (request_line.hpp). `method` is empty until the head has been read and has a route.
   std::string method;
   TraceContext trace;
   std::chrono::steady_clock::time_point arrived;
@@ -90,6 +90,8 @@ class Exchange {
   void forget_request() {
     request_id_.clear();
     second_id_field = nullptr;
+    method.clear();
+    trace = {};
     extra_headers.clear();
   }
 

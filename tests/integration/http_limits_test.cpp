@@ -444,6 +444,10 @@ TEST(Origin, PagesThatAreAllowedMayCallAndReadTheAnswer) {
     EXPECT_EQ(reply.headers["access-control-allow-origin"], "https://chat.example") << body;
   }
   EXPECT_EQ(serving.post("/v1/completions", "{}", {page}).status, 401);
+  // A body that is refused before it is read: without this field, the page would see no reason.
+  reply = serving.post("/v1/completions", "{}", {page, key, "Content-Encoding: gzip"});
+  EXPECT_EQ(reply.status, 415);
+  EXPECT_EQ(reply.headers["access-control-allow-origin"], "https://chat.example");
   reply = HttpClient(serving.port)
               .request("OPTIONS", "/v1/completions", "",
                        {"Origin: https://other.example", "Access-Control-Request-Method: POST"});

@@ -61,6 +61,26 @@ TEST(RequestLines, EveryRequestHasOneWithItsFieldsAsMembers) {
   EXPECT_TRUE(answer["ttft_ms"].is_number());
 }
 
+// An operator who looks for the reason of a 413 needs the endpoint.
+TEST(RequestLines, OfARefusedBodyHaveTheEndpointAndTheTrace) {
+  const Serving serving = serve({"log.format=json", "server.max_body_mb=1"});
+  const std::string head = "POST /v1/models/load HTTP/1.1\r\nHost: localhost\r\n";
+  HttpClient(serving.port).send_raw(head + kField + "\r\nContent-Length: 9999999\r\n\r\n");
+  HttpClient client(serving.port);
+  EXPECT_EQ(client.request("POST", "/tokenize", R"({"content": "ab"})").status, 200);
+  client.send_raw("NONSENSE\r\n\r\n");
+  EXPECT_EQ(client.receive().status, 400);
+  ASSERT_TRUE(Serving::eventually([&] { return request_lines(serving).size() >= 3; }))
+      << serving.daemon->log();
+  const json refused = lines_of(serving, "/v1/models/load").at(0);
+  EXPECT_EQ(refused["status"], 413);
+  EXPECT_EQ(refused["method"], "POST");
+  EXPECT_EQ(refused["trace_id"], kTrace);
+  const json nonsense = lines_of(serving, "unknown").at(0);
+  EXPECT_EQ(nonsense["status"], 400);
+  EXPECT_FALSE(nonsense.contains("method")) << "that is the method of the request before";
+}
+
 // A request's time begins when its head has come, however long its body takes.
 TEST(RequestLines, CountARequestsTimeFromItsArrival) {
   const Serving serving = serve({"log.format=json", "server.request_timeout_s=1"});
