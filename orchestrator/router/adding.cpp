@@ -10,6 +10,7 @@
 
 #include "config/base/log.hpp"
 #include "config/base/quiet_thread.hpp"
+#include "config/model_name.hpp"
 #include "orchestrator/router/models_folder.hpp"
 #include "orchestrator/router/router.hpp"
 
@@ -73,12 +74,14 @@ void Router::add_from_folder(const std::string& name,
 
 std::size_t Router::add_file(const std::string& folder, const std::string& file,
                              const std::string& mark) {
+  // The same names are taken as in add_models_of_folder(): the next SIGHUP must not give the model another name.
   std::set<std::string> names;
   for (std::size_t i = 0; i < models_.size(); ++i) {
     const ModelInfo& model = models_[i];
+    if (model.retired) continue;
     const std::filesystem::path path = model.settings.path;
-    if (!model.retired && path.lexically_normal() == file) return i;
-    names.insert({model.id, model.file_name});
+    if (path.lexically_normal() == file) return i;
+    names.insert({model.id, config::name_of(model.settings)});
     names.insert(model.settings.aliases.begin(), model.settings.aliases.end());
   }
   const std::size_t added = add_model(model_of_file(folder, file, names), {mark, "", ""});

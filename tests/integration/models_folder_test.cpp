@@ -56,6 +56,23 @@ TEST_F(RunTimeModels, AFolderIsListedAndItsModelsLoadAtFirstUse) {
   EXPECT_EQ(serving.post("/v1/models/load", R"({"model": 3})").status, 400);
 }
 
+TEST_F(RunTimeModels, AFileThatCameLaterKeepsItsNameAtAReload) {
+  const Serving serving = serve({"server.models_folder=" + folder_.string(), "models.0.name=first",
+                                 "models.0.path=" + (folder_ / "one.gguf").string()});
+  make("deep/one.gguf");
+  EXPECT_EQ(json::parse(act(serving, "load", "deep/one.gguf").body)["id"], "one");
+  std::filesystem::remove(folder_ / "two.gguf");
+  serving.daemon->signal(SIGHUP);
+  EXPECT_TRUE(Serving::eventually([&] { return serving.get("/v1/models/two").status == 404; }));
+  make("two.gguf");
+  EXPECT_EQ(json::parse(act(serving, "load", "two").body)["id"], "two")
+      << "the removed model has no name any more";
+  serving.daemon->signal(SIGHUP);
+  EXPECT_TRUE(Serving::eventually([&] {
+    return serving.daemon->log().find("reload: nothing has changed") != std::string::npos;
+  })) << serving.daemon->log();
+}
+
 TEST_F(RunTimeModels, OfAFolderAThousandModelsAreServed) {
   for (int i = 3; i < 1000; ++i)
     std::filesystem::create_hard_link(folder_ / "one.gguf",
