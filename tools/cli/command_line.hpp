@@ -16,6 +16,9 @@ void add_connection(CLI::App& command, Connection& connection);
 // columns, except examples, which begin with a blank.
 void add_footer(CLI::App& command, std::string text);
 
+// Returns a check for unsigned options of 64 bits. Without it CLI11 would take -1 for the largest number.
+CLI::Validator not_negative();
+
 struct OperatingOptions {
   WorkersOptions workers;
   ModelsOptions models;

@@ -76,7 +76,8 @@ void add_sampling(CLI::App& command, Sampling& sampling) {
   command.add_option("--top-k", sampling.top_k, "Choose among this many of the likeliest tokens");
   command.add_option("--min-p", sampling.min_p,
                      "Drop tokens less likely than this share of the likeliest");
-  command.add_option("--seed", sampling.seed, "Same seed, same prompt, same text");
+  command.add_option("--seed", sampling.seed, "Same seed, same prompt, same text")
+      ->check(not_negative());
   command.add_option("--stop", sampling.stop, "End before this text (may be given several times)")
       ->expected(1)
       ->take_all()
@@ -180,8 +181,10 @@ void add_parse_answer(CLI::App& app, ParseAnswerOptions& options, int& code) {
   source->add_option("--model", options.model, "GGUF file whose chat template shows the family");
   source->add_option("--template", options.template_file, "A file with the chat template's text");
   source->require_option(1);
-  command->add_option("--pieces", options.pieces,
-                      "Feed this many characters at a time, as a stream does (0: all at once)");
+  command
+      ->add_option("--pieces", options.pieces,
+                   "Feed this many characters at a time, as a stream does (0: all at once)")
+      ->check(not_negative());
   add_footer(
       *command,
       "Example:\n"

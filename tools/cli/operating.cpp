@@ -52,6 +52,14 @@ void add_footer(CLI::App& command, std::string text) {
   command.footer(text);
 }
 
+CLI::Validator not_negative() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        return text.starts_with('-') ? text + " is less than 0" : std::string();
+      },
+      "");
+}
+
 namespace {
 
 void add_workers(CLI::App& app, WorkersOptions& options, int& code) {
@@ -204,6 +212,7 @@ void add_load_test(CLI::App& app, LoadTestOptions& options, int& code) {
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
   command->add_option("--seed", options.seed, "The same seed makes the same prompts and arrivals")
+      ->check(not_negative())
       ->capture_default_str();
   command->add_flag("--completions", options.completions, "Ask /v1/completions, not for chats");
   command->add_flag(
@@ -233,7 +242,9 @@ void add_perplexity(CLI::App& app, PerplexityOptions& options, int& code) {
   command->add_option("-c,--context", options.context, "Tokens of a chunk")
       ->check(CLI::Range(4, 1 << 24))
       ->capture_default_str();
-  command->add_option("--chunks", options.chunks, "Chunks at most; 0: all")->capture_default_str();
+  command->add_option("--chunks", options.chunks, "Chunks at most; 0: all")
+      ->check(not_negative())
+      ->capture_default_str();
   command->add_flag("--json", options.json, "Print the figures as JSON");
   add_footer(
       *command,

@@ -106,6 +106,13 @@ TEST_F(Cli, AWrongCommandLineIsCode2) {
   EXPECT_EQ(run(kTool + " check-schema schema.json").err,
             "bulkhead: Exactly 1 option from [--schema,--grammar,--regex] is required\n"
             "See `bulkhead check-schema --help`.\n");
+  // Numbers of 64 bits have no sign, and -1 is not the largest of them.
+  for (const char* command : {"complete --seed -1 hi", "chat --seed -1", "load-test --seed -1",
+                              "perplexity m --file f --chunks -1", "parse-answer --pieces -1"}) {
+    const Outcome negative = run(kTool + " " + command);
+    EXPECT_EQ(negative.code, 2) << command;
+    EXPECT_THAT(negative.err, HasSubstr(": -1 is less than 0\n")) << command;
+  }
   // A word after a value that may occur several times is not a further value.
   EXPECT_EQ(run(kTool + " check --set log.level=info more").err,
             "bulkhead: The following argument was not expected: more\n"
