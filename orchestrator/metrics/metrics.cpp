@@ -62,9 +62,9 @@ class Snapshot {
     family.name = name;
     family.help = help;
     family.type = type;
-    for (const ClientMetric& known : family.metric) {
-      if (known.label == labels) return;
-    }
+    // The figures of one worker or device follow each other. To compare with all figures of the family would take
+    // seconds if there are a thousand workers.
+    if (!family.metric.empty() && family.metric.back().label == labels) return;
     ClientMetric metric;
     metric.label = std::move(labels);
     (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;

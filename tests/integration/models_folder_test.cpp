@@ -2,6 +2,7 @@
 // or path.
 #include <algorithm>
 #include <fstream>
+#include <sstream>
 
 #include "tests/integration/run_time_models.hpp"
 #include "tests/integration/tool.hpp"
@@ -84,6 +85,11 @@ TEST_F(RunTimeModels, OfAFolderAThousandModelsAreServed) {
   const Serving all = serve({setting});
   EXPECT_EQ(models_of(all), 1000U);
   EXPECT_EQ(all.daemon->log().find("are left out"), std::string::npos) << all.daemon->log();
+  std::size_t states = 0;
+  std::istringstream metrics(all.get("/metrics").body);
+  for (std::string line; std::getline(metrics, line);)
+    states += line.starts_with("bulkhead_worker_state{") ? 1U : 0U;
+  EXPECT_EQ(states, 1000U);
   make("more.gguf");
   const Serving most = serve({setting});
   EXPECT_EQ(models_of(most), 1000U);
