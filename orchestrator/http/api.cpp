@@ -51,6 +51,7 @@ HttpResponse Api::protocol_error(const ErrorKind& kind, const std::string& messa
                    .endpoint = kUnknownLabel,
                    .status = kind.status,
                    .trace = &exchange.trace,
+                   .key = exchange.key_name,
                    .id = id};
   // If the exchange has a method, answer_head() has let the head pass, and now the body is refused.
   const RouteMatch match = find_route(path, exchange.method);
@@ -79,6 +80,7 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request, Exchang
                  .status = response.status,
                  .took = std::chrono::steady_clock::now() - request.arrived,
                  .trace = &request.trace,
+                 .key = exchange.key_name,
                  .id = exchange.request_id()});
     return response;
   };
@@ -97,9 +99,10 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request, Exchang
   }
   if (route == nullptr || route->who != Who::kAnyone) {
     std::string why = key_violation(context_.options, request);
-    const bool client = !why.empty() && context_.limits.find(bearer_of(request)) != nullptr;
-    if (!why.empty() && !client) return answer(refuse(kInvalidApiKey, std::move(why)));
-    if (client && route != nullptr && route->who != Who::kClients) {
+    const KeyUse* const client = why.empty() ? nullptr : context_.limits.find(bearer_of(request));
+    if (!why.empty() && client == nullptr) return answer(refuse(kInvalidApiKey, std::move(why)));
+    if (client != nullptr) exchange.key_name = client->key.name;
+    if (client != nullptr && route != nullptr && route->who != Who::kClients) {
       return answer(refuse(kNotAllowed,
                            "This key may only ask models; what operators see and do needs the "
                            "server's own key (server.api_key)."));

@@ -74,6 +74,7 @@ class Exchange {
 
   // For the request's log line (request_line.hpp). `method` is empty until the head has been read and has a route.
   std::string method;
+  std::string key_name;  // the name of the client's key; empty: the client has none
   TraceContext trace;
   std::chrono::steady_clock::time_point arrived;
 
@@ -91,6 +92,7 @@ class Exchange {
     request_id_.clear();
     second_id_field = nullptr;
     method.clear();
+    key_name.clear();
     trace = {};
     extra_headers.clear();
   }

@@ -411,7 +411,7 @@ void Call::ended(int status) const {
                .status = status,
                .took = std::chrono::steady_clock::now() - exchange->arrived,
                .trace = &exchange->trace,
-               .key = key_name(),
+               .key = exchange->key_name,
                .id = exchange->request_id()});
 }
 

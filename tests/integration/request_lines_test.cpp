@@ -81,6 +81,29 @@ TEST(RequestLines, OfARefusedBodyHaveTheEndpointAndTheTrace) {
   EXPECT_FALSE(nonsense.contains("method")) << "that is the method of the request before";
 }
 
+TEST(RequestLines, NameTheClientsKeyWhateverTheAnswerIs) {
+  const Serving serving = serve({"log.format=json", "server.api_key=operator",
+                                 "server.keys=alice a-secret requests_per_minute=1"});
+  const std::string key = "Authorization: Bearer a-secret";
+  const std::string ask = R"({"prompt": "x", "max_tokens": 1})";
+  const auto get = [&](const std::string& path, const std::string& field) {
+    return HttpClient(serving.port).request("GET", path, "", {field}).status;
+  };
+  EXPECT_EQ(serving.post("/v1/completions", ask, {key}).status, 200);
+  EXPECT_EQ(serving.post("/v1/completions", ask, {key}).status, 429);
+  EXPECT_EQ(serving.post("/v1/completions", ask, {key, "Content-Encoding: gzip"}).status, 415);
+  EXPECT_EQ(get("/v1/models", key), 200);
+  EXPECT_EQ(get("/v1/workers", key), 403);
+  EXPECT_EQ(get("/nowhere", key), 404);
+  EXPECT_EQ(get("/v1/models", "Authorization: Bearer operator"), 200);
+  ASSERT_TRUE(Serving::eventually([&] { return request_lines(serving).size() >= 7; }))
+      << serving.daemon->log();
+  const std::vector<json> lines = request_lines(serving);
+  for (std::size_t i = 0; i < 6; ++i)
+    EXPECT_EQ(lines[i].value("key", ""), "alice") << lines[i];
+  EXPECT_FALSE(lines[6].contains("key")) << lines[6];
+}
+
 // A request's time begins when its head has come, however long its body takes.
 TEST(RequestLines, CountARequestsTimeFromItsArrival) {
   const Serving serving = serve({"log.format=json", "server.request_timeout_s=1"});
