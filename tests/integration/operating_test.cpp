@@ -215,6 +215,19 @@ TEST(Operating, TopGivesTheTerminalBackWhenItIsTerminated) {
   EXPECT_EQ(terminal.exit_code(), 0);
 }
 
+// An operator looks at `top` because the daemon hangs.
+TEST(Operating, TopEndsAndSaysSoWhenTheDaemonHangs) {
+  const Serving serving = serve();
+  const Home home;
+  Terminal terminal({"top", "--url", url_of(serving), "--interval", "0.1"}, home.path);
+  ASSERT_TRUE(terminal.shows("builtin-0")) << terminal.shown();
+  serving.daemon->signal(SIGSTOP);
+  EXPECT_TRUE(terminal.shows("does not answer in time")) << terminal.shown();
+  terminal.type("q");
+  EXPECT_EQ(terminal.exit_code(), 0);
+  serving.daemon->signal(SIGCONT);
+}
+
 TEST(Operating, TopsKeysDrainAndRestart) {
   const Serving serving = serve();
   const Home home;

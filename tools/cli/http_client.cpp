@@ -21,10 +21,6 @@ constexpr std::size_t kMaxWholeBody = 64 << 20;
 constexpr auto kLookEvery = std::chrono::milliseconds(50);
 constexpr auto kConnectTimeout = std::chrono::seconds(10);
 
-Error stopped_error() {
-  return Error(ErrorCode::kUnavailable, "stopped");
-}
-
 // One request and its answer, over its own connection. perform() calls its steps in order.
 class Call {
  public:
@@ -35,7 +31,7 @@ class Call {
     const auto endpoints = resolver.resolve(url_.host, url_.port, code_);
     if (code_) return failed("looking up", code_);
     stream_.expires_after(kConnectTimeout);
-    if (!run([&](auto done) { stream_.async_connect(endpoints, done); })) return stopped_error();
+    if (!run([&](auto done) { stream_.async_connect(endpoints, done); })) return ended_early();
     if (code_ == asio::error::connection_refused) {
       return Error(ErrorCode::kUnavailable,
                    "nothing listens on " + with_port(client_.url(), url_) +
@@ -48,7 +44,7 @@ class Call {
   }
 
   Status write(http::request<http::string_body>& request) {
-    if (!run([&](auto done) { http::async_write(stream_, request, done); })) return stopped_error();
+    if (!run([&](auto done) { http::async_write(stream_, request, done); })) return ended_early();
     // A server that refuses a request early may close the connection before it has read the body. Its answer can
     // still be read.
     write_code_ = code_;
@@ -61,7 +57,7 @@ class Call {
     parser.body_limit(
         std::numeric_limits<std::uint64_t>::max());  // the loop below has its own limit
     if (!run([&](auto done) { http::async_read_header(stream_, buffer, parser, done); }))
-      return stopped_error();
+      return ended_early();
     if (code_)
       return write_code_ ? failed("writing to", write_code_) : failed("reading from", code_);
 
@@ -76,7 +72,7 @@ class Call {
       parser.get().body().size = sizeof chunk;
       parser.get().body().more = true;
       if (!run([&](auto done) { http::async_read_some(stream_, buffer, parser, done); }))
-        return stopped_error();
+        return ended_early();
       const std::string_view bytes(chunk, sizeof chunk - parser.get().body().size);
       if (streaming && !bytes.empty()) {
         BULKHEAD_RETURN_IF_ERROR(on_bytes(bytes));
@@ -94,7 +90,7 @@ class Call {
 
  private:
   // Starts an operation, whose handler sets code_, and runs it to its end. Checks now and then whether the client was
-  // told to stop, and returns false if so.
+  // told to stop, or the call's time is over, and returns false if so.
   template <typename Start>
   bool run(Start start) {
     bool done = false;
@@ -105,7 +101,7 @@ class Call {
     while (!done) {
       context_.restart();
       context_.run_for(kLookEvery);
-      if (!done && client_.stopped()) {
+      if (!done && (client_.stopped() || late())) {
         stream_.close();
         context_.restart();
         context_.run();  // the cancelled operation ends
@@ -117,12 +113,20 @@ class Call {
     return !client_.stopped();
   }
 
+  bool late() const {
+    return client_.longest() && std::chrono::steady_clock::now() - began_ > *client_.longest();
+  }
+  Error ended_early() const {
+    if (client_.stopped()) return Error(ErrorCode::kUnavailable, "stopped");
+    return Error(ErrorCode::kUnavailable, client_.url() + " does not answer in time");
+  }
   Error failed(const std::string& what, const beast::error_code& code) const {
     return Error(ErrorCode::kUnavailable, what + " " + client_.url() + ": " + code.message());
   }
 
   const HttpClient& client_;
   const Url& url_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   asio::io_context context_;
   beast::tcp_stream stream_;
   beast::error_code code_, write_code_;

@@ -52,6 +52,10 @@ class HttpClient {
     return perform("POST", path, body, on_bytes);
   }
 
+  // From now on a call fails that is not over after this time; without it, a call takes as long as the server does.
+  void answer_within(std::chrono::milliseconds time) { longest_ = time; }
+  std::optional<std::chrono::milliseconds> longest() const { return longest_; }
+
   const std::string& url() const { return url_text_; }
   bool stopped() const { return stop_ != nullptr && stop_->load(); }
 
@@ -63,6 +67,7 @@ class HttpClient {
   Url url_;
   std::string api_key_;
   const std::atomic<bool>* stop_;
+  std::optional<std::chrono::milliseconds> longest_;
 };
 
 }  // namespace bulkhead::cli

@@ -57,6 +57,16 @@ TEST(Client, NobodyListensSaysHowToStart) {
 }
 
 // Who leaves out the port means HTTP's own, and seldom knows it.
+TEST(Client, MayBoundTheTimeOfAnAnswer) {
+  const std::vector<std::vector<std::string>> no_answers;
+  const CannedServer server(no_answers);
+  HttpClient client = *make_client(connection_to(server));
+  client.answer_within(std::chrono::milliseconds(1));
+  const Result<HttpResponse> none = client.get("/");
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().message(), server.url() + " does not answer in time");
+}
+
 TEST(Client, AnErrorNamesThePortThatTheAddressLeavesOut) {
   for (const char* text : {"127.0.0.1", "http://127.0.0.1", "http://127.0.0.1/v1"})
     EXPECT_EQ(with_port(text, *parse_url(text)), std::string(text) + ", port 80");
