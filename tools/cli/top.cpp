@@ -141,7 +141,8 @@ class Top {
       const Clock::time_point time = Clock::now();
       if (time >= next) {
         before = std::exchange(now, look_at(client_));
-        next = time + interval();
+        // After a long wait in vain it is the keys' turn.
+        next = (now.error.empty() ? time : Clock::now()) + interval();
         frame_ = frame_of(before, now);
       }
       if (!show()) return 0;
