@@ -243,24 +243,39 @@ Result<std::vector<ExportedSlab>> KvMemory::export_slab(std::uint32_t slab) cons
   return exported;
 }
 
-void KvMemory::take_slab(ExportedSlab slab) {
-  if (slab.piece >= context_.kv_slabs.size() || context_.kv_slabs[slab.piece].valid()) return;
+void KvMemory::take_slabs(std::span<ExportedSlab> slabs) {
+  std::size_t left_out = 0;
+  Status why;
+  for (ExportedSlab& slab : slabs) {
+    Status taken = take_slab(std::move(slab));
+    if (!taken.ok() && left_out++ == 0) why = std::move(taken);
+  }
+  if (left_out == 0) return;
+  spdlog::warn(
+      "{}: {} of {} slabs of KV pages from the process before are left out: {}; the tokens in them "
+      "are "
+      "computed again, so their requests wait longer; if this comes back, set engine.kv_cache_mb "
+      "to "
+      "all the memory that the cache may have, because a cache of a fixed size has no slabs",
+      context_.device->info().name, left_out, slabs.size(), why.error().message());
+}
+
+Status KvMemory::take_slab(ExportedSlab slab) {
+  if (slab.piece >= context_.kv_slabs.size() || context_.kv_slabs[slab.piece].valid())
+    return Error(ErrorCode::kInvalidArgument, "the cache has no place for it");
   const Area& area = area_of(slab.piece);
-  if (area.page_bytes == 0) return;
-  auto memory =
-      context_.device->import_memory(std::move(slab.memory), area.slab_bytes(), "KV pages");
-  if (!memory.ok()) {
-    spdlog::debug("a slab of KV pages is left out: {}", memory.error().message());
-    return;
-  }
+  if (area.page_bytes == 0) return {};
+  BULKHEAD_TRY(gpu::Buffer memory, context_.device->import_memory(std::move(slab.memory),
+                                                                  area.slab_bytes(), "KV pages"));
   // Its pages lie where the predecessor put them.
-  const auto number = number_at(area, *memory);
-  if (!number.ok() || offset_in(area, *memory, *number) != slab.offset) {
-    spdlog::debug("a slab of KV pages is left out: it lies where no page number leads");
-    return;
+  BULKHEAD_TRY(const std::uint64_t number, number_at(area, memory));
+  if (offset_in(area, memory, number) != slab.offset) {
+    return Error(ErrorCode::kUnsupported,
+                 "its memory lies at an address from which its pages can't be reached");
   }
-  context_.kv_slabs[slab.piece] = *std::move(memory);
-  number_pages(slab.piece, *number);
+  context_.kv_slabs[slab.piece] = std::move(memory);
+  number_pages(slab.piece, number);
+  return {};
 }
 
 }  // namespace bulkhead::forward

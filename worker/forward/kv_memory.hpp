@@ -22,6 +22,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "config/base/error.hpp"
@@ -65,8 +66,9 @@ class KvMemory {
   // Returns the bytes of the blocks, and those of the slabs that are there now.
   std::uint64_t bytes_at_first() const;
   std::uint64_t bytes_of_slabs() const;
-  // Takes a slab that a predecessor had. If it does not fit here, its memory is given back.
-  void take_slab(ExportedSlab slab);
+  // Takes the slabs that a predecessor had. Those that do not fit here give their memory back; one warning says how many
+  // they are, and why.
+  void take_slabs(std::span<ExportedSlab> slabs);
 
  private:
   static constexpr std::uint64_t kNumberBias = std::uint64_t{1} << 31;
@@ -100,6 +102,7 @@ class KvMemory {
   void place_stores();
   Status place_slabs(const Area& area);
   Result<std::uint64_t> number_at(const Area& area, const gpu::Buffer& slab) const;
+  Status take_slab(ExportedSlab slab);
   bool has_room(const Area& area, gpu::FreeMemoryWatch& watch);
   std::uint64_t offset_in(const Area& area, const gpu::Buffer& slab, std::uint64_t number) const;
   void number_pages(std::uint32_t slab, std::uint64_t number);

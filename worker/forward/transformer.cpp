@@ -353,8 +353,7 @@ class LoadedTransformer final : public Transformer {
     if (!taken.ok()) return not_as_expected(taken.error().message());
     if (kv_.begins_late()) return not_as_expected("slabs of KV pages at addresses that do not fit");
     const auto begin = Clock::now();
-    for (ExportedSlab& slab : options.predecessor->slabs)
-      kv_.take_slab(std::move(slab));
+    kv_.take_slabs(options.predecessor->slabs);
     import_times_.import_ns += nanoseconds_since(begin);
     return {};
   }

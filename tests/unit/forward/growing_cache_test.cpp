@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/fixtures.hpp"
+#include "tests/support/log_capture.hpp"
 #include "tests/unit/forward/builtin_on_device.hpp"
 #include "worker/forward/split_transformer.hpp"
 
@@ -329,6 +330,40 @@ TEST_F(GrowingCache, PagesOfSlabsHaveTheSumsOfOtherPages) {
   EXPECT_EQ(before[2], before[0]);
 }
 
+// The memory of a model that has grown by four slabs, and what keeps these apart: memory of the host, so that they lie
+// otherwise to each other than in a successor.
+class GrownMemory {
+ public:
+  static constexpr std::uint32_t kSlabs = 4;
+
+  explicit GrownMemory(Transformer& dead) : memory_(dead.export_memory()) {
+    for (std::uint32_t slab = 0; slab < kSlabs && memory_.ok(); ++slab) {
+      fillers_.push_back(
+          ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+      EXPECT_NE(fillers_.back(), MAP_FAILED);
+      EXPECT_TRUE(dead.grow(slab));
+      auto pieces = dead.export_slab(slab);
+      EXPECT_TRUE(pieces.ok()) << pieces.error().message();
+      if (!pieces.ok()) return;
+      for (ExportedSlab& piece : *pieces)
+        memory_->slabs.push_back(std::move(piece));
+    }
+  }
+  ~GrownMemory() {
+    for (void* const filler : fillers_)
+      ::munmap(filler, 4096);
+  }
+  GrownMemory(const GrownMemory&) = delete;
+  GrownMemory& operator=(const GrownMemory&) = delete;
+
+  // An error if the device can't export memory.
+  Result<ExportedMemory>& memory() { return memory_; }
+
+ private:
+  Result<ExportedMemory> memory_;
+  std::vector<void*> fillers_;
+};
+
 // Addresses are a process's own: they may lie otherwise to each other in a successor, by as much as a host's page.
 TEST_F(GrowingCache, ASuccessorFindsSlabsWhereverTheyLie) {
   const auto graph = model::read_model(*file_);
@@ -337,19 +372,8 @@ TEST_F(GrowingCache, ASuccessorFindsSlabsWhereverTheyLie) {
   const auto made = make_transformer(*device_, *file_, *graph, options);
   ASSERT_TRUE(made.ok()) << made.error().message();
   Transformer& dead = **made;
-  auto exported = dead.export_memory();
-  if (!exported.ok()) GTEST_SKIP() << exported.error().message();
-  std::vector<void*> fillers;  // so that slabs lie otherwise to each other than in the successor
-  for (std::uint32_t slab = 0; slab < 4; ++slab) {
-    fillers.push_back(
-        ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    ASSERT_NE(fillers.back(), MAP_FAILED);
-    ASSERT_TRUE(dead.grow(slab));
-    auto pieces = dead.export_slab(slab);
-    ASSERT_TRUE(pieces.ok()) << pieces.error().message();
-    for (ExportedSlab& piece : *pieces)
-      exported->slabs.push_back(std::move(piece));
-  }
+  GrownMemory grown(dead);
+  if (!grown.memory().ok()) GTEST_SKIP() << grown.memory().error().message();
   const engine::PageIndex page = dead.limits().first_pages + 3 * dead.limits().slab_pages + 1;
   const auto sum_of_page = [page](Transformer& executor) {
     EXPECT_TRUE(executor.start_sums(std::span(&page, 1), 0).ok());
@@ -367,13 +391,34 @@ TEST_F(GrowingCache, ASuccessorFindsSlabsWhereverTheyLie) {
 
   auto opened = gpu::Device::open(test::chosen_device_options());
   ASSERT_TRUE(opened.ok()) << opened.error().message();
-  options.predecessor = &*exported;
+  options.predecessor = &*grown.memory();
   const auto heir = make_transformer(**opened, *file_, *graph, options);
   ASSERT_TRUE(heir.ok()) << heir.error().message();
   EXPECT_EQ((*heir)->present_slabs(), (std::vector<std::uint32_t>{0, 1, 2, 3}));
   EXPECT_EQ(sum_of_page(**heir), before);
-  for (void* const filler : fillers)
-    ::munmap(filler, 4096);
+}
+
+// The pages of such slabs are computed again, so nothing else says that the successor lacks them.
+TEST_F(GrowingCache, ASuccessorSaysOnceWhichSlabsItLeavesOut) {
+  const auto graph = model::read_model(*file_);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  TransformerOptions options = cache_options(2, 32);
+  const auto made = make_transformer(*device_, *file_, *graph, options);
+  ASSERT_TRUE(made.ok()) << made.error().message();
+  GrownMemory grown(**made);
+  if (!grown.memory().ok()) GTEST_SKIP() << grown.memory().error().message();
+  for (const std::size_t moved : {1, 2})
+    grown.memory()->slabs[moved].offset += 16;  // pages begin where no page number leads
+
+  auto opened = gpu::Device::open(test::chosen_device_options());
+  ASSERT_TRUE(opened.ok()) << opened.error().message();
+  options.predecessor = &*grown.memory();
+  const test::LogCapture log;
+  const auto heir = make_transformer(**opened, *file_, *graph, options);
+  ASSERT_TRUE(heir.ok()) << heir.error().message();
+  EXPECT_EQ((*heir)->present_slabs(), (std::vector<std::uint32_t>{0, 3}));
+  EXPECT_EQ(log.count("[warning] " + (*opened)->info().name + ": 2 of 4 slabs of KV pages"), 1)
+      << log.text();
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include <spdlog/sinks/ostream_sink.h>
 #include <vulkan/vulkan.h>
 
 #include "gpu/kernels/test_axpb.hpp"
@@ -86,25 +85,6 @@ std::vector<float> GpuTest::read_floats(const BufferSlice& slice) {
   std::vector<float> values(slice.bytes / sizeof(float));
   std::memcpy(values.data(), slice.mapped, values.size() * sizeof(float));
   return values;
-}
-
-LogCapture::LogCapture() : before_(spdlog::default_logger()) {
-  auto logger = std::make_shared<spdlog::logger>(
-      "captured", std::make_shared<spdlog::sinks::ostream_sink_mt>(lines_));
-  logger->set_level(spdlog::level::trace);
-  spdlog::set_default_logger(logger);
-}
-
-LogCapture::~LogCapture() {
-  spdlog::set_default_logger(before_);
-}
-
-int LogCapture::count(const std::string& part) const {
-  const std::string text = lines_.str();
-  int found = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size()))
-    ++found;
-  return found;
 }
 
 }  // namespace bulkhead::gpu

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "config/base/log.hpp"
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
+#include "tests/support/log_capture.hpp"
 
 namespace bulkhead::gpu {
 
@@ -29,19 +29,7 @@ KernelSpec axpb_spec();
 // the layer is installed.
 DeviceOptions test_device_options();
 
-// Captures the log's lines, of every level, for as long as it lives.
-class LogCapture {
- public:
-  LogCapture();
-  ~LogCapture();
-  LogCapture(const LogCapture&) = delete;
-  LogCapture& operator=(const LogCapture&) = delete;
-  int count(const std::string& part) const;  // returns how many lines contain it
-
- private:
-  std::ostringstream lines_;
-  std::shared_ptr<spdlog::logger> before_;
-};
+using test::LogCapture;
 
 // Skips tests if there is no device. Fails a test about which the validation layer complained.
 class GpuTest : public ::testing::Test {

@@ -4,13 +4,11 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 
+#include "tests/support/log_capture.hpp"
 #include "tests/unit/model/broken_files.hpp"
 #include "tests/unit/model/gguf_builder.hpp"
 #include "worker/model/architecture.hpp"
@@ -108,27 +106,12 @@ TEST(Gguf, AnyFlippedByteOfTheHeaderIsSurvived) {
   }
 }
 
-// Keeps what is logged while this object lives.
-class Logged {
- public:
-  Logged() : before_(spdlog::default_logger()) {
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
-        "logged", std::make_shared<spdlog::sinks::ostream_sink_mt>(lines_)));
-  }
-  ~Logged() { spdlog::set_default_logger(before_); }
-  std::string text() const { return lines_.str(); }
-
- private:
-  std::ostringstream lines_;
-  std::shared_ptr<spdlog::logger> before_;
-};
-
 TEST(Leftovers, PartsThatSeeAreReportedOnce) {
   GgufBuilder file = small_llama();
   for (const char* name : {"v.blk.0.attn_q.weight", "v.patch_embd.weight", "mm.0.weight"})
     file.tensor(name, {32});
   const std::string bytes = file.bytes();
-  const Logged logged;
+  const test::LogCapture logged;
   ASSERT_TRUE(load_all(bytes).ok()) << load_all(bytes).error().message();
   EXPECT_THAT(
       logged.text(),
