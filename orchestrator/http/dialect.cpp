@@ -82,6 +82,9 @@ void DialectAnswer::on_tokens(const ipc::SequenceTokensView& view) {
 
 void DialectAnswer::add(Running& running, std::string_view text,
                         std::span<const ipc::AnswerPart> parts) {
+  running.calls_tools =
+      running.calls_tools ||
+      std::ranges::find(parts, ipc::PartKind::kCall, &ipc::AnswerPart::kind) != parts.end();
   std::string events;
   if (request_.hide_reasoning) {
     running.dialect->add(text, without_reasoning(parts), events);
@@ -102,9 +105,10 @@ void DialectAnswer::on_finished(RequestId request, const ipc::Finished& finished
   if (!finished.text.empty() || !finished.parts.empty())
     add(*running, finished.text, finished.parts);
   std::string events;
-  running->dialect->end(finished.reason, finished.stopped_by, running->usage, events);
+  const ipc::FinishReason told =
+      running->dialect->end(finished.reason, finished.stopped_by, running->usage, events);
   if (!std::ranges::all_of(answers_, &Running::done)) return send(events);
-  finish(answers_.size() == 1 ? finish_reason_name(finished.reason, false) : "all", events);
+  finish(answers_.size() == 1 ? finish_reason_name(told, running->calls_tools) : "all", events);
 }
 
 void DialectAnswer::on_failed(RequestId request, const Failure& failure) {

@@ -27,9 +27,10 @@ class Dialect {
   // `text` is for an answer that does not come in parts.
   virtual void add(std::string_view text, std::span<const ipc::AnswerPart> parts,
                    std::string& events) = 0;
-  // `stopped_by` is the stop string that ended the answer; empty if none did.
-  virtual void end(ipc::FinishReason reason, std::string_view stopped_by, const Usage& usage,
-                   std::string& events) = 0;
+  // `stopped_by` is the stop string that ended the answer; empty if none did. Returns the reason that the client is
+  // told.
+  virtual ipc::FinishReason end(ipc::FinishReason reason, std::string_view stopped_by,
+                                const Usage& usage, std::string& events) = 0;
   virtual void fail(const ApiError& error, std::string& events) = 0;
   // Returns the body of an answer that is not streamed. Call it after end().
   virtual std::string whole() const = 0;
@@ -62,6 +63,7 @@ class DialectAnswer final : public ConnectedAnswer {
     RequestId request = {};  // 0 once it is over
     Usage usage = {};
     bool accepted = false, done = false;
+    bool calls_tools = false;
     Clock::time_point first_tokens = {}, last_tokens = {};
   };
 

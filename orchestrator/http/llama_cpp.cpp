@@ -209,8 +209,8 @@ class LlamaCompletion final : public Dialect {
     events += "}\n\n";
   }
 
-  void end(ipc::FinishReason reason, std::string_view stopped_by, const Usage& usage,
-           std::string& events) override {
+  ipc::FinishReason end(ipc::FinishReason reason, std::string_view stopped_by, const Usage& usage,
+                        std::string& events) override {
     const Clock::time_point now = Clock::now();
     const Clock::time_point first = first_ == Clock::time_point{} ? now : first_;
     const auto ms = [](Clock::duration time) {
@@ -240,6 +240,7 @@ class LlamaCompletion final : public Dialect {
     const std::string last =
         fmt::format("{{\"index\":{},\"content\":\"\",\"tokens\":[]{}", index_, end_);
     events += "data: " + selected(last) + "\n\n";
+    return reason;
   }
 
   void fail(const ApiError& error, std::string& events) override { events += sse_error(error); }

@@ -82,8 +82,8 @@ class MessagesDialect final : public Dialect {
     }
   }
 
-  void end(ipc::FinishReason reason, std::string_view stopped_by, const Usage& usage,
-           std::string& events) override {
+  ipc::FinishReason end(ipc::FinishReason reason, std::string_view stopped_by, const Usage& usage,
+                        std::string& events) override {
     close(events, reason == ipc::FinishReason::kLength);
     usage_ = usage;
     bool calls = false;
@@ -101,6 +101,7 @@ class MessagesDialect final : public Dialect {
           fmt::format(",\"delta\":{{\"stop_reason\":\"{}\",\"stop_sequence\":{}{}}},\"usage\":{}",
                       stop_reason_, stop_sequence_, kNoContainer, usage_object(usage)));
     event(events, "message_stop", "");
+    return reason;
   }
 
   void fail(const ApiError& error, std::string& events) override {
@@ -157,7 +158,8 @@ class MessagesDialect final : public Dialect {
         return out + ",\"caller\":{\"type\":\"direct\"},\"input\":" +
                (text.empty() ? "{}" : std::string(text));
       case ipc::PartKind::kContent:
-      case ipc::PartKind::kArguments:  // no block has this kind: arguments are the text of a call's block
+      // No block has this kind: arguments are the text of a call's block.
+      case ipc::PartKind::kArguments:
         out = "\"type\":\"text\",";
         append_member(out, "text", text);
         return out + ",\"citations\":null";

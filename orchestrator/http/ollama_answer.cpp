@@ -101,8 +101,8 @@ class OllamaDialect final : public Dialect {
     }
   }
 
-  void end(ipc::FinishReason reason, std::string_view, const Usage& usage,
-           std::string& events) override {
+  ipc::FinishReason end(ipc::FinishReason reason, std::string_view, const Usage& usage,
+                        std::string& events) override {
     close_call(events, reason == ipc::FinishReason::kLength);
     const Clock::time_point now = Clock::now();
     const Clock::time_point first = first_ == Clock::time_point{} ? now : first_;
@@ -117,6 +117,7 @@ class OllamaDialect final : public Dialect {
         ns(accepted_ - arrived_), usage.prompt_tokens, ns(first - accepted_),
         usage.completion_tokens, ns(now - first));
     events += line("", "", "") + new_logprobs() + end_ + '\n';
+    return reason;
   }
 
   void fail(const ApiError& error, std::string& events) override {

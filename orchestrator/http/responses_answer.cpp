@@ -27,9 +27,9 @@ std::string json_string(std::string_view text) {
 }
 
 struct Item {
-  ipc::PartKind kind = ipc::PartKind::kContent;  // kCall for a call with its arguments
-  std::string id;                                // the item's
-  std::string text;                              // or a call's arguments
+  ipc::PartKind kind = ipc::PartKind::kContent;     // kCall for a call with its arguments
+  std::string id;                                   // the item's
+  std::string text;                                 // or a call's arguments
   std::string call_id = {}, name = {}, space = {};  // `space`: the tool's namespace, if it has one
 };
 
@@ -98,8 +98,8 @@ class ResponsesDialect final : public Dialect {
     }
   }
 
-  void end(ipc::FinishReason reason, std::string_view, const Usage& usage,
-           std::string& events) override {
+  ipc::FinishReason end(ipc::FinishReason reason, std::string_view, const Usage& usage,
+                        std::string& events) override {
     for (const Item& each : std::views::reverse(items_)) {
       if (each.kind != ipc::PartKind::kCall) continue;
       reason = told_reason(reason, each.text);
@@ -113,6 +113,7 @@ class ResponsesDialect final : public Dialect {
       if (store_) stored_items().keep(each.id, item(each, "completed"));
     }
     event(events, cut_ ? "response.incomplete" : "response.completed", ",\"response\":" + whole());
+    return reason;
   }
 
   void fail(const ApiError& error, std::string& events) override {
@@ -202,7 +203,8 @@ class ResponsesDialect final : public Dialect {
             item.space.empty() ? "" : "\"namespace\":" + json_string(item.space) + ",",
             json_string(item.name), json_string(item.text), status);
       case ipc::PartKind::kContent:
-      case ipc::PartKind::kArguments:  // no item has this kind: arguments are the text of a call's item
+      // No item has this kind: arguments are the text of a call's item.
+      case ipc::PartKind::kArguments:
         return fmt::format(
             "{{\"type\":\"message\",\"id\":\"{}\",\"role\":\"assistant\",\"status\":\"{}\","
             "\"content\":{}}}",

@@ -104,6 +104,45 @@ TEST(RequestLines, NameTheClientsKeyWhateverTheAnswerIs) {
   EXPECT_FALSE(lines[6].contains("key")) << lines[6];
 }
 
+// The line has the reason that the client was told. The model itself broke the second call: OpenAI's protocols tell
+// that as if a limit had cut the answer, the others end as after a whole call.
+TEST(RequestLines, SayHowTheClientWasToldThatTheAnswerEnded) {
+  const Serving serving = serve({"log.format=json"});
+  const std::string whole = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+  const std::string broken = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": Oslo";
+  const json function = {{"name", "f"}, {"parameters", {{"type", "object"}}}};
+  const json tools = {{{"type", "function"}, {"function", function}}};
+  const json tool = {{"type", "function"}, {"name", "f"}, {"parameters", {{"type", "object"}}}};
+  const json question = {{{"role", "user"}, {"content", "x"}}};
+  const json anthropic = {{{"name", "f"}, {"input_schema", {{"type", "object"}}}}};
+  struct Row {
+    const char* endpoint;
+    json body;
+    const char* after_broken;
+  };
+  const Row rows[] = {
+      {"/v1/chat/completions", {{"messages", question}, {"tools", tools}}, "length"},
+      {"/v1/responses", {{"input", question}, {"tools", {tool}}}, "length"},
+      {"/v1/messages",
+       {{"messages", question}, {"tools", anthropic}, {"max_tokens", 99}},
+       "tool_calls"},
+      {"/api/chat", {{"messages", question}, {"tools", tools}, {"stream", false}}, "tool_calls"},
+  };
+  for (const Row& row : rows) {
+    for (const bool breaks : {false, true}) {
+      json body = row.body;
+      body["chat_template_kwargs"] = {{"raw", breaks ? broken : whole}};
+      const HttpReply reply = serving.post(row.endpoint, body.dump());
+      ASSERT_EQ(reply.status, 200) << reply.body;
+      const std::size_t number = breaks ? 1 : 0;
+      const auto lines = [&] { return lines_of(serving, row.endpoint); };
+      ASSERT_TRUE(Serving::eventually([&] { return lines().size() > number; }));
+      EXPECT_EQ(lines()[number]["end"], breaks ? row.after_broken : "tool_calls")
+          << row.endpoint << ' ' << reply.body;
+    }
+  }
+}
+
 // A request's time begins when its head has come, however long its body takes.
 TEST(RequestLines, CountARequestsTimeFromItsArrival) {
   const Serving serving = serve({"log.format=json", "server.request_timeout_s=1"});
@@ -142,12 +181,11 @@ TEST(RequestLines, HaveTheTraceThatTheAnswerHasToo) {
   const json body = {{"prompt", "x"}, {"max_tokens", 1}};
   json streamed = body;
   streamed["stream"] = true;
-  for (HttpReply reply :
-       {HttpClient(serving.port).request("GET", "/health", "", {kField}),
-        serving.post("/tokenize", R"({"content": "ab"})", {kField}),
-        serving.post("/v1/completions", body.dump(), {kField}),
-        serving.post("/v1/completions", streamed.dump(), {kField}),
-        serving.post("/v1/completions", "{", {kField})}) {
+  for (HttpReply reply : {HttpClient(serving.port).request("GET", "/health", "", {kField}),
+                          serving.post("/tokenize", R"({"content": "ab"})", {kField}),
+                          serving.post("/v1/completions", body.dump(), {kField}),
+                          serving.post("/v1/completions", streamed.dump(), {kField}),
+                          serving.post("/v1/completions", "{", {kField})}) {
     const std::string field = reply.headers["traceparent"];
     ASSERT_EQ(field.size(), 55U) << field;
     EXPECT_EQ(field.substr(0, 36), "00-" + kTrace + "-");
@@ -161,14 +199,16 @@ TEST(RequestLines, HaveTheTraceThatTheAnswerHasToo) {
     })) << field
         << serving.daemon->log();
   }
-  HttpReply without = HttpClient(serving.port).request("GET", "/health", "", {"traceparent: 00-ab"});
+  HttpReply without =
+      HttpClient(serving.port).request("GET", "/health", "", {"traceparent: 00-ab"});
   EXPECT_EQ(without.headers.count("traceparent"), 0U);
 }
 
 TEST(RequestLines, AStreamThatGoesOnStaysInItsTrace) {
   const std::string journal = "/tmp/bulkhead-trace-journal-" + std::to_string(::getpid());
   std::filesystem::remove_all(journal);
-  const std::vector<std::string> settings = {"log.format=json", "isolation.journal_path=" + journal};
+  const std::vector<std::string> settings = {"log.format=json",
+                                             "isolation.journal_path=" + journal};
   Serving serving = serve(settings);
   ResumableClient client;
   std::string field;

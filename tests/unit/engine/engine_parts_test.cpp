@@ -122,6 +122,25 @@ TEST(EngineParts, OneCallIsAllWhereNoMoreAreWanted) {
   EXPECT_LT(answer.tokens.size(), std::string(kRaw).size());
 }
 
+// The broken call is the answer's last one, and no limit cut it. The tokens that the request brings do not follow the
+// grammar of calls.
+TEST(EngineParts, ABrokenCallIsAllWhereNoMoreAreWanted) {
+  const std::string raw =
+      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\" "
+      "1}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", ";
+  PartsHarness harness(raw + "\"arguments\": {}}\n</tool_call>");
+  ipc::Submit request = chat_request();
+  request.one_call = true;
+  for (const char byte : raw)
+    request.accepted_tokens.push_back(static_cast<unsigned char>(byte));
+  harness.engine.submit(request);
+  harness.run();
+  const Answer& answer = harness.answer(1);
+  ASSERT_TRUE(answer.finished.has_value());
+  EXPECT_EQ(answer.finished->reason, ipc::FinishReason::kStop);
+  EXPECT_LE(answer.finished->completion_tokens, raw.size()) << "the second call's name ends it";
+}
+
 TEST(EngineParts, AStopStringEndsAPart) {
   PartsHarness harness(kRaw);
   ipc::Submit request = chat_request();
