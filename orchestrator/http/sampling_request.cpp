@@ -329,20 +329,22 @@ void read_common(Fields& fields, GenerationRequest& request) {
                   "unsupported_parameter");
   }
 
-  ipc::Sampling& sampling = request.parameters.sampling;
-  sampling.temperature = fields.number("temperature", 1.0F, 0, 2);
+  ipc::Sampling& sampling = request.parameters.sampling;  // its values are OpenAI's defaults
+  sampling.temperature = fields.number("temperature", sampling.temperature, 0, 2);
   // the name that transformers has for temperature 0
   if (!fields.boolean("do_sample", true)) sampling.temperature = 0;
   // OpenAI allows 0, which means the most probable token alone.
-  sampling.top_p = std::max(fields.number("top_p", 1.0F, 0, 1), 1e-6F);
+  sampling.top_p = std::max(fields.number("top_p", sampling.top_p, 0, 1), 1e-6F);
   sampling.top_k = static_cast<std::uint32_t>(std::max<std::int64_t>(
-      fields.integer("top_k", 0, -1, std::numeric_limits<std::int32_t>::max()), 0));
-  sampling.min_p = fields.number("min_p", 0.0F, 0, 1);
+      fields.integer("top_k", sampling.top_k, -1, std::numeric_limits<std::int32_t>::max()), 0));
+  sampling.min_p = fields.number("min_p", sampling.min_p, 0, 1);
   // llama.cpp's name comes first.
   sampling.repetition_penalty = fields.number(
-      "repetition_penalty", fields.number("repeat_penalty", 1.0F, 0.01, 10), 0.01, 10);
-  sampling.frequency_penalty = fields.number("frequency_penalty", 0.0F, -2, 2);
-  sampling.presence_penalty = fields.number("presence_penalty", 0.0F, -2, 2);
+      "repetition_penalty", fields.number("repeat_penalty", sampling.repetition_penalty, 0.01, 10),
+      0.01, 10);
+  sampling.frequency_penalty =
+      fields.number("frequency_penalty", sampling.frequency_penalty, -2, 2);
+  sampling.presence_penalty = fields.number("presence_penalty", sampling.presence_penalty, -2, 2);
   refuse_penalty_ranges(fields, sampling);
   request.parameters.open_samplers = open_samplers(fields);
   if (const json* seed = fields.get("seed")) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "ipc/sampler_advice.hpp"
 #include "worker/engine/engine_request.hpp"
 #include "worker/engine/forced_source.hpp"
 
@@ -67,7 +68,7 @@ void Engine::submit(ipc::Submit submit) {
   }
   if (const std::string refusal = cant_generate(); !refusal.empty())
     return fail(id, ipc::FailureCode::kUnsupported, refusal, "model");
-  take_advice(options_.sampler_advice, submit.open_samplers, submit.sampling);
+  ipc::take_advice(options_.sampler_advice, submit.open_samplers, submit.sampling);
   if (const Status status = check_sampling(submit.sampling); !status.ok()) {
     const std::string& message = status.error().message();
     return fail(id, ipc::FailureCode::kInvalidRequest, message,

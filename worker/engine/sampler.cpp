@@ -78,30 +78,6 @@ Error bad_parameter(const char* name, const std::string& rule) {
 
 }  // namespace
 
-void take_advice(std::span<const ipc::SamplingAdvice> advice, std::uint32_t open,
-                 ipc::Sampling& sampling) {
-  struct Member {
-    std::string_view name;
-    float ipc::Sampling::*member;
-  };
-  static constexpr Member kMembers[] = {
-      {"temperature", &ipc::Sampling::temperature},
-      {"top_p", &ipc::Sampling::top_p},
-      {"min_p", &ipc::Sampling::min_p},
-      {"repetition_penalty", &ipc::Sampling::repetition_penalty},
-  };
-  for (const ipc::SamplingAdvice& each : advice) {
-    const auto* const field =
-        std::ranges::find(ipc::kOpenSamplers, each.name, &ipc::OpenSampler::name);
-    if (field == std::end(ipc::kOpenSamplers) || (open & field->bit) == 0) continue;
-    const auto* const number = std::ranges::find(kMembers, each.name, &Member::name);
-    if (number != std::end(kMembers))
-      sampling.*number->member = static_cast<float>(each.value);
-    else
-      sampling.top_k = static_cast<std::uint32_t>(each.value);
-  }
-}
-
 Status check_sampling(const ipc::Sampling& s) {
   if (!std::isfinite(s.temperature) || s.temperature < 0) {
     return bad_parameter("temperature", "must be 0 or more");

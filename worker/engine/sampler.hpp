@@ -43,10 +43,6 @@ namespace bulkhead::engine {
 inline constexpr const char* kNothingGoesOn =
     "no token of the model's vocabulary can go on with what the answer must be";
 
-// Sets the samplers that the request has left open (Submit::open_samplers) to what the model's file recommends.
-void take_advice(std::span<const ipc::SamplingAdvice> advice, std::uint32_t open,
-                 ipc::Sampling& sampling);
-
 // kInvalidArgument names the parameter that is invalid (a negative temperature, NaN, ...).
 Status check_sampling(const ipc::Sampling& sampling);
 
