@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "ipc/sampler_advice.hpp"
 #include "orchestrator/http/choice.hpp"
 
 namespace bulkhead::orchestrator {
@@ -25,6 +26,10 @@ void DialectAnswer::start(std::size_t model, std::chrono::seconds timeout) {
   begin(timeout);
   add_warnings(*exchange_, request_.warnings);
   resolve(request_, services_.router.models()[model]);
+  ipc::Sampling sampling = request_.parameters.sampling;
+  ipc::take_advice(advice_of(services_.router.models()[model]), request_.parameters.open_samplers,
+                   sampling);
+  answers_[0].dialect->note_sampling(sampling);
   const std::size_t count = request_.prompts.size() * request_.n;
   for (std::uint32_t i = 1; i < count; ++i)
     answers_.push_back({.dialect = answers_[0].dialect->another(i)});

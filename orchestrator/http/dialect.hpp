@@ -21,6 +21,9 @@ class Dialect {
   virtual ~Dialect() = default;
 
   virtual std::string new_id() const = 0;
+  // Comes before begin(), for protocols whose answers tell the sampler: the request's, with what the model's file
+  // recommends for what the request leaves open.
+  virtual void note_sampling(const ipc::Sampling&) {}
   virtual void begin(const AnswerHead& head, const Usage& usage, std::string& events) = 0;
   // Comes before the add() that has the text of these tokens. `logprobs` has one entry for each token, or none.
   virtual void note_tokens(std::span<const ipc::TokenId>, std::span<const ipc::TokenLogprob>) {}

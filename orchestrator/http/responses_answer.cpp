@@ -46,18 +46,18 @@ class ResponsesDialect final : public Dialect {
   explicit ResponsesDialect(std::string_view body) {
     struct Echo {
       const char* name;
-      const char* otherwise;
+      const char* otherwise;  // null: note_sampling() tells it
     };
     static constexpr Echo kEchoes[] = {{"instructions", "null"},
                                        {"max_output_tokens", "null"},
                                        {"metadata", "{}"},
                                        {"parallel_tool_calls", "true"},
                                        {"reasoning", "null"},
-                                       {"temperature", "1.0"},
+                                       {"temperature", nullptr},
                                        {"text", "{\"format\":{\"type\":\"text\"}}"},
                                        {"tool_choice", "\"auto\""},
                                        {"tools", "[]"},
-                                       {"top_p", "1.0"},
+                                       {"top_p", nullptr},
                                        {"truncation", "\"disabled\""}};
     std::vector<JsonMember> members;
     for (const Echo& echo : kEchoes)
@@ -68,8 +68,12 @@ class ResponsesDialect final : public Dialect {
     members.pop_back();
     for (std::size_t i = 0; i < members.size(); ++i) {
       const std::string_view given = members[i].text;
-      echo_ += fmt::format(",\"{}\":{}", members[i].name,
-                           given.empty() || given == "null" ? kEchoes[i].otherwise : given);
+      const bool missing = given.empty() || given == "null";
+      if (missing && kEchoes[i].otherwise == nullptr) {
+        open_samplers_.emplace_back(members[i].name);
+        continue;
+      }
+      echo_ += fmt::format(",\"{}\":{}", members[i].name, missing ? kEchoes[i].otherwise : given);
     }
     for (const JsonMember& member : members) {
       if (member.name == "tools") find_namespaces(member.text);
@@ -80,8 +84,13 @@ class ResponsesDialect final : public Dialect {
 
   std::string new_id() const override { return fmt::format("resp_{:016x}", random_u64()); }
 
+  void note_sampling(const ipc::Sampling& sampling) override { sampling_ = sampling; }
+
   void begin(const AnswerHead& head, const Usage&, std::string& events) override {
     head_ = head;
+    for (const std::string& name : std::exchange(open_samplers_, {}))
+      echo_ += fmt::format(",\"{}\":{}", name,
+                           name == "top_p" ? sampling_.top_p : sampling_.temperature);
     for (const char* type : {"response.created", "response.in_progress"})
       event(events, type, ",\"response\":" + response("in_progress"));
   }
@@ -272,7 +281,9 @@ class ResponsesDialect final : public Dialect {
 
   AnswerHead head_;
   Usage usage_;
-  std::string echo_;  // members that repeat the request's
+  std::string echo_;                        // members that repeat the request's
+  std::vector<std::string> open_samplers_;  // which the request does not have, until begin()
+  ipc::Sampling sampling_;
   std::vector<Item> items_;
   // The namespaces and names of tools, by the names that the model gets.
   std::map<std::string, std::pair<std::string, std::string>> in_namespaces_;

@@ -95,6 +95,21 @@ TEST(Responses, AnAnswerIsItems) {
             (json{{"cached_tokens", 0}, {"cache_write_tokens", 0}}));
 }
 
+// The scripted worker's file recommends a temperature of 0.6, and no top_p.
+TEST(Responses, TellTheSamplerThatTheAnswerHas) {
+  for (const bool file : {true, false}) {
+    const Serving serving = serve({"models.0.sampling_defaults="s + (file ? "file" : "api")});
+    const auto told = [&](const json& body) {
+      return json::parse(serving.post("/v1/responses", body.dump()).body);
+    };
+    const json left_open = told({{"input", "x"}, {"max_output_tokens", 1}, {"top_p", nullptr}});
+    EXPECT_EQ(left_open["temperature"], file ? 0.6 : 1.0) << left_open;
+    EXPECT_EQ(left_open["top_p"], 1.0);
+    const json given = told({{"input", "x"}, {"max_output_tokens", 1}, {"temperature", 0.2}});
+    EXPECT_EQ(given["temperature"], 0.2);
+  }
+}
+
 TEST(Responses, StreamTheSameAcrossDeaths) {
   for (const char* transport : {"shm", "stdio"}) {
     Serving serving = serve({"ipc.transport="s + transport});
