@@ -223,7 +223,7 @@ Status Alternatives::depend(const Json* schema, const std::string& key, const Js
     }
     if (all.empty()) return {};
   }
-  const Json* made = document_.keep(Json{{"allOf", all}});
+  const Json* made = document_.keep(Json{{"allOf", all}}, schema);
   conditions_[{schema, key}] = made;
   return visit(made, state);
 }
@@ -370,7 +370,7 @@ Result<Alternatives::Apart> Alternatives::apart(const Json* schema, const Json& 
   for (std::size_t i = 0; i < count; ++i) {
     BULKHEAD_TRY(about_objects[i], only_objects(&branches[i]));
   }
-  const Json* const object = document_.keep(Json{{"type", "object"}});
+  const Json* const object = document_.keep(Json{{"type", "object"}}, schema);
   for (std::size_t i = 0; i < count; ++i) {
     for (std::size_t j = i + 1; j < count; ++j) {
       // The branches come first, so that the names which they require are tried first.
@@ -414,7 +414,7 @@ Result<const Json*> Alternatives::exclusive(const Json* schema, const Json& bran
       ways.push_back(Json{{"allOf", all}});
     }
   }
-  const Json* made = document_.keep(Json{{"anyOf", ways}});
+  const Json* made = document_.keep(Json{{"anyOf", ways}}, schema);
   exclusive_[schema] = made;
   return made;
 }

@@ -137,7 +137,7 @@ Status SchemaCompiler::number(const Alternative& one, NodeId end, std::vector<No
   const auto complain = [&](const Error& error) {
     const bool bounds_alone = range.multiples.empty() && range.not_multiples.empty();
     const char* keyword = bounds_alone ? "minimum" : "multipleOf";
-    return complaints_.unsupported(keyword, document_.path(one.schemas[0]), error.message());
+    return complaints_.unsupported(keyword, document_.path(one.schemas, keyword), error.message());
   };
   Result<DfaPtr> automaton = shared_.numbers(range);
   if (!automaton.ok()) {

@@ -2,6 +2,7 @@
 #include "worker/constrain/schema_document.hpp"
 
 #include <algorithm>
+#include <ranges>
 #include <vector>
 
 #include "config/base/exact_json.hpp"
@@ -17,6 +18,9 @@ constexpr std::size_t kMostNesting = 256;
 // kFewMembers take no time worth counting. One object may have kMostMembers; several wide ones share its time.
 constexpr std::size_t kFewMembers = 512;
 constexpr std::size_t kMostMembers = 4096;
+
+// Each name by which a reference may lead to a schema begins with a URI.
+constexpr std::size_t kMostBaseBytes = 2048;
 
 // An object or array that a text has opened and not closed yet.
 struct Open {
@@ -82,6 +86,11 @@ std::string escape_pointer(std::string_view key) {
       out += c;
   }
   return out;
+}
+
+// Returns a name as a step of a path in a message.
+std::string step_of(std::string_view key) {
+  return escape_pointer(shortened(key));
 }
 
 std::string percent_decoded(std::string_view text) {
@@ -173,14 +182,24 @@ bool may_be_null(std::string_view keyword) {
          keyword.starts_with("x-");
 }
 
+// The way to a schema, from the inside out. Its text is made only for a message: names may be long, and schemas many.
+struct Trail {
+  const Trail* outer = nullptr;
+  std::string_view key;
+  std::size_t index = 0;  // if there is no key
+
+  std::string text() const {
+    if (outer == nullptr) return "#";
+    return outer->text() + '/' + (key.data() == nullptr ? std::to_string(index) : step_of(key));
+  }
+};
+
 // Leaves out keywords that are null. Refuses or leaves out the keywords whose integers a double would round: answers
 // would be held to other numbers. `names`: the members of `schema` are schemas by name.
-Status cleaned(Json& schema, bool names, const std::string& path, Complaints& complaints) {
+Status cleaned(Json& schema, bool names, const Trail& trail, Complaints& complaints) {
   if (schema.is_array()) {
-    for (std::size_t i = 0; i < schema.size(); ++i) {
-      BULKHEAD_RETURN_IF_ERROR(
-          cleaned(schema[i], false, path + '/' + std::to_string(i), complaints));
-    }
+    for (std::size_t i = 0; i < schema.size(); ++i)
+      BULKHEAD_RETURN_IF_ERROR(cleaned(schema[i], false, Trail{&trail, {}, i}, complaints));
   }
   if (!schema.is_object()) return {};
   for (auto member = schema.begin(); member != schema.end();) {
@@ -195,14 +214,15 @@ Status cleaned(Json& schema, bool names, const std::string& path, Complaints& co
     if (!digits.empty()) {
       if (!note) {
         BULKHEAD_RETURN_IF_ERROR(complaints.unsupported(
-            key, path, shortened(digits) + " can't be enforced: it has more digits than are kept"));
+            key, trail.text(),
+            shortened(digits) + " can't be enforced: it has more digits than are kept"));
       }
       member = schema.erase(member);
       continue;
     }
     if (!whole) {
-      BULKHEAD_RETURN_IF_ERROR(cleaned(member.value(), !names && holds_names(key),
-                                       path + '/' + escape_pointer(key), complaints));
+      BULKHEAD_RETURN_IF_ERROR(
+          cleaned(member.value(), !names && holds_names(key), Trail{&trail, key}, complaints));
     }
     ++member;
   }
@@ -233,7 +253,7 @@ Result<std::unique_ptr<SchemaDocument>> SchemaDocument::read(std::string_view te
   if (!root.is_object() && !root.is_boolean()) {
     return Error(ErrorCode::kInvalidArgument, "a schema must be an object, true or false");
   }
-  BULKHEAD_RETURN_IF_ERROR(cleaned(document->root_, false, "#", complaints));
+  BULKHEAD_RETURN_IF_ERROR(cleaned(document->root_, false, Trail{}, complaints));
   if (root.is_object() && root.contains("$schema")) {
     const Json& version = root["$schema"];
     const std::string uri = version.is_string() ? version.get<std::string>() : "";
@@ -241,58 +261,68 @@ Result<std::unique_ptr<SchemaDocument>> SchemaDocument::read(std::string_view te
                         uri.find("draft-04") != uri.npos;
   }
   document->resources_[""] = &root;
-  BULKHEAD_RETURN_IF_ERROR(document->walk(root, "#", "", 0));
+  BULKHEAD_RETURN_IF_ERROR(document->walk(root, {}));
   return document;
 }
 
-Status SchemaDocument::walk(const Json& schema, std::string path, std::string base, int depth) {
-  if (!schema.is_object()) return {};
+Status SchemaDocument::walk(const Json& schema, Place place) {
+  // Messages name the place of what is no schema, too.
+  if (!schema.is_object()) return places_.try_emplace(&schema, std::move(place)), Status();
+  Place& noted = places_[&schema] = std::move(place);
+  BULKHEAD_TRY(noted.base, names_of(schema, noted.base));
+  for (const auto& entry : schema.items()) {
+    if (!entry.key().empty() && entry.key()[0] == '\x01') {
+      return Error(ErrorCode::kInvalidArgument,
+                   "a keyword with a control character at " + path(&schema));
+    }
+  }
+  return walk_children(schema, noted.base);
+}
+
+// Notes the names by which references may lead to the schema. Returns its base.
+Result<std::size_t> SchemaDocument::names_of(const Json& schema, std::size_t base) {
   // In draft-07 what stands beside $ref does not count.
   const bool counts = !draft7_ || !schema.contains("$ref");
   if (const auto id = schema.find("$id"); counts && id != schema.end() && id->is_string()) {
     std::string own = id->get<std::string>();
     const bool only_anchor = !own.empty() && own[0] == '#';
     if (only_anchor) {
-      resources_.try_emplace(base + own, &schema);
+      resources_.try_emplace(bases_[base] + own, &schema);
     } else {
       if (const std::size_t hash = own.find('#'); hash != own.npos) own.resize(hash);
-      base = joined(base, own);
-      resources_.try_emplace(base, &schema);
+      bases_.push_back(joined(bases_[base], own));
+      base = bases_.size() - 1;
+      if (bases_[base].size() > kMostBaseBytes) {
+        return Error(ErrorCode::kResourceExhausted, "\"$id\" at " + path(&schema) +
+                                                        " makes a URI of more than " +
+                                                        std::to_string(kMostBaseBytes) + " bytes");
+      }
+      resources_.try_emplace(bases_[base], &schema);
     }
   }
   for (const char* keyword : {"$anchor", "$dynamicAnchor"}) {
     const auto anchor = schema.find(keyword);
     if (anchor == schema.end() || !anchor->is_string()) continue;
-    resources_.try_emplace(base + "#" + anchor->get<std::string>(), &schema);
+    resources_.try_emplace(bases_[base] + "#" + anchor->get<std::string>(), &schema);
   }
-  for (const auto& [key, value] : schema.items()) {
-    if (!key.empty() && key[0] == '\x01') {
-      return Error(ErrorCode::kInvalidArgument, "a keyword with a control character at " + path);
-    }
-  }
-  BULKHEAD_RETURN_IF_ERROR(walk_children(schema, path, base, depth));
-  places_[&schema] = {std::move(path), std::move(base)};
-  return {};
+  return base;
 }
 
-Status SchemaDocument::walk_children(const Json& schema, const std::string& path,
-                                     const std::string& base, int depth) {
+Status SchemaDocument::walk_children(const Json& schema, std::size_t base) {
   for (const Child& child : kChildren) {
     const auto found = schema.find(child.keyword);
     if (found == schema.end()) continue;
-    const std::string here = path + "/" + child.keyword;
+    const std::string here = std::string("/") + child.keyword;
     const bool list = child.holds == Holds::kList || child.holds == Holds::kSchemaOrList;
     if (list && found->is_array()) {
-      for (std::size_t i = 0; i < found->size(); ++i) {
+      for (std::size_t i = 0; i < found->size(); ++i)
         BULKHEAD_RETURN_IF_ERROR(
-            walk((*found)[i], here + "/" + std::to_string(i), base, depth + 1));
-      }
+            walk((*found)[i], {&schema, here + "/" + std::to_string(i), base}));
     } else if (child.holds == Holds::kObject && found->is_object()) {
-      for (const auto& [key, value] : found->items()) {
-        BULKHEAD_RETURN_IF_ERROR(walk(value, here + "/" + escape_pointer(key), base, depth + 1));
-      }
+      for (const auto& [key, value] : found->items())
+        BULKHEAD_RETURN_IF_ERROR(walk(value, {&schema, here + "/" + step_of(key), base}));
     } else if (child.holds != Holds::kObject) {
-      BULKHEAD_RETURN_IF_ERROR(walk(*found, here, base, depth + 1));
+      BULKHEAD_RETURN_IF_ERROR(walk(*found, {&schema, here, base}));
     }
   }
   return {};
@@ -304,8 +334,8 @@ Result<const Json*> SchemaDocument::resolve(const Json* at, const std::string& r
                                               shortened(reference) +
                                               "\", and no other document is read");
   };
-  const auto place = places_.find(at);
-  const std::string base = place == places_.end() ? "" : place->second.base;
+  const Place* const from = place(at);
+  const std::string& base = bases_[from == nullptr ? 0 : from->base];
   const std::size_t hash = std::min(reference.find('#'), reference.size());
   const std::string uri = joined(base, reference.substr(0, hash));
   const std::string fragment =
@@ -345,19 +375,52 @@ Result<const Json*> SchemaDocument::resolve(const Json* at, const std::string& r
   return anchor->second;
 }
 
+const SchemaDocument::Place* SchemaDocument::place(const Json* schema) const {
+  if (const auto origin = made_of_.find(schema); origin != made_of_.end()) schema = origin->second;
+  const auto found = places_.find(schema);
+  return found == places_.end() ? nullptr : &found->second;
+}
+
 std::string SchemaDocument::path(const Json* schema) const {
-  const auto place = places_.find(schema);
-  return place == places_.end() ? "#" : place->second.path;
+  std::vector<const std::string*> steps;
+  for (const Place* at = place(schema); at != nullptr; at = place(at->outer))
+    steps.push_back(&at->step);
+  std::string all = "#";
+  for (const std::string* step : std::views::reverse(steps))
+    all += *step;
+  return all;
+}
+
+std::string SchemaDocument::path(const std::vector<const Json*>& schemas,
+                                 std::string_view keyword) const {
+  if (schemas.empty()) return path(&root_);
+  const auto found =
+      std::ranges::find_if(schemas, [&](const Json* each) { return each->contains(keyword); });
+  return path(found == schemas.end() ? schemas[0] : *found);
 }
 
 const Json* SchemaDocument::keep(Json schema, const Json* of) {
   kept_.push_back(std::move(schema));
-  const Json* const kept = &kept_.back();
-  if (const auto place = places_.find(of); place != places_.end()) {
-    Place same = place->second;
-    places_[kept] = std::move(same);
+  if (const auto origin = made_of_.find(of); origin != made_of_.end()) of = origin->second;
+  note_parts(kept_.back(), of);
+  return &kept_.back();
+}
+
+void SchemaDocument::note_parts(const Json& made, const Json* of) {
+  made_of_[&made] = of;
+  if (!made.is_object()) return;
+  for (const Child& child : kChildren) {
+    const auto found = made.find(child.keyword);
+    if (found == made.end()) continue;
+    const bool one = child.holds == Holds::kSchema || !found->is_structured();
+    if (one || (child.holds == Holds::kSchemaOrList && found->is_object())) {
+      note_parts(*found, of);
+      continue;
+    }
+    for (const Json& each : *found) {
+      if (!each.is_object() || !each.contains(kLink)) note_parts(each, of);
+    }
   }
-  return kept;
 }
 
 Json SchemaDocument::link(const Json* schema) {

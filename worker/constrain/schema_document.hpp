@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -47,12 +48,14 @@ class SchemaDocument {
 
   // Returns the schema to which `reference`, in schema `at`, refers. kUnsupported if it lies in another document.
   Result<const Json*> resolve(const Json* at, const std::string& reference) const;
-  // Returns a path such as "#/properties/a" for messages; "#" if it is unknown.
+  // Returns a path such as "#/properties/a" for messages; long names in it are shortened. Of a schema that the compiler
+  // made, or of its parts: the path of the schema that it was made of.
   std::string path(const Json* schema) const;
+  // Returns the path of the first of the schemas that has the keyword; of the first one if none has it.
+  std::string path(const std::vector<const Json*>& schemas, std::string_view keyword) const;
 
-  // Keeps a schema that the compiler made, as long as the document lives. `of`: the schema of which it is a part;
-  // messages name that one's place.
-  const Json* keep(Json schema, const Json* of = nullptr);
+  // Keeps a schema that the compiler made of the schema `of`, as long as the document lives.
+  const Json* keep(Json schema, const Json* of);
   // link() makes {kLink: n}. The next function returns the schema to which such a one refers, or nullptr for any
   // other.
   Json link(const Json* schema);
@@ -73,16 +76,24 @@ class SchemaDocument {
   Checks& checks() { return checks_; }
 
  private:
-  Status walk(const Json& schema, std::string path, std::string base, int depth);
-  Status walk_children(const Json& schema, const std::string& path, const std::string& base,
-                       int depth);
+  // Where a schema stands. A document of many schemas may have long names and URIs, so each place has only its own step.
+  struct Place {
+    const Json* outer = nullptr;  // the schema around it; null for the root
+    std::string step;             // from there: "/properties/a"
+    std::size_t base = 0;         // the URI against which its references are resolved, in bases_
+  };
+  Status walk(const Json& schema, Place place);
+  Status walk_children(const Json& schema, std::size_t base);
+  Result<std::size_t> names_of(const Json& schema, std::size_t base);
+  const Place* place(const Json* schema) const;
+  void note_parts(const Json& made, const Json* of);
 
   Json root_;
   bool draft7_ = false;
-  struct Place {
-    std::string path, base;
-  };
   std::unordered_map<const Json*, Place> places_;
+  std::unordered_map<const Json*, const Json*>
+      made_of_;  // for schemas that the compiler made, and their parts
+  std::deque<std::string> bases_ = {""};
   std::unordered_map<std::string, const Json*>
       resources_;  // by "" and by absolute URI, with anchors
   std::deque<Json> kept_;

@@ -208,8 +208,8 @@ Result<StringShape> string_shape(const std::vector<const Json*>& schemas,
   if (reader.min > reader.max) reader.contents = literals({}, true);
   Result<StringShape> shape = with_lengths(reader.contents, reader.min, reader.max);
   if (shape.ok()) return shape;
-  BULKHEAD_RETURN_IF_ERROR(
-      complaints.unsupported("pattern", document.path(schemas[0]), shape.error().message()));
+  BULKHEAD_RETURN_IF_ERROR(complaints.unsupported("pattern", document.path(schemas, "pattern"),
+                                                  shape.error().message()));
   return with_lengths(any_text(), reader.min, reader.max);
 }
 

@@ -80,9 +80,10 @@ Result<SchemaCompiler::PlainText> SchemaCompiler::plain_text(const SchemaSet& va
         } else if (!found.only) {
           continue;  // JSON can hold it
         } else {
-          BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
-              shape.max != kUnbounded ? "maxLength" : "minLength", document_.path(kind.schemas[0]),
-              "it is too large to be held in text between tags"));
+          const char* const keyword = shape.max != kUnbounded ? "maxLength" : "minLength";
+          BULKHEAD_RETURN_IF_ERROR(
+              complaints_.unsupported(keyword, document_.path(kind.schemas, keyword),
+                                      "it is too large to be held in text between tags"));
         }
       }
     }

@@ -89,7 +89,7 @@ Result<const Json*> Alternatives::negated(const Json* schema, int depth) {
     return Error(ErrorCode::kUnsupported, "a schema that leads to itself can't be negated");
   }
   if (const auto known = negated_.find(schema); known != negated_.end()) return known->second;
-  if (schema->is_boolean()) return document_.keep(Json(!schema->get<bool>()));
+  if (schema->is_boolean()) return document_.keep(Json(!schema->get<bool>()), schema);
   if (!schema->is_object()) {
     return Error(ErrorCode::kInvalidArgument, "a schema must be an object, true or false");
   }
@@ -100,7 +100,7 @@ Result<const Json*> Alternatives::negated(const Json* schema, int depth) {
     BULKHEAD_RETURN_IF_ERROR(negate_keyword(schema, key, value, depth, ways));
   }
   const Json* made =
-      document_.keep(ways.empty() ? Json(false) : Json{{kOpposite, true}, {"anyOf", ways}});
+      document_.keep(ways.empty() ? Json(false) : Json{{kOpposite, true}, {"anyOf", ways}}, schema);
   negated_[schema] = made;
   return made;
 }

@@ -80,11 +80,12 @@ Result<std::vector<SchemaCompiler::Declared>> SchemaCompiler::declared(const Sch
     SchemaSet value;
     const Status added = add_member(schemas, name, lookup_, value);
     if (!added.ok()) {
-      BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
-          "patternProperties", document_.path(schemas[0]), added.error().message()));
+      BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported("patternProperties",
+                                                       document_.path(schemas, "patternProperties"),
+                                                       added.error().message()));
     }
     BULKHEAD_TRY(const bool allowed, compare ? name_allowed(schemas, name) : true);
-    if (!allowed) value.push_back(document_.keep(Json(false)));
+    if (!allowed) value.push_back(document_.keep(Json(false), *constrained));
     all.push_back({name, std::move(value), required.contains(name)});
   }
   return all;
@@ -104,7 +105,7 @@ Status SchemaCompiler::properties(const SchemaSet& schemas, const Unevaluated& r
     if (shape.keys == Quoting::kNone && !is_bare_key(each.name)) {
       if (!each.required) continue;  // the grammar leaves this member out
       BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
-          "required", document_.path(schemas[0]),
+          "required", document_.path(schemas, "required"),
           "this model's calls can't have the name " + Json(each.name).dump()));
       continue;
     }
@@ -199,8 +200,8 @@ Status SchemaCompiler::other(const SchemaSet& schemas, const std::vector<std::st
   if (never || contents->empty()) return {};
   Result<StringShape> key = names(schemas, contents);
   if (!key.ok()) {
-    BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported("propertyNames", document_.path(schemas[0]),
-                                                     key.error().message()));
+    BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
+        "propertyNames", document_.path(schemas, "propertyNames"), key.error().message()));
     BULKHEAD_TRY(key, with_lengths(contents, 0, kUnbounded));
   }
   if (key->contents->empty()) return {};
@@ -227,16 +228,18 @@ Status SchemaCompiler::others(const SchemaSet& schemas, const Unevaluated& rest,
     }
   }
   if (patterns.size() > kMostPatterns) {
-    BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
-        "patternProperties", document_.path(schemas[0]), "at most 6 patterns can be enforced"));
+    BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported("patternProperties",
+                                                     document_.path(schemas, "patternProperties"),
+                                                     "at most 6 patterns can be enforced"));
     patterns.clear();
   }
   for (std::uint32_t matched = 0; matched < 1U << patterns.size(); ++matched) {
     const Status added = other(schemas, patterns, matched, rest, shape);
     if (added.ok()) continue;
     if (added.error().code() == ErrorCode::kInvalidArgument) return added.error();
-    BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
-        "patternProperties", document_.path(schemas[0]), added.error().message()));
+    BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported("patternProperties",
+                                                     document_.path(schemas, "patternProperties"),
+                                                     added.error().message()));
   }
   return {};
 }
@@ -291,7 +294,7 @@ Status SchemaCompiler::object(const Alternative& one, NodeId end, std::vector<No
   const std::uint32_t most = shape.size() + 1;
   if (shape.min > most && !shape.others.empty() && shape.min <= shape.max) {
     BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
-        "minProperties", document_.path(schemas.empty() ? document_.root() : schemas[0]),
+        "minProperties", document_.path(schemas, "minProperties"),
         "only one property that is not named in \"properties\" can be counted; name the others"));
     shape.min = most;
   }

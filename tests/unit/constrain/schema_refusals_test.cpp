@@ -44,6 +44,44 @@ TEST(Schema, WhatCanNotBeEnforcedBesideAnEnumIsNamedInABranch) {
   }
 }
 
+// `not`, `oneOf`, conditions and dependencies make schemas of their own.
+TEST(Schema, WhatASchemaIsMadeOfIsNamedWithItsPlace) {
+  const std::string_view rows[][2] = {
+      {R"g({"properties":{"a":{"not":{"pattern":"(a)\\1"}}}})g",
+       "\"pattern\" at #/properties/a/not: "},
+      {R"({"properties":{"a":{"not":{"type":"string","format":"color"}}}})",
+       "\"format\" at #/properties/a/not: "},
+      {R"({"anyOf":[{"not":{"properties":{"b":{"multipleOf":0.5}}}}]})",
+       "\"multipleOf\" at #/anyOf/0/not/properties/b: "},
+      {R"({"not":{"enum":[[1]]}})", "\"not\" at #/not: an array"},
+      {R"({"properties":{"a":{"if":{"multipleOf":0.5},"then":{"type":"number"}}}})",
+       "\"multipleOf\" at #/properties/a/if: "},
+      {R"({"$defs":{"n":{"oneOf":[{"type":"number"},{"multipleOf":0.5}]}},"$ref":"#/$defs/n"})",
+       "\"multipleOf\" at #/$defs/n/oneOf/1: "},
+      {R"({"properties":{"a":{"type":"object"},"b":{"dependentSchemas":{"c":{"format":"color"}},"type":"string"}}})",
+       "\"format\" at #/properties/b/dependentSchemas/c: "},
+      {R"({"allOf":[{"type":"object"},{"patternProperties":{"(a)\\1":{}}}]})",
+       "\"patternProperties\" at #/allOf/1: "},
+      {R"({"anyOf":[{"type":"null"},{"allOf":[true,5]}]})", "see #/anyOf/1/allOf/1"},
+  };
+  for (const auto& [schema, named] : rows)
+    EXPECT_THAT(refusal(std::string(schema)), HasSubstr(std::string(named))) << schema;
+}
+
+// Each schema would hold a copy of the name or the URI that it stands under: terabytes of both.
+TEST(Schema, LongNamesAndUrisAroundManySchemasTakeLittleMemory) {
+  std::string many, anchors;
+  for (int i = 0; i < 100'000; ++i) {
+    many += i == 0 ? "{}" : ",{}";
+    anchors += (i == 0 ? R"({"$anchor":"a)" : R"(,{"$anchor":"a)") + std::to_string(i) + "\"}";
+  }
+  const std::string name(1'000'000, 'n');
+  EXPECT_EQ(refusal(R"({"properties":{")" + name + R"(":{"anyOf":[)" + many + R"(]}}})"),
+            "\"anyOf\" at #/properties/" + name.substr(0, 57) + "...: too many branches");
+  EXPECT_THAT(refusal(R"({"$id":"http://a/)" + name + R"(","anyOf":[)" + anchors + "]}"),
+              HasSubstr("\"$id\" at # makes a URI of more than 2048 bytes"));
+}
+
 TEST(Schema, AnInvalidTypeBesideBranchesIsNamedWithItsPlace) {
   EXPECT_THAT(
       refusal(
