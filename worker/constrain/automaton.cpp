@@ -10,10 +10,9 @@
 namespace bulkhead::constrain {
 namespace {
 
-// Limits for one byte: the depth of a text's nesting, frames at the same time, frames looked at, and items of united
-// sets. No useful schema comes near them; a hostile one ends here before it takes the memory.
+// Limits for one byte: the depth of a text's nesting, frames looked at, and items of united sets; kMostAtOnce bounds
+// the frames at the same time. No useful schema comes near them; a hostile one ends here before it takes the memory.
 constexpr std::uint32_t kMostDepth = 4'000;
-constexpr std::size_t kMostItems = 4'000;
 constexpr std::size_t kMostPasses = 20'000;
 constexpr std::size_t kMostUnited = 50'000;
 
@@ -91,7 +90,7 @@ ConfigId Automaton::close(Pending& pending) {
   for (std::size_t passes = 0; !pending.work.empty();) {
     const Frame frame = pending.work.back();
     pending.work.pop_back();
-    if (++passes > kMostPasses || pending.parents.size() > kMostItems ||
+    if (++passes > kMostPasses || pending.parents.size() > kMostAtOnce ||
         pending.united > kMostUnited)
       return kNowhere;
     expand({frame, pending.parents[frame]}, pending);
@@ -139,7 +138,7 @@ void Automaton::expand(const Item& item, Pending& out) {
       const Dfa::State& state = grammar_->automata[node.index]->states[frame.state];
       if (!state.ranges.empty()) out.take(frame, item.parents, *this);
       if (state.accept && frame.spelling == 0) {
-        frame.node = node.next;
+        frame.node = grammar_->after(node, frame.state);
         frame.state = 0;
         out.add(frame, item.parents, *this);
       }

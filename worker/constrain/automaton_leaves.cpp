@@ -144,7 +144,7 @@ void Automaton::advance_string(const Item& item, const Node& node, unsigned char
       return;
     case Spell::What::kClosed:
       if (!dfa.states[frame.state].accept || frame.count < shape.min) return;
-      return out.add(Frame{node.next}, item.parents, *this);
+      return out.add(Frame{grammar_->after(node, frame.state)}, item.parents, *this);
     case Spell::What::kPartial:
       frame.spelling = read.next;
       return out.take(frame, item.parents, *this);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
+#include <span>
 #include <string_view>
 
 #include "worker/constrain/constraint.hpp"
@@ -107,22 +109,31 @@ class Reader {
     NodeKind kind = NodeKind::kCall;  // kCall: `rule`; kText: `dfa`
     RuleId rule = 0;
     DfaPtr dfa;
+    std::optional<std::u32string> text;  // which `dfa` takes and nothing else, if it is known
   };
 
   Result<NodeId> choice(int depth) {
     if (depth > kMostRuleDepth) return wrong("groups nested too deep");
     Node split;
     split.kind = NodeKind::kSplit;
+    std::vector<std::u32string>
+        texts;  // alternatives that are one text each: one automaton takes all of them
     do {
       skip(true);
-      BULKHEAD_TRY(const NodeId way, sequence(depth));
-      split.branches.push_back(way);
+      BULKHEAD_TRY(std::vector<Element> elements, sequence(depth));
+      if (elements.size() == 1 && elements[0].text) {
+        texts.push_back(*std::move(elements[0].text));
+      } else {
+        split.branches.push_back(nodes_of(elements));
+      }
       skip(depth > 0);
     } while (take(U"|"));
+    if (!texts.empty())
+      split.branches.push_back(grammar_.leaf(NodeKind::kText, literals(texts, true), end_));
     return split.branches.size() == 1 ? split.branches[0] : grammar_.add(std::move(split));
   }
 
-  Result<NodeId> sequence(int depth) {
+  Result<std::vector<Element>> sequence(int depth) {
     std::vector<Element> elements;
     while (true) {
       skip(depth > 0);
@@ -139,6 +150,10 @@ class Reader {
       elements.push_back(std::move(element));
       if (grammar_.nodes.size() > kMostNodes) return wrong("the grammar is too large");
     }
+    return elements;
+  }
+
+  NodeId nodes_of(const std::vector<Element>& elements) {
     NodeId next = end_;
     for (std::size_t i = elements.size(); i-- > 0;)
       next = node(elements[i], next);
@@ -212,7 +227,12 @@ class Reader {
     }
     if (looking_at(U"\"") || looking_at(U"[") || looking_at(U".")) {
       out.kind = NodeKind::kText;
-      BULKHEAD_TRY(out.dfa, text_[at_] == '"' ? quoted() : char_class());
+      if (text_[at_] == '"') {
+        BULKHEAD_TRY(out.text, quoted());
+        out.dfa = literals(std::span(&*out.text, 1), true);
+      } else {
+        BULKHEAD_TRY(out.dfa, char_class());
+      }
       return out;
     }
     if (looking_at(U"<") || looking_at(U"!")) {
@@ -224,7 +244,7 @@ class Reader {
     return out;
   }
 
-  Result<DfaPtr> quoted() {
+  Result<std::u32string> quoted() {
     ++at_;
     std::u32string text;
     while (at_ < text_.size() && text_[at_] != '"') {
@@ -232,8 +252,7 @@ class Reader {
       text.push_back(code);
     }
     if (!take(U"\"")) return wrong("a text without its end");
-    const std::u32string all[] = {text};
-    return literals(all, true);
+    return text;
   }
 
   Result<DfaPtr> char_class() {

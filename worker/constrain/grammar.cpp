@@ -253,6 +253,7 @@ Status Grammar::finish(std::string_view nothing_left) {
     return Error(ErrorCode::kInvalidArgument, std::string(nothing_left));
   }
   drop(node_ends);
+  BULKHEAD_RETURN_IF_ERROR(check_width(*this));
   shared.reset();
   for (StringShape& shape : strings) {
     if (shape.safe.empty()) shape.safe = safe_states(*shape.contents);

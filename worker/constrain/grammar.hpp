@@ -46,6 +46,10 @@ struct Node {
   std::uint32_t index = 0;
   std::uint32_t min = 0, max = 0;  // kLoop
   std::vector<NodeId> branches;
+  // kBytes, kString: if it is set, continuations[ways_on][STATE] follows instead of `next`, where STATE is that of the
+  // leaf's automaton at the text's end. So many texts, each with a way on of its own, are one leaf.
+  std::uint32_t ways_on = kNone;
+  static constexpr std::uint32_t kNone = 0xFFFFFFFF;
 };
 
 struct StringShape {
@@ -128,6 +132,8 @@ struct Grammar {
   std::vector<StringShape> strings;
   std::vector<ObjectShape> objects;
   std::vector<ArrayShape> arrays;
+  // See Node::ways_on. Each can end; kNoNode stands for states in which no text ends.
+  std::vector<std::vector<NodeId>> continuations;
   RuleId root = 0;
   std::shared_ptr<SharedAutomata> shared;  // only until finish()
   NodeId add(Node node);
@@ -136,6 +142,10 @@ struct Grammar {
   std::uint32_t add_automaton(DfaPtr dfa);
   NodeId bytes(std::string_view text, NodeId next);
   NodeId leaf(NodeKind kind, const DfaPtr& dfa, NodeId next);
+  // Returns the node that follows a leaf whose text ends in this state of its automaton.
+  NodeId after(const Node& leaf, std::uint32_t state) const {
+    return leaf.ways_on == Node::kNone ? leaf.next : continuations[leaf.ways_on][state];
+  }
 
   // Removes everything that can't end (rules that only lead to themselves, empty automata). kInvalidArgument if
   // nothing is left, with these words.
@@ -147,5 +157,11 @@ struct Grammar {
 };
 
 constexpr std::size_t kMostNodes = 200'000;
+// How many nodes a text may be at when a byte comes, with those passed on the way to the byte.
+constexpr std::size_t kMostAtOnce = 4'000;
+
+// kResourceExhausted if the grammar has a place that leads to more nodes than that: a text that reaches it would be
+// rejected there. Only for Grammar::finish().
+Status check_width(const Grammar& grammar);
 
 }  // namespace bulkhead::constrain

@@ -2,6 +2,7 @@
 #include "worker/constrain/schema_compiler.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "worker/constrain/constraint.hpp"
 #include "worker/constrain/number.hpp"
@@ -82,13 +83,23 @@ Status SchemaCompiler::make_waiting() {
 }
 
 Status SchemaCompiler::make(RuleId made, const SchemaSet& set) {
-  BULKHEAD_TRY(const std::vector<Alternative> alternatives, alternatives_.of(set));
+  BULKHEAD_TRY(std::vector<Alternative> alternatives, alternatives_.of(set));
   const NodeId end = grammar_.add(Node{});
   Node split;
   split.kind = NodeKind::kSplit;
-  for (const Alternative& one : alternatives) {
-    BULKHEAD_RETURN_IF_ERROR(make_alternative(one, end, split.branches));
+  std::vector<Json> listed;  // the constants of all alternatives
+  for (Alternative& one : alternatives) {
+    if (!one.constants) {
+      BULKHEAD_RETURN_IF_ERROR(make_alternative(one, end, split.branches));
+      continue;
+    }
+    if (arguments_) {
+      return Error(ErrorCode::kUnsupported,
+                   "\"enum\": arguments of a Python call can't be listed as a whole");
+    }
+    std::ranges::move(*one.constants, std::back_inserter(listed));
   }
+  constants(listed, end, split.branches);
   grammar_.rules[made] =
       split.branches.size() == 1 ? split.branches[0] : grammar_.add(std::move(split));
   return {};
@@ -96,14 +107,6 @@ Status SchemaCompiler::make(RuleId made, const SchemaSet& set) {
 
 Status SchemaCompiler::make_alternative(const Alternative& one, NodeId end,
                                         std::vector<NodeId>& ways) {
-  if (one.constants && arguments_) {
-    return Error(ErrorCode::kUnsupported,
-                 "\"enum\": arguments of a Python call can't be listed as a whole");
-  }
-  if (one.constants) {
-    constants(*one.constants, end, ways);
-    return {};
-  }
   const Types types = means_objects(one) ? Types::only_object() : one.types;
   std::vector<std::u32string> words;
   if (types.null) spellings(Json(), words);

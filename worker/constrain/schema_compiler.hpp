@@ -44,11 +44,10 @@ class SchemaCompiler {
   Status make_alternative(const Alternative& one, NodeId end, std::vector<NodeId>& ways);
 
   // Constants (schema_constants.cpp).
-  NodeId constants(const std::vector<Json>& members, NodeId end, std::vector<NodeId>& ways);
+  void constants(const std::vector<Json>& members, NodeId end, std::vector<NodeId>& ways);
   void spellings(const Json& value, std::vector<std::u32string>& out) const;
   NodeId key_constant(const std::string& name, NodeId next);
-  NodeId structured(const Json& value, NodeId next);
-  NodeId one_constant(const Json& value, NodeId next);
+  class ConstantTree;
   NodeId string_node(StringShape shape, NodeId next);
   // Makes a text of the string's characters as they are, without quotes.
   NodeId text_node(const StringShape& shape, NodeId next);

@@ -37,7 +37,11 @@ NodeId SchemaCompiler::text_node(const StringShape& shape, NodeId next) {
 
 // Makes the key of a member of a constant object.
 NodeId SchemaCompiler::key_constant(const std::string& name, NodeId next) {
-  if (notation_.form != Notation::Form::kMarked) return one_constant(Json(name), next);
+  if (notation_.form != Notation::Form::kMarked) {
+    std::u32string text;
+    if (!decode_utf8(name, text)) text.clear();
+    return literal_string({text}, next);
+  }
   // A key that can't stand bare is written as in JSON.
   return grammar_.bytes(is_bare_key(name) ? name : Json(name).dump(), next);
 }

@@ -170,7 +170,7 @@ const TokenMask* TokenMasks::mask(ConfigId at) {
     if (item.frame.node >= kHoleNode) continue;
     if (tally_ > most_) break;
     const Node& node = automaton_.grammar().nodes[item.frame.node];
-    if (node.kind == NodeKind::kString) {
+    if (node.kind == NodeKind::kString && node.ways_on == Node::kNone) {
       add_string(item, automaton_.grammar().strings[node.index], out);
     } else {
       add_part(item, out);

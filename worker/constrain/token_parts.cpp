@@ -110,7 +110,7 @@ NodeId TokenMasks::shared_leaf(NodeId leaf) {
   if (leaf >= kHoleNode) return leaf;
   const Node& node = grammar.nodes[leaf];
   if (node.kind != NodeKind::kText && node.kind != NodeKind::kBytes) return leaf;
-  if (grammar.nodes[node.next].kind != NodeKind::kEnd) return leaf;
+  if (node.ways_on != Node::kNone || grammar.nodes[node.next].kind != NodeKind::kEnd) return leaf;
   return leaves_.try_emplace({node.kind, grammar.automata[node.index].get()}, leaf).first->second;
 }
 

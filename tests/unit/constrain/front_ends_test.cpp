@@ -170,6 +170,18 @@ TEST(Gbnf, LongChainsOfRulesAreCompiledSoon) {
   }
 }
 
+TEST(Gbnf, TakesEachOfManyTexts) {
+  std::string words = "root ::= \"\\x41b\" | [0-9]+", ways = "root ::= x\nx ::= \"0\"";
+  for (int i = 0; i < 9000; ++i) {
+    words += " | \"w" + std::to_string(i) + '"';
+    ways += " | \"w" + std::to_string(i) + "\" [a-z]";
+  }
+  for (const char* text : {"Ab", "77", "w0", "w8999", "w10"})
+    EXPECT_TRUE(derives(words, text)) << text;
+  EXPECT_FALSE(derives(words, "w9000"));
+  EXPECT_THAT(gbnf_error(ways), HasSubstr("more than 4000 alternatives"));
+}
+
 TEST(Gbnf, NamesWhatIsWrong) {
   EXPECT_THAT(gbnf_error("root ::= x"), HasSubstr("\"x\""));
   EXPECT_THAT(gbnf_error("a ::= \"x\""), HasSubstr("root"));

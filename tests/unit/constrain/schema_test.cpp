@@ -241,6 +241,46 @@ TEST(Schema, UnevaluatedPropertiesSeeWhatIsInPlace) {
   EXPECT_THAT(refusal(required + "false}"), HasSubstr("no value fits it"));
 }
 
+// A text is at all constants at a time that it may still become. They differ in a number or a string, at the beginning
+// or at the end, or in a name.
+TEST(Schema, AnEnumOfManySimilarConstantsTakesEachOfThem) {
+  constexpr int kMany = 20'000;
+  const std::string forms[] = {R"({"id": @, "name": "n@", "more": [true, null]})",
+                               R"({"name": "n\u00e9 @"})", R"([[1, 2], @, "x"])",
+                               R"({"k@": {"a": 1}})"};
+  for (const std::string& form : forms) {
+    const auto constant = [&form](int a, int b) {
+      std::string out = form;
+      for (const int number : {a, b}) {
+        if (const std::size_t at = out.find('@'); at != out.npos)
+          out.replace(at, 1, std::to_string(number));
+      }
+      return out;
+    };
+    std::string list, branches;
+    for (int i = 0; i < kMany; ++i) {
+      list += (i == 0 ? "" : ",") + constant(i, i);
+      if (i < kMany / 10)
+        branches += std::string(i == 0 ? "" : ",") + R"({"const":)" + constant(i, i) + "}";
+    }
+    for (const std::string& schema :
+         {R"({"enum":[)" + list + "]}", R"({"anyOf":[)" + branches + "]}"}) {
+      const auto compiled = compile_schema(schema, Strictness::kStrict);
+      ASSERT_TRUE(compiled.ok()) << form << ' ' << compiled.error().message();
+      const auto takes = [&](const std::string& text) {
+        return check_text(compiled->grammar, text).passed;
+      };
+      for (const int i : {0, 1, 10, 1999})
+        EXPECT_TRUE(takes(constant(i, i))) << constant(i, i);
+      EXPECT_FALSE(takes(constant(kMany, kMany)));
+      EXPECT_EQ(takes(constant(1, 2)), constant(1, 1) == constant(1, 2));
+    }
+  }
+  EXPECT_TRUE(passes(R"({"enum":[[1,"a"],[1.0,"b"],[1.5,"c"]]})", R"([1.0, "a"])"));
+  EXPECT_TRUE(passes(R"({"enum":[[1,"a"],[1.0,"b"],[1.5,"c"]]})", R"([1, "\u0062"])"));
+  EXPECT_FALSE(passes(R"({"enum":[[1,"a"],[1.0,"b"],[1.5,"c"]]})", R"([1.5, "a"])"));
+}
+
 // What a schema says within `not`, a condition that fails or another branch of oneOf evaluates no member.
 TEST(Schema, OnlySchemasThatHoldEvaluateMembers) {
   const std::string none = R"("type":"object","unevaluatedProperties":false})";

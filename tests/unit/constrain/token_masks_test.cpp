@@ -313,6 +313,8 @@ TEST(TokenMasks, AreWhatTheirTokensBytesSay) {
           R"({"type": "object", "properties": {"a": {"type": "string", "minLength": 1, "maxLength": 3},
                "b": {"enum": ["x", "y\"z", 7]}}, "additionalProperties": {"type": "integer"}})",
           R"({"type": "object"})",
+          R"({"enum": [{"a": "x", "b": 1}, {"a": "xy", "b": 1.5}, {"a": "x\"", "b": [1, 2]}, {"ab": null},
+               [1, {"a": "x"}], [10, "y"], [1.0, "x"], [], {}, "x", 1, [[], {}], [[], []]]})",
           R"({"anyOf": [{"type": "string", "maxLength": 3}, {"type": "string", "pattern": "^x"}]})",
       }) {
     SCOPED_TRACE(schema);
