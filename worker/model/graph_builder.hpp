@@ -288,10 +288,12 @@ class GraphBuilder {
   const TensorInfo* find(const std::string& name) const;
   void check(const std::string& name, const TensorInfo& found, const TensorRow& row);
   Status refuse_other_computations() const;
+  Status refuse_other_numbers() const;
   Status refuse_other_tensors() const;
   Status cap_context();
   Status check_operations() const;
   Error refused_tensor(std::string_view name) const;
+  Error refused_key(std::string_view name) const;
   Error unsupported(const std::string& what) const;
   Error damaged(const std::string& what) const;
 

@@ -2,6 +2,7 @@
 // result is refused by name: without it the tokens would be wrong.
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <iterator>
 #include <string_view>
 #include <type_traits>
@@ -31,12 +32,37 @@ bool computes_beside_layers(std::string_view name) {
                              [name](std::string_view start) { return name.starts_with(start); });
 }
 
+// Returns the factors of attention's scores that the layers compute with.
+std::vector<double> score_factors(const ModelGraph& graph) {
+  std::vector<double> made;
+  for (const Layer& layer : graph.layers) {
+    for (const Operation& operation : layer.operations) {
+      if (const auto* const rotate = std::get_if<Rotate>(&operation)) {
+        made.push_back(rotate->scale != 0 ? rotate->scale
+                                          : 1 / std::sqrt(static_cast<double>(rotate->heads.size)));
+      } else if (const auto* const latent = std::get_if<RotateLatent>(&operation)) {
+        made.push_back(latent->scale);
+      }
+    }
+  }
+  return made;
+}
+
+bool renormalises_experts(const ModelGraph& graph) {
+  const auto* const experts = first_operation<Experts>(graph);
+  return experts == nullptr || experts->router.renormalise;
+}
+
 }  // namespace
 
 Error GraphBuilder::refused_tensor(std::string_view name) const {
   return unsupported("tensor " + std::string(name) +
                      " takes part in a computation that is not supported for architecture " +
                      prefix_);
+}
+
+Error GraphBuilder::refused_key(std::string_view name) const {
+  return unsupported("metadata key " + key(name) + " asks for a computation that is not supported");
 }
 
 Status GraphBuilder::refuse_other_computations() const {
@@ -56,22 +82,44 @@ Status GraphBuilder::refuse_other_computations() const {
           "has attention that is not causal, as models for embeddings have; for architecture " +
           prefix_ + " only models that generate text are supported");
   }
-  // Numbers that change nothing; a 0 never does.
-  struct Neutral {
+  for (const char* const name : {"expert_weights_norm", "use_parallel_residual"}) {
+    if (!unread(name) || !file_.has(key(name))) continue;
+    BULKHEAD_TRY(const auto wanted, file_.get_bool(key(name)));
+    const bool computed = name[0] == 'e' && renormalises_experts(graph_);
+    if (wanted.value_or(false) && !computed) return refused_key(name);
+  }
+  return refuse_other_numbers();
+}
+
+// Refuses numbers with which others would be computed than the description computes with. A 0 counts as absent.
+Status GraphBuilder::refuse_other_numbers() const {
+  struct Computed {
     const char* name;
-    double number;
+    std::vector<double> numbers;
   };
-  constexpr Neutral kNumbers[] = {{"logit_scale", 1},           {"residual_scale", 1},
-                                  {"embedding_scale", 1},       {"attention.scale", 1},
-                                  {"attention.value_scale", 1}, {"attention.output_scale", 1},
-                                  {"rope.scaling.alpha", 1},    {"attention.temperature_scale", 0},
-                                  {"attention.clamp_kqv", 0},   {"attention.max_alibi_bias", 0}};
-  for (const auto& [name, neutral] : kNumbers) {
-    if (!unread(name)) continue;
+  const Computed kNumbers[] = {
+      {"logit_scale", {1}},
+      {"residual_scale", {1}},
+      {"embedding_scale", {graph_.embedding_scale}},
+      {"attention.scale", score_factors(graph_)},
+      {"attention.value_scale", {1}},
+      {"attention.output_scale", {1}},
+      {"rope.scaling.alpha", {1}},
+      {"attention.temperature_scale", {0}},
+      {"attention.clamp_kqv", {0}},
+      {"attention.max_alibi_bias", {0}},
+      // llama.cpp gives these numbers to every model that it saves. Other numbers are a model's own.
+      {"attn_logit_softcapping", {50}},
+      {"final_logit_softcapping", {30}},
+      {"router_logit_softcapping", {30}},
+  };
+  for (const auto& [name, numbers] : kNumbers) {
+    if (read_keys_.contains(name)) continue;
     BULKHEAD_TRY(const auto value, file_.get_float(key(name)));
-    if (value && *value != 0.0 && *value != neutral)
-      return unsupported("metadata key " + key(name) +
-                         " asks for a computation that is not supported");
+    if (!value || *value == 0.0) continue;
+    for (const double number : numbers) {
+      if (!(std::abs(*value - number) <= 1e-5 * std::abs(number))) return refused_key(name);
+    }
   }
   return {};
 }

@@ -310,9 +310,42 @@ TEST(ConvertedFiles, OfOtherComputationsAreRefused) {
     EXPECT_THAT(with(key, 1), HasSubstr(std::string("metadata key llama.") + key + " asks for"));
   for (const char* const key : {"attention.value_scale", "logit_scale", "rope.scaling.alpha"})
     EXPECT_EQ(with(key, 1), "nothing");
+  for (const char* const key :
+       {"attn_logit_softcapping", "final_logit_softcapping", "router_logit_softcapping"})
+    EXPECT_THAT(with(key, 20), HasSubstr(std::string("metadata key llama.") + key + " asks for"));
   GgufBuilder file = testing::small_llama();
+  file.boolean("llama.use_parallel_residual", true);
+  EXPECT_THAT(refusal_of(file), HasSubstr("metadata key llama.use_parallel_residual asks for"));
+  file = testing::small_llama();
   file.tensor("output.scale", {1});
   EXPECT_THAT(refusal_of(file), HasSubstr("tensor output.scale takes part"));
+}
+
+// A number that the description does not read must be the one that it computes with, whatever that is.
+TEST(ConvertedFiles, OfOtherFactorsThanTheArchitecturesAreRefused) {
+  constexpr float kUsual = 0.25F;  // of heads of 16
+  for (const char* const name : {"llama", "qwen3", "gemma"}) {
+    const std::string prefix = std::string(name) + ".";
+    const auto with = [&](const char* key, float number) {
+      GgufBuilder file = keys_of(name, 2);
+      file.u32(prefix + "attention.key_length", 16).u32(prefix + "attention.value_length", 16);
+      file = with_tensors(file, has_none);
+      return refusal_of(file.f32(prefix + key, number));
+    };
+    EXPECT_EQ(with("attention.scale", kUsual), "nothing") << name;
+    EXPECT_THAT(with("attention.scale", 1),
+                HasSubstr("metadata key " + prefix + "attention.scale asks for"));
+    const bool gemma = prefix == "gemma.";
+    EXPECT_EQ(with("embedding_scale", gemma ? std::sqrt(32.0F) : 1), "nothing") << name;
+    EXPECT_THAT(with("embedding_scale", gemma ? 1 : 2),
+                HasSubstr("metadata key " + prefix + "embedding_scale asks for"));
+  }
+  GgufBuilder mixture = keys_of("qwen2moe", 2);
+  mixture.u32("qwen2moe.expert_count", 4).u32("qwen2moe.expert_used_count", 2);
+  mixture.u32("qwen2moe.expert_feed_forward_length", 32);
+  mixture = with_tensors(mixture, has_none);
+  EXPECT_THAT(refusal_of(mixture.boolean("qwen2moe.expert_weights_norm", true)),
+              HasSubstr("metadata key qwen2moe.expert_weights_norm asks for"));
 }
 
 // Writes a number to all entries of a tensor in the file's bytes.
