@@ -322,7 +322,7 @@ void LayerBuilder::attend(const GroupedAttention& shape, Rotate rotate) {
   rotate.rope = shape.rope;
   attention(rotate, shape.attended, shape.rules);
   product_added(rows("attn_output", shape.heads.query_width(), model_.embedding()), shape.attended,
-                kStream);
+                kStream, optional_bias("attn_output", model_.embedding()));
 }
 
 void LayerBuilder::norm_added(ActivationIndex in, const std::string& gain, ActivationIndex out,

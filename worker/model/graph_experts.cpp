@@ -186,13 +186,16 @@ FeedForwards GraphBuilder::feed_forwards(bool sigmoid) {
   if (!made.router) return made;
   made.expert_width = count("expert_feed_forward_length", kMaxWidth);
   const std::uint32_t shared = count("expert_shared_count", kMaxExperts, 0);
-  const std::uint32_t shared_width = shared == 0
-                                         ? 0
-                                         : count("expert_shared_feed_forward_length", kMaxWidth,
-                                                 std::uint64_t{made.expert_width} * shared);
+  std::uint64_t shared_width = shared == 0 ? 0
+                                           : count("expert_shared_feed_forward_length", kMaxWidth,
+                                                   std::uint64_t{made.expert_width} * shared);
+  // The key may be the width of each of several shared experts, which are one matrix.
+  const std::string up = "blk." + std::to_string(made.dense_layers) + ".ffn_up_shexp.weight";
+  const TensorInfo* const all = file().find_tensor(up);
+  if (all != nullptr && all->ne[1] == shared_width * shared) shared_width *= shared;
   if (shared_width > kMaxWidth)
     corrupt("the shared experts' width " + std::to_string(shared_width) + " is too large");
-  add_shared_expert(made, shared_width);
+  add_shared_expert(made, static_cast<std::uint32_t>(std::min(shared_width, kMaxWidth)));
   return made;
 }
 

@@ -64,6 +64,8 @@ const NamedRule kTekkenRow{
     {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
      R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
+// SuperBPE (Liu et al. 2025, arXiv 2503.13423): words of its vocabulary go over blanks, so only numbers are cut.
+const NamedRule kSuperBpeRow{.expressions = threes_from_the_right(R"(\p{N}+)", R"(\d)")};
 const std::string kDeepseek3Words =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)"
     R"( ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -234,6 +236,7 @@ const Named kNamed[] = {
     {"minicpm5", kMiniCpm5Row},
     {"exaone-moe", kExaoneMoeRow},
     {"mellum2", kDigitsRow},
+    {"superbpe", kSuperBpeRow},
 };
 
 }  // namespace

@@ -61,6 +61,8 @@ TEST_F(Architectures, Ernie45Moe) {
     file.u32(prefix + "leading_dense_block_count", 1).u32(prefix + "interleave_moe_layer_step", 1);
   };
   expect_computes(facts, 10);
+  facts.qkv_biases = facts.output_bias = true;
+  expect_computes(facts, 10);
 }
 
 Facts dots(const char* name) {
@@ -101,6 +103,15 @@ TEST_F(Architectures, BailingMoe2) {
     file.u32(prefix + "leading_dense_block_count", 1).boolean(prefix + "expert_weights_norm", true);
     file.f32(prefix + "expert_weights_scale", 2.5F).u32(prefix + "expert_gating_func", 2);
     file.u32(prefix + "expert_group_count", 4).u32(prefix + "expert_group_used_count", 2);
+  };
+  expect_computes(facts, 10);
+  // The key of several shared experts may say how wide each is.
+  facts.add_keys = [all = facts.add_keys](GgufBuilder& file, const std::string& prefix) {
+    all(file, prefix);
+    for (const char* const key : {"expert_shared_count", "expert_shared_feed_forward_length"})
+      file.drop(prefix + key);
+    file.u32(prefix + "expert_shared_count", 2);
+    file.u32(prefix + "expert_shared_feed_forward_length", 32);
   };
   expect_computes(facts, 10);
 }
@@ -188,6 +199,8 @@ TEST_F(Architectures, Apertus) {
     file.numbers("xielu.eps", model::ValueType::kFloat32, eps);
     file.f32("xielu.beta", 0.5F);
   };
+  expect_computes(facts, 20);
+  facts.qkv_biases = facts.product_biases = true;
   expect_computes(facts, 20);
 }
 
@@ -308,6 +321,8 @@ TEST_F(Architectures, MiniCpm) {
     file.f32(prefix + "embedding_scale", 3).f32(prefix + "residual_scale", 0.4F);
     file.f32(prefix + "logit_scale", 2);
   };
+  expect_computes(facts, 20);
+  facts.qkv_biases = facts.product_biases = true;
   expect_computes(facts, 20);
 }
 

@@ -122,6 +122,11 @@ TEST(PreTokenizer, CutsNumbersFromTheRight) {
   EXPECT_THAT(words("afmoe", "123456\n"), ElementsAre("123", "456", "\n"));
 }
 
+TEST(PreTokenizer, CutsNothingButNumbers) {
+  EXPECT_THAT(words("superbpe", "It's by the way.\n1234567 or\t12, 123"),
+              ElementsAre("It's by the way.\n", "1", "234", "567", " or\t", "12", ", ", "123"));
+}
+
 TEST(PreTokenizer, CutsNumbersFirst) {
   EXPECT_THAT(words("minicpm5", "I'LL  1234 x"), ElementsAre("I", "'LL", "  ", "123", "4", " x"));
   EXPECT_THAT(words("llama-bpe", "a  1"), ElementsAre("a", " ", " ", "1"));
@@ -148,9 +153,9 @@ TEST(PreTokenizer, KnowsOtherNamesOfRules) {
 
 // For a text of one kind of character an expression looks far ahead, but must not do so again and again.
 TEST(PreTokenizer, CutsLongRuns) {
-  for (const char* rule :
-       {"qwen35", "gpt-4o", "tekken", "deepseek-v3", "deepseek-llm", "falcon", "bloom", "viking",
-        "kimi-k2", "youtu", "seed-coder", "tiny_aya", "afmoe", "minicpm5", "exaone-moe"}) {
+  for (const char* rule : {"qwen35", "gpt-4o", "tekken", "deepseek-v3", "deepseek-llm", "falcon",
+                           "bloom", "viking", "kimi-k2", "youtu", "seed-coder", "tiny_aya", "afmoe",
+                           "minicpm5", "exaone-moe", "superbpe"}) {
     for (const char* piece : {"A", "a", " ", "\n", "\u4e2d", "!", "\xff", "1", " a"}) {
       std::string text;
       for (int i = 0; i < test::rounds(100'000); ++i)
@@ -197,7 +202,7 @@ TEST(PreTokenizer, KeepsEveryByte) {
        {"gpt-2",  "llama-bpe", "qwen2",       "default",        "smollm",       "qwen35",
         "gpt-4o", "tekken",    "deepseek-v3", "deepseek-coder", "deepseek-llm", "falcon",
         "bloom",  "viking",    "kimi-k2",     "youtu",          "seed-coder",   "tiny_aya",
-        "afmoe",  "minicpm5",  "exaone-moe"}) {
+        "afmoe",  "minicpm5",  "exaone-moe",  "superbpe"}) {
     for (int round = 0; round < 200; ++round) {
       std::string text;
       for (int i = 0; i < 30; ++i)

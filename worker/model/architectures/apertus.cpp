@@ -37,16 +37,19 @@ void describe_apertus(GraphBuilder& model) {
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
     LayerBuilder layer = model.layer(i);
     layer.project(attention);
-    layer.attend(attention, {.q_gain = layer.vector("attn_q_norm", size),
+    layer.attend(attention, {.bias = layer.qkv_bias(attention.heads),
+                             .q_gain = layer.vector("attn_q_norm", size),
                              .k_gain = layer.vector("attn_k_norm", size)});
 
     layer.norm(kStream, "ffn_norm", attention.normed, attention.epsilon);
-    layer.product({layer.rows("ffn_up", width, inner)}, attention.normed, up);
+    layer.product({layer.rows("ffn_up", width, inner)}, attention.normed, up,
+                  layer.optional_bias("ffn_up", inner));
     Xielu function = functions[i];
     function.in = up;
     function.out = hidden;
     layer.append(function);
-    layer.product_added(layer.rows("ffn_down", inner, width), hidden, kStream);
+    layer.product_added(layer.rows("ffn_down", inner, width), hidden, kStream,
+                        layer.optional_bias("ffn_down", width));
   }
   model.output(attention.epsilon);
 }

@@ -16,7 +16,7 @@ void describe_scaled_llama(GraphBuilder& model, const HeadShape& heads, RopeInde
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
-  const ActivationIndex hidden = model.input("hidden", model.feed_forward());
+  const DenseFeedForward dense = model.dense_feed_forward(model.feed_forward());
 
   model.embed(static_cast<float>(scales.embedding / scales.residual));
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
@@ -33,8 +33,7 @@ void describe_scaled_llama(GraphBuilder& model, const HeadShape& heads, RopeInde
                         layer.optional_bias("attn_output", width));
 
     layer.norm(kStream, "ffn_norm", normed, epsilon);
-    layer.gated_product("ffn_gate", "ffn_up", normed, hidden, Gate::kSilu);
-    layer.product_added(layer.rows("ffn_down", model.feed_forward(), width), hidden, kStream);
+    layer.feed_forward(dense, normed);
   }
   model.output(epsilon, static_cast<float>(scales.logit_divisor));
 }
