@@ -1,6 +1,7 @@
 // Learns what the files of models hold that are not loaded, one file after the other, so that lists can show it. Each
 // file is read once. A thread waits for the process that reads it.
 #include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <utility>
@@ -12,16 +13,22 @@
 #include "config/config.hpp"
 #include "orchestrator/router/router.hpp"
 #include "orchestrator/supervisor/file_report.hpp"
+#include "orchestrator/supervisor/program_output.hpp"
 
 namespace bulkhead::orchestrator {
 
 namespace {
+
+// A process that reads a file on a network mount that hangs may not end even when it is killed. While there are this
+// many, no other file is looked into.
+constexpr std::uint32_t kMostHeldLooks = 2;
 
 struct FileLook {
   std::string program;
   std::vector<std::string> arguments;
   std::string id, mark;
   Result<ipc::Ready> report = Error(ErrorCode::kUnavailable, "there was no memory");
+  pid_t left_behind = 0;
 };
 
 }  // namespace
@@ -49,7 +56,7 @@ std::vector<std::string> Router::describing_arguments(const config::ModelSetting
 }
 
 void Router::describe_next() {
-  if (describing_ || stopping_) return;
+  if (describing_ || stopping_ || held_looks_ >= kMostHeldLooks) return;
   const auto next = std::ranges::find_if(models_, [](const ModelInfo& model) {
     return !model.retired && !model.loaded && !model.looked_into && model.known() == nullptr;
   });
@@ -62,12 +69,19 @@ void Router::describe_next() {
   look->mark = next->file_mark;
   const auto run = [this, looks = looks_, look] {
     try {
-      look->report = report_of_file(look->program, look->arguments);
+      look->report = report_of_file(look->program, look->arguments, &look->left_behind);
     } catch (const std::exception&) {  // there is no memory
     }
     looks->put([this, look] {
       describing_ = false;
       take_description(look->id, look->mark, look->report);
+      if (look->left_behind != 0) note_held_look(look->id);
+      describe_next();
+    });
+    if (look->left_behind == 0) return;
+    wait_for_end(look->left_behind);
+    looks->put([this] {
+      --held_looks_;
       describe_next();
     });
   };
@@ -77,6 +91,15 @@ void Router::describe_next() {
   } catch (const std::exception&) {  // the lists show less of this model
     describing_ = false;
   }
+}
+
+void Router::note_held_look(const std::string& id) {
+  if (++held_looks_ < kMostHeldLooks) return;
+  spdlog::warn(
+      "model {}: the process that reads its file does not end, though it was killed; it may be on a "
+      "network mount that hangs; there are {} such processes, so no other file is read for the lists "
+      "of models until one of them ends",
+      id, held_looks_);
 }
 
 void Router::take_description(const std::string& id, const std::string& mark,

@@ -331,6 +331,7 @@ class Router : private WorkerEvents {
   // describing.cpp
   std::vector<std::string> describing_arguments(const config::ModelSettings& model) const;
   void describe_next();
+  void note_held_look(const std::string& id);
   void take_description(const std::string& id, const std::string& mark,
                         const Result<ipc::Ready>& report);
 
@@ -439,6 +440,7 @@ class Router : private WorkerEvents {
   std::uint64_t last_look_ = 0;
   std::set<std::string> looking_again_;  // paths of failed models whose files a thread looks at
   bool describing_ = false;              // a thread waits for what a file holds
+  std::uint32_t held_looks_ = 0;         // processes that read files and do not end when killed
   Timer turn_timer_;                     // fires when the next turn ends that somebody waits for
   std::optional<ModelInfo::Clock::time_point> next_turn_;
   std::uint64_t loads_ = 0, unloads_ = 0;

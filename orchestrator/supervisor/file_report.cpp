@@ -22,10 +22,11 @@ constexpr ProgramLimits kLimits{std::chrono::seconds(30), 1 << 20};
 }  // namespace
 
 Result<ipc::Ready> report_of_file(const std::string& worker_program,
-                                  std::vector<std::string> arguments) {
+                                  std::vector<std::string> arguments, pid_t* left_behind) {
   BULKHEAD_TRY(const std::string program, pinned_program(worker_program));
   arguments.insert(arguments.begin(), {worker_program, "--describe"});
-  BULKHEAD_TRY(const std::string output, output_of(program, std::move(arguments), kLimits));
+  BULKHEAD_TRY(const std::string output,
+               output_of(program, std::move(arguments), kLimits, left_behind));
   std::vector<std::uint64_t> record(output.size() / sizeof(std::uint64_t) + 1);  // for alignment
   std::memcpy(record.data(), output.data(), output.size());
   BULKHEAD_TRY(ipc::FromWorker message,

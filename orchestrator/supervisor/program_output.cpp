@@ -50,16 +50,18 @@ bool ends_soon(pid_t pid) {
   return true;
 }
 
-// Waits at most a second, because the kernel may hold a killed child in a driver's call.
-void kill_and_reap(pid_t pid) {
+// Waits at most a second, because the kernel may hold a killed child in a driver's call or at a mount that hangs.
+// Returns false if it does.
+bool kill_and_reap(pid_t pid) {
   ::kill(pid, SIGKILL);
-  (void)ends_soon(pid);
+  return ends_soon(pid);
 }
 
 }  // namespace
 
 Result<std::string> output_of(const std::string& program, std::vector<std::string> words,
-                              const ProgramLimits& limits) {
+                              const ProgramLimits& limits, pid_t* left_behind) {
+  if (left_behind != nullptr) *left_behind = 0;
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     return errno_error(ErrorCode::kResourceExhausted, "pipe", errno);
@@ -75,8 +77,15 @@ Result<std::string> output_of(const std::string& program, std::vector<std::strin
   theirs.reset();
   const Result<std::string> text =
       read_until(ours.get(), std::chrono::steady_clock::now() + limits.patience, limits.most_bytes);
-  if (!text.ok() || !ends_soon(pid)) kill_and_reap(pid);
+  const bool ended = (text.ok() && ends_soon(pid)) || kill_and_reap(pid);
+  if (!ended && left_behind != nullptr) *left_behind = pid;
   return text;
+}
+
+void wait_for_end(pid_t left_behind) {
+  int status = 0;
+  while (::waitpid(left_behind, &status, 0) < 0 && errno == EINTR) {
+  }
 }
 
 }  // namespace bulkhead::orchestrator

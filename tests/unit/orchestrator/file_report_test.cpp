@@ -1,18 +1,25 @@
 // What the daemon takes from a process that has read a model's file, and what it does not.
 #include "orchestrator/supervisor/file_report.hpp"
 
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
+#include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "ipc/messages.hpp"
+#include "orchestrator/supervisor/program_output.hpp"
+#include "tests/support/held_process.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace bulkhead::orchestrator {
@@ -76,6 +83,38 @@ TEST_F(ReportingProgram, ThatDiesLiesOrFloodsSaysNothing) {
   ipc::Ready long_name = some_report();
   long_name.architecture.assign(100'000, 'x');
   EXPECT_EQ(code_of(saying(long_name)), ErrorCode::kCorrupt);
+}
+
+// The kernel may hold a killed process at a mount that hangs. Here the test holds it.
+TEST(ProgramOutput, TellsOfAProcessThatDoesNotEndWhenItIsKilled) {
+  const test::TemporaryFolder folder("left");
+  const std::string told = (folder.path() / "pid").string();
+  const std::string text =
+      "import os, threading, time\n"
+      "threading.Thread(target=time.sleep, args=(1000,)).start()\n"
+      "open('" +
+      told +
+      ".new', 'w').write(str(os.getpid()))\n"
+      "os.rename('" +
+      told + ".new', '" + told + "')\ntime.sleep(1000)\n";
+  pid_t left_behind = -1;
+  Result<std::string> output = std::string();
+  std::thread caller([&] {
+    output = output_of("/usr/bin/env", {"env", "python3", "-c", text},
+                       {std::chrono::seconds(600), 1 << 20}, &left_behind);
+  });
+  while (!std::filesystem::exists(told))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  pid_t pid = 0;
+  std::ifstream(told) >> pid;
+  test::HeldProcess held(pid);
+  ::kill(pid, SIGKILL);
+  caller.join();
+  if (!held.held()) GTEST_SKIP() << test::kNoTracing;
+  EXPECT_EQ(left_behind, pid);
+  held.release();
+  wait_for_end(left_behind);
+  EXPECT_EQ(::waitpid(pid, nullptr, WNOHANG), -1);
 }
 
 }  // namespace
