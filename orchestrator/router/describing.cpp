@@ -96,9 +96,9 @@ void Router::describe_next() {
 void Router::note_held_look(const std::string& id) {
   if (++held_looks_ < kMostHeldLooks) return;
   spdlog::warn(
-      "model {}: the process that reads its file does not end, though it was killed; it may be on a "
-      "network mount that hangs; there are {} such processes, so no other file is read for the lists "
-      "of models until one of them ends",
+      "model {}: the process that reads its file does not end, though it was killed; it may be on "
+      "a network mount that hangs; there are {} such processes, so no other file is read for the "
+      "lists of models until one of them ends",
       id, held_looks_);
 }
 

@@ -31,6 +31,7 @@
 #include "ipc/channel.hpp"
 #include "ipc/messages.hpp"
 #include "ipc/region.hpp"
+#include "tests/integration/hostile_raw.hpp"
 #include "tests/support/descriptor_packet.hpp"
 #include "tests/support/lingering_socket.hpp"
 
@@ -38,15 +39,8 @@ namespace {
 
 using namespace bulkhead;
 using std::chrono::milliseconds;
-
-// What the process inherited, kept beside the channel.
-struct Raw {
-  int socket = -1, stream = -1;
-  std::byte* region = nullptr;
-  std::uint64_t ring_bytes = 0;
-  ipc::RegionHeader& header() const { return *reinterpret_cast<ipc::RegionHeader*>(region); }
-  std::byte* up() const { return region + ipc::kRegionDataOffset + ring_bytes; }
-};
+using test::Raw;
+using test::raw_of;
 
 [[noreturn]] void wait_for_the_end() {
   for (;;)
@@ -482,19 +476,8 @@ int main(int argc, char** argv) {
   }
   settings.transport = inherited.region >= 0 ? config::Transport::kShm : config::Transport::kStdio;
   settings.ring_kib = 64;  // the value that the test sets; over stdio both ends must know it
-  Raw raw;
-  raw.socket = ::fcntl(inherited.socket, F_DUPFD_CLOEXEC, 10);
-  if (inherited.region >= 0) {
-    struct stat status {};
-    ::fstat(inherited.region, &status);
-    const auto size = static_cast<std::size_t>(status.st_size);
-    void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, inherited.region, 0);
-    if (base == MAP_FAILED) return 11;
-    raw.region = static_cast<std::byte*>(base);
-    raw.ring_bytes = (size - ipc::kRegionDataOffset) / 2;
-  } else {
-    raw.stream = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 10);
-  }
+  const Raw raw = raw_of(inherited);
+  if (raw.socket < 0) return 11;
   auto channel = ipc::open_worker_channel(inherited, settings);
   if (!channel.ok()) return 10;
   Worker(**channel, raw).run();

@@ -1,5 +1,5 @@
-// Clients that try to make the daemon hold more than it has room for (bodies without an end, more connections than
-// places), and a system without memory.
+// Clients that try to make the daemon hold more than it has room for (bodies without an end), and a system without
+// memory.
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -12,12 +12,11 @@
 #include <thread>
 #include <vector>
 
+#include "tests/integration/clients.hpp"
 #include "tests/integration/serving.hpp"
 
 namespace bulkhead::test {
 namespace {
-
-using Clients = std::vector<std::unique_ptr<HttpClient>>;
 
 std::int64_t status_kib(const Serving& serving, const std::string& name) {
   std::ifstream status("/proc/" + std::to_string(serving.daemon->pid()) + "/status");
@@ -25,10 +24,6 @@ std::int64_t status_kib(const Serving& serving, const std::string& name) {
     if (word == name + ":" && status >> word) return std::stol(word);
   }
   return -1;
-}
-
-HttpReply small(const Serving& serving) {
-  return serving.complete({{"prompt", "x"}, {"max_tokens", 1}});
 }
 
 // Each client begins a body of 16 MiB and does not send its last bytes.
@@ -436,87 +431,6 @@ TEST(SlowSenders, AreHeardNoMoreAfterThe408) {
     }
     expect_unheard(serving, *slow);
   }
-}
-
-TEST(Places, IdleConnectionsMakePlaceForOthers) {
-  const Serving serving = serve();
-  Clients idle;
-  for (int i = 0; i < 2100; ++i)
-    idle.push_back(std::make_unique<HttpClient>(serving.port));
-  EXPECT_TRUE(Serving::eventually([&] { return small(serving).status == 200; }));
-  // A connection that asks for the metrics needs a place, too.
-  EXPECT_TRUE(
-      Serving::eventually([&] { return serving.metric("bulkhead_http_idle_closed_total") > 0; }));
-}
-
-TEST(Places, WhenAllAreTakenTheOperatorsEndpointsStillAnswer) {
-  const Serving serving = serve();
-  Clients busy;
-  for (int i = 0; i < 2039; ++i) {
-    busy.push_back(std::make_unique<HttpClient>(serving.port));
-    // A head without its body: the connection is not idle, but has no request yet.
-    busy.back()->send_raw(
-        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n");
-  }
-  ASSERT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_connections") >= 2034; }));
-  const HttpReply refused = small(serving);
-  EXPECT_EQ(refused.status, 503);
-  EXPECT_EQ(refused.headers.count("x-request-id"), 1U);
-  EXPECT_EQ(serving.get("/health").status, 200);
-  EXPECT_EQ(serving.get("/v1/workers").status, 200);
-}
-
-TEST(Places, ClientsThatNeverEndTheirHeadsMakePlaceToo) {
-  const Serving serving = serve();
-  const auto began = std::chrono::steady_clock::now();
-  Clients slow;
-  for (int i = 0; i < 2200; ++i) {
-    slow.push_back(std::make_unique<HttpClient>(serving.port));
-    slow.back()->send_raw("POST /v1/completions HTTP/1.1\r\n");
-  }
-  // Which connections get the places of others depends on when the daemon accepts them, so this asks again if it was
-  // refused.
-  EXPECT_TRUE(Serving::eventually([&] { return small(serving).status == 200; }));
-  EXPECT_EQ(serving.get("/livez").status, 200);
-  EXPECT_GT(serving.metric("bulkhead_http_idle_closed_total"), 0);
-  const double ended_late = serving.metric("bulkhead_http_slow_senders_total");
-  // On a busy machine the first heads' time may be over by now.
-  if (std::chrono::steady_clock::now() - began < std::chrono::seconds(15)) {
-    EXPECT_EQ(ended_late, 0) << "the heads' own time, 15 s, has not made the places";
-  }
-}
-
-// Without this limit, clients that hold all their connections would leave no descriptor for a worker's
-// successor.
-TEST(Places, ALowLimitOnOpenFilesLeavesRoomForWorkers) {
-  char program[] = "/tmp/bulkhead-limited-XXXXXX";
-  UniqueFd script(::mkostemp(program, O_CLOEXEC));
-  const std::string lines = "#!/bin/sh\nulimit -n 160\nexec " BULKHEADD " \"$@\"\n";
-  ASSERT_EQ(::write(script.get(), lines.data(), lines.size()), static_cast<ssize_t>(lines.size()));
-  ASSERT_EQ(::fchmod(script.get(), 0700), 0);
-  script.reset();  // a file that is open for writing can't be started
-  Serving serving;
-  serving.daemon = std::make_unique<Daemon>(
-      program, Daemon::Options{.arguments = {}, .environment = {{"BULKHEAD_WORKER", FAKE_WORKER}}});
-  serving.port = serving.daemon->wait_until_listening();
-  ::unlink(program);
-  ASSERT_NE(serving.port, 0) << serving.daemon->log();
-  const json before = serving.worker();
-  Clients busy;
-  for (int i = 0; i < 200; ++i) {
-    busy.push_back(std::make_unique<HttpClient>(serving.port));
-    busy.back()->send_raw("POST /v1/completions HTTP/1.1\r\n");
-  }
-  std::this_thread::sleep_for(
-      std::chrono::milliseconds(300));  // the daemon takes what it has room for
-  ::kill(before["pid"].get<pid_t>(), SIGKILL);
-  const auto ready_twice = [&] {
-    const std::string log = serving.daemon->log();
-    const std::size_t first = log.find(": ready: ");
-    return first != std::string::npos && log.find(": ready: ", first + 1) != std::string::npos;
-  };
-  // The busy clients are sent away after 15 s.
-  EXPECT_TRUE(Serving::eventually(ready_twice, std::chrono::seconds(8))) << serving.daemon->log();
 }
 
 }  // namespace

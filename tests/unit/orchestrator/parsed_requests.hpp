@@ -17,6 +17,11 @@ inline std::string refusal(const Parsed<GenerationRequest>& parsed) {
   return error == nullptr ? "" : error->message;
 }
 
+// Returns why a request was refused; null if it was not.
+inline const ApiError* error_of(const Parsed<GenerationRequest>& parsed) {
+  return std::get_if<ApiError>(&parsed);
+}
+
 // Returns the chat that the worker would get. A refusal fails the test.
 inline nlohmann::json chat_of(const Parsed<GenerationRequest>& parsed) {
   if (const std::string message = refusal(parsed); !message.empty()) {
