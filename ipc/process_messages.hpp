@@ -68,7 +68,7 @@ struct VaultReport {
   VaultState state = VaultState::kOff;
   std::string reason;                     // why the vault is off, or why it keeps no KV pages
   std::uint64_t import_microseconds = 0;  // time to map the predecessor's memory
-  std::uint64_t check_microseconds = 0;   // time to compute the checksums of the weights on the device
+  std::uint64_t check_microseconds = 0;   // time to compute the weights' checksums on the device
   std::uint64_t adopt_microseconds = 0;   // time to read the directory of KV pages
   std::uint64_t pages_adopted = 0;        // full KV pages that the worker need not compute again
   // Pages that the worker does not write to before Settled, because the predecessor's last steps may still write to
@@ -112,7 +112,7 @@ struct Ready {
   std::uint64_t weight_bytes = 0;
   std::uint64_t load_milliseconds = 0;
   bool has_chat_template = false;
-  std::string chat_template;  // the form of the model's answers, or the reason why there is no template
+  std::string chat_template;  // the form of the answers, or the reason why there is no template
   // What the model can do, in Ollama's words: "completion", "tools", "thinking", "embedding"; and "rerank".
   std::vector<std::string> capabilities;
   std::vector<Optimization> optimizations;

@@ -107,8 +107,8 @@ class SchemaCompiler {
   std::map<std::string, const Json*> simple_;
   std::vector<std::pair<RuleId, SchemaSet>> waiting_;
   std::map<std::pair<RuleId, bool>, RuleId> members_;  // with true: members of arguments
-  DfaPtr never_;     // the texts that strings may be; null: all texts
-  Status strings_;   // an error if some string could not be made so
+  DfaPtr never_;    // the texts that strings may be; null: all texts
+  Status strings_;  // an error if some string could not be made so
 };
 
 // Returns the automaton of all texts of `min` to `max` characters.

@@ -325,7 +325,8 @@ void Engine::begin_telling(Request& request) {
 }
 
 void Engine::score_prompt(Request& request, const ColumnOutput& output, std::uint32_t position) {
-  if (position + 1 != request.told) return;  // the position is computed again, after the sequence lost its pages
+  // Any other position is computed again, after the sequence lost its pages.
+  if (position + 1 != request.told) return;
   if (!std::isfinite(output.best_logprob)) {
     if (compute_again(request)) return;
     const RequestId id = request.id;

@@ -300,7 +300,7 @@ TokenId Sampler::draw_from_all(std::span<const float> logits, const ipc::Samplin
     total = sum_blocks(logits.size());
   }
   double left = u * total;
-  TokenId last = first_equal(logits, best);  // the result if rounding leaves nothing at the very end
+  TokenId last = first_equal(logits, best);  // the result if rounding leaves nothing at the end
   for (std::size_t begin = 0, block = 0; begin < logits.size(); begin += kBlock, ++block) {
     if (left >= block_sums_[block]) {
       left -= block_sums_[block];
