@@ -60,7 +60,8 @@
 //
 // Doubt. If the content of pages has changed, or if a sequence's logits are not numbers, the scheduler removes these
 // pages and all pages that follow them from the cache, and sends back each sequence that uses one of them. It drops
-// what steps in flight compute for such a sequence, and computes the sequence's tokens again. Tokens that the owner
+// what steps in flight compute for such a sequence, and computes the sequence's tokens again. A preempted sequence may
+// have used one of the pages, so the scheduler drops what steps in flight compute for it, too. Tokens that the owner
 // has taken stay. A sequence whose logits were not numbers has nothing to do with the cache from then on.
 //
 // The pages of a sequence that is removed or preempted become free only when the last step that may write to them has
@@ -335,6 +336,7 @@ class Scheduler {
   std::uint32_t most_tokens_of(const Sequence& sequence) const;
   void preempt_youngest();
   void send_back(Sequence& sequence);
+  void forget_coming_tokens(Sequence& sequence);
   void forget_outputs_of(const Sequence& sequence);
   void free_pages_of(Sequence& sequence);
   std::uint32_t reuse_pages(Sequence& sequence);

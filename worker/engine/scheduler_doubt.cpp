@@ -15,6 +15,9 @@ std::size_t Scheduler::distrust(std::span<const PageIndex> pages, PagePool::Fate
     send_back(sequence);
     ++count;
   }
+  // Those that were preempted no longer have the pages that steps in flight use.
+  for (Sequence* const sequence : waiting_)
+    forget_coming_tokens(*sequence);
   return count;
 }
 
@@ -38,7 +41,18 @@ std::size_t Scheduler::lose_step() {
     send_back(sequence);
     ++count;
   }
+  for (Sequence* const sequence : waiting_) {
+    if (std::ranges::find(oldest().members, sequence, &Member::sequence) != oldest().members.end())
+      forget_coming_tokens(*sequence);
+  }
   return count;
+}
+
+// A preempted sequence waits while steps in flight still choose tokens of it. Drops these tokens: one of them may be
+// wrong or never come, and the later ones follow from it.
+void Scheduler::forget_coming_tokens(Sequence& sequence) {
+  forget_outputs_of(sequence);
+  sequence.unknown = 0;
 }
 
 // Sends a sequence back to the queue, as preemption does, but without using any of its pages again.

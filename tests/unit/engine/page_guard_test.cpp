@@ -167,6 +167,37 @@ TEST(SpoiltPages, AnyPageAtAnyTimeWhileNobodyComputesChangesNoToken) {
   EXPECT_GT(figure(harness, "kv_pages_damaged_total"), 3);
 }
 
+// A sequence goes on from a changed page and loses all its pages before the first step with them has ended.
+TEST(SpoiltPages, OneOfASequenceThatWaitsForPagesChangesNoToken) {
+  const Tokens common = some_tokens(1, 9), first = some_tokens(2, 8);
+  const Tokens second = common + some_tokens(3, 3);
+  double damaged = 0, preemptions = 0;
+  for (std::uint32_t pages = 16; pages < 21; ++pages) {
+    for (std::uint32_t begin = 4; begin < 40; ++begin) {
+      SCOPED_TRACE(testing::Message() << pages << " pages, after " << begin << " tokens");
+      engine::ExecutorLimits limits = limits_with(3);
+      limits.total_pages = pages;
+      limits.context = 60;
+      EngineHarness harness(limits, with_prefixes());
+      harness.engine.submit(endless(1, common, 1));
+      harness.run();
+      harness.turn();
+      harness.executor.spoil(page_of(harness, common, 1));
+      harness.now += kLater;
+      harness.engine.submit(endless(2, first, 50));
+      harness.run_until_tokens(2, begin);
+      harness.engine.submit(endless(3, second, 12));
+      harness.run();
+      EXPECT_EQ(harness.answer(2).tokens, answer_to(harness.executor, first, 50));
+      EXPECT_EQ(harness.answer(3).tokens, answer_to(harness.executor, second, 12));
+      damaged += figure(harness, "kv_pages_damaged_total");
+      preemptions += figure(harness, "preemptions_total");
+    }
+  }
+  EXPECT_GT(damaged, 50);
+  EXPECT_GT(preemptions, 10);
+}
+
 TEST(SpoiltPages, OfAPredecessorAreComputedAnewWithWhatFollowsThem) {
   const Tokens prompt = some_tokens(1, 20);
   EngineHarness first(limits_with(1), with_prefixes());
@@ -232,6 +263,33 @@ TEST(SpoiltLogits, OnceAreComputedAgainAndNobodyNotices) {
     EXPECT_EQ(figure(harness, "nonfinite_outputs_total"), 1);
     EXPECT_EQ(figure(harness, "requests_computed_again_total"), 1);
   }
+}
+
+// The sequence has lost its pages by then, and the next step in flight chooses the token after the missing one.
+TEST(SpoiltLogits, OfASequenceThatWaitsForPagesAreComputedAgainInTheirOrder) {
+  double again = 0, preemptions = 0;
+  for (std::uint32_t spoilt = 1; spoilt < 90; ++spoilt) {
+    SCOPED_TRACE(spoilt);
+    engine::ExecutorLimits limits = limits_with(3);
+    limits.total_pages = 20;
+    limits.context = 80;
+    EngineHarness harness(limits, with_prefixes());
+    std::uint32_t waited = 0;
+    harness.executor.while_waiting = [&] {
+      if (++waited == spoilt)
+        harness.executor.poisoned_outputs = harness.executor.steps[waited - 1].outputs;
+    };
+    for (std::uint64_t id = 1; id <= 3; ++id)
+      harness.engine.submit(endless(id, some_tokens(id, 10 + id), 50));
+    harness.run();
+    for (std::uint64_t id = 1; id <= 3; ++id)
+      EXPECT_EQ(harness.answer(id).tokens,
+                answer_to(harness.executor, some_tokens(id, 10 + id), 50));
+    again += figure(harness, "requests_computed_again_total");
+    preemptions += figure(harness, "preemptions_total");
+  }
+  EXPECT_GT(again, 50);
+  EXPECT_GT(preemptions, 50);
 }
 
 // A page that an equal request left in the cache may be the cause now, or may become one later. The request is computed

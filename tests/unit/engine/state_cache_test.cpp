@@ -105,6 +105,32 @@ TEST(StateCache, SequencesOfALostStepAreComputedAgain) {
   }
 }
 
+// A sequence that has lost its pages still gets the tokens that steps in flight choose, but none after one that was
+// lost.
+TEST(StateCache, ASequenceThatWaitsForPagesGetsNoTokenAfterALostOne) {
+  constexpr std::uint32_t kTokens = 50;
+  const std::vector<Tokens> prompts{some_tokens(1, 30), some_tokens(2, 30), some_tokens(3, 30)};
+  double preemptions = 0;
+  for (std::uint32_t lose_in = 1; lose_in < 100; ++lose_in) {
+    SCOPED_TRACE(lose_in);
+    ExecutorLimits limits = with_states(0);
+    limits.steps_in_flight = 3;
+    limits.total_pages = limits.context / limits.page_tokens;
+    EngineHarness harness(limits, sharing());
+    std::uint32_t waited = 0;
+    harness.executor.while_waiting = [&] {
+      if (++waited == lose_in) harness.executor.steps_to_lose = 1;
+    };
+    for (std::size_t i = 0; i < prompts.size(); ++i)
+      harness.engine.submit(greedy_request(i + 1, prompts[i], kTokens));
+    harness.run();
+    for (std::size_t i = 0; i < prompts.size(); ++i)
+      EXPECT_EQ(harness.answer(i + 1).tokens, expected(prompts[i], kTokens)) << i;
+    preemptions += figure(harness, "preemptions_total");
+  }
+  EXPECT_GT(preemptions, 100);
+}
+
 TEST(StateCache, ATurnWhoseTemplateEndsThePromptOtherwiseGoesOnBeforeThatEnd) {
   Chats chats(8);
   const Tokens said = some_tokens(1, 40);
