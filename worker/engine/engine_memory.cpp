@@ -1,6 +1,7 @@
 // The engine's part that deals with pages and states that the guard finds changed, and with those that a
 // predecessor left.
 #include <algorithm>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -152,7 +153,8 @@ Result<std::uint32_t> Engine::adopt(std::span<const EnteredPage> pages) {
   BULKHEAD_TRY(const std::vector<EnteredPage> sound, guard_.sound(present_of(pages)));
   const std::uint32_t taken = scheduler_.adopt(sound);
   guard_.know(sound);
-  for (const EnteredPage& page : pages) {
+  // Each page leaves before the one that it follows, or belongs to.
+  for (const EnteredPage& page : std::views::reverse(pages)) {
     if (page.page < scheduler_.pool().all_pages() && !scheduler_.pool().can_be_found(page.page))
       guard_.left(page.page);
   }

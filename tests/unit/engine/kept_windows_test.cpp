@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <map>
 #include <random>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tests/support/engine_harness.hpp"
+#include "tests/unit/engine/page_ledger.hpp"
 #include "tests/unit/engine/tokens.hpp"
 #include "worker/engine/kv_cache.hpp"
 #include "worker/engine/scheduler.hpp"
@@ -32,52 +32,13 @@ engine::EngineOptions sharing() {
   return options;
 }
 
-struct Ledger : engine::PageLedger {
-  std::vector<std::pair<EnteredPage, Tokens>> in;
-  std::set<PageIndex> open;  // a step may write to these
-  void entered(const EnteredPage& page) override {
-    EXPECT_TRUE(page.before == engine::PrefixIndex::kRoot || knows(page.before))
-        << "a page behind one that is not entered";
-    in.emplace_back(page, Tokens(page.tokens.begin(), page.tokens.end()));
-    open.erase(page.page);
-  }
-  void left(PageIndex page) override {
-    open.insert(page);
-    std::erase_if(in, [page](const auto& each) { return each.first.page == page; });
-    for (const auto& [other, tokens] : in)
-      EXPECT_NE(other.before, page) << "page " << other.page << " left later than what it follows";
-  }
-  bool knows(PageIndex page) const {
-    return std::ranges::any_of(in, [page](const auto& each) { return each.first.page == page; });
-  }
-  // Returns the pages in the order in which the vault's directory has them: by their numbers, but each after those
-  // before it.
-  std::vector<EnteredPage> pages() const {
-    std::map<PageIndex, EnteredPage> left;
-    for (const auto& [page, tokens] : in) {
-      EnteredPage& each = left[page.page] = page;
-      each.tokens = tokens;
-    }
-    std::vector<EnteredPage> kept;
-    while (!left.empty()) {
-      std::vector<EnteredPage> chain;
-      for (auto at = left.begin(); at != left.end(); at = left.find(chain.back().before)) {
-        chain.push_back(at->second);
-        left.erase(at);
-      }
-      kept.insert(kept.end(), chain.rbegin(), chain.rend());
-    }
-    return kept;
-  }
-};
-
 // The process dies at each moment of a stream that is far past its window, with the fewest pages.
 TEST(KeptWindows, AStreamGoesOnWithoutReadingItsPromptAgain) {
   for (std::size_t sent = 1; sent <= 40; ++sent) {
     SCOPED_TRACE(sent);
     ExecutorLimits limits = with_windows(kReserve);
     limits.steps_in_flight = 1 + sent % 2;
-    Ledger ledger;
+    KeptPages ledger;
     EngineHarness dead(limits, sharing());
     dead.engine.set_ledger(&ledger);
     const Tokens prompt = some_tokens(1, 50);
@@ -86,7 +47,7 @@ TEST(KeptWindows, AStreamGoesOnWithoutReadingItsPromptAgain) {
     const Tokens accepted = dead.answer(1).tokens;
 
     EngineHarness heir(dead.executor, sharing());
-    Ledger again = ledger;
+    KeptPages again = ledger;
     heir.engine.set_ledger(&again);
     const auto taken = heir.engine.adopt(ledger.pages());
     ASSERT_TRUE(taken.ok()) << taken.error().message();
@@ -115,7 +76,7 @@ void expect_that_streams_go_on(ExecutorLimits limits, std::size_t sent, Return b
   options.scheduler.max_batch = kStreams;
   limits.max_outputs = limits.max_sequences = kStreams;
   const auto prompt_of_stream = [](std::uint64_t id) { return some_tokens(id, 70 + 3 * id); };
-  Ledger ledger;
+  KeptPages ledger;
   EngineHarness dead(limits, options);
   dead.engine.set_ledger(&ledger);
   for (std::uint64_t id = 1; id <= kStreams; ++id)
@@ -125,7 +86,7 @@ void expect_that_streams_go_on(ExecutorLimits limits, std::size_t sent, Return b
   EXPECT_EQ(figure(dead, "preemptions_total"), 0);
 
   EngineHarness heir(dead.executor, options);
-  Ledger again = ledger;
+  KeptPages again = ledger;
   heir.engine.set_ledger(&again);
   const auto taken = heir.engine.adopt(ledger.pages());
   ASSERT_TRUE(taken.ok()) << taken.error().message();
@@ -238,12 +199,12 @@ class RandomLife {
   }
 
   void live(bool unsettled) {
-    Ledger ledger;
+    KeptPages ledger;
     EngineHarness dead(limits_, options_);
     dead.engine.set_ledger(&ledger);
     act(dead, 20 + static_cast<int>(random_() % 60));
     EngineHarness heir(dead.executor, options_);
-    Ledger again = ledger;
+    KeptPages again = ledger;
     heir.engine.set_ledger(&again);
     const auto taken = heir.engine.adopt(ledger.pages());
     ASSERT_TRUE(taken.ok()) << taken.error().message();

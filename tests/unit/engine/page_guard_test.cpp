@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/engine_harness.hpp"
+#include "tests/unit/engine/page_ledger.hpp"
 #include "tests/unit/engine/tokens.hpp"
 #include "worker/engine/kv_cache.hpp"
 
@@ -50,16 +51,6 @@ PageIndex page_of(const EngineHarness& harness, const Tokens& tokens, std::size_
   }
   return page;
 }
-
-struct Told : engine::PageLedger {
-  std::vector<std::pair<EnteredPage, Tokens>> in;
-  void entered(const EnteredPage& page) override {
-    in.emplace_back(page, Tokens(page.tokens.begin(), page.tokens.end()));
-  }
-  void left(PageIndex page) override {
-    std::erase_if(in, [page](const auto& each) { return each.first.page == page; });
-  }
-};
 
 TEST(SpoiltPages, OneThatWaitsIsNotBelievedWhenItIsFound) {
   for (const std::uint32_t ahead : {1U, 2U}) {
@@ -201,7 +192,7 @@ TEST(SpoiltPages, OneOfASequenceThatWaitsForPagesChangesNoToken) {
 TEST(SpoiltPages, OfAPredecessorAreComputedAnewWithWhatFollowsThem) {
   const Tokens prompt = some_tokens(1, 20);
   EngineHarness first(limits_with(1), with_prefixes());
-  Told told;
+  KeptPages told;
   first.engine.set_ledger(&told);
   first.engine.submit(endless(1, prompt, 9));
   first.run();
@@ -216,7 +207,7 @@ TEST(SpoiltPages, OfAPredecessorAreComputedAnewWithWhatFollowsThem) {
   EngineHarness second(limits_with(1), with_prefixes());
   second.executor = first.executor;
   second.executor.spoil(kept[3].page);
-  Told again;
+  KeptPages again;
   again.in = told.in;
   second.engine.set_ledger(&again);
   const auto taken = second.engine.adopt(kept);
