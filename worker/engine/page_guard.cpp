@@ -176,9 +176,12 @@ void PageGuard::know(const EnteredState& state) {
 
 void PageGuard::take_jobs(std::deque<Job>& from, Lot& to) {
   while (!from.empty() && to.jobs.size() < most_) {
-    const Job job = from.front();
+    Job job = from.front();
     from.pop_front();
-    if (current(job)) to.jobs.push_back(job);
+    if (!current(job)) continue;
+    job.sum = pages_[job.page].sum;
+    if (job.page >= first_state_) job.saved_after = page_of_[job.page - first_state_];
+    to.jobs.push_back(job);
   }
 }
 
@@ -269,7 +272,12 @@ Status PageGuard::end_lot() {
   --lots_count_;
   BULKHEAD_TRY(const std::span<const PageSum> sums, executor_.finish_sums());
   for (std::size_t i = 0; i < lot.jobs.size(); ++i) {
-    if (current(lot.jobs[i])) learn(lot.jobs[i], sums[i]);
+    const Job& job = lot.jobs[i];
+    if (job.check) {
+      compare(job, sums[i]);
+    } else if (current(job)) {
+      learn(job, sums[i]);
+    }
   }
   return {};
 }
@@ -277,20 +285,28 @@ Status PageGuard::end_lot() {
 void PageGuard::learn(const Job& job, const PageSum& sum) {
   Page& page = pages_[job.page];
   page.checked = now_();
-  if (!job.check) {
-    page.sum = sum;
-    page.state = State::kSummed;
-    ++figures_.summed;
-    return tell(job.page, sum);
+  page.sum = sum;
+  page.state = State::kSummed;
+  ++figures_.summed;
+  tell(job.page, sum);
+}
+
+void PageGuard::compare(const Job& job, const PageSum& sum) {
+  Page& page = pages_[job.page];
+  const bool is_there = current(job), is_page = job.page < first_state_;
+  // A page stays until the steps of the sequences that found it have ended; a slot need not.
+  if (is_page && !is_there) return;
+  const auto now = now_();
+  if (is_there) {
+    page.checked = now;
+    page.to_check = false;
   }
-  page.to_check = false;
   ++figures_.checked;
-  if (page.sum == sum) return;
+  if (job.sum == sum) return;
   ++figures_.damaged;
-  damaged_at_ = page.checked;
-  if (job.page < first_state_) return damaged_.push_back(job.page);
-  const StateSlot slot = job.page - first_state_;
-  damaged_states_.push_back({slot, page_of_[slot], sum});
+  damaged_at_ = now;
+  if (is_page) return damaged_.push_back(job.page);
+  damaged_states_.push_back({job.page - first_state_, job.saved_after, sum});
 }
 
 void PageGuard::tell(PageIndex number, const PageSum& sum) {

@@ -17,7 +17,8 @@
 //
 // The device makes sums of saved states, too. The guard compares them when a sequence goes on from them
 // (used()), when a successor adopts them, and in the background. Every sequence that went on from changed states
-// holds the page after which they were saved.
+// holds the page after which they were saved. A later step in flight may save other states in the slot, so a
+// comparison counts for what the slot held when it was started.
 //
 // The guard does not notice a page that changed before its sum was computed, nor one that changes while a sequence
 // computes with it and before the next comparison. Builds with fault injection can damage pages themselves, at the
@@ -111,6 +112,9 @@ class PageGuard final : public PageLedger, public StateLedger {
     PageIndex page = 0;
     std::uint32_t life = 0;
     bool check = false;
+    // Of a check: what the page or slot held when its lot was started.
+    PageSum sum{};
+    PageIndex saved_after = 0;  // of a slot: the page of its snapshot
   };
   struct Lot {
     std::vector<Job> jobs;
@@ -129,6 +133,7 @@ class PageGuard final : public PageLedger, public StateLedger {
   Status start_lot(std::uint64_t step);
   Status end_lot();
   void learn(const Job& job, const PageSum& sum);
+  void compare(const Job& job, const PageSum& sum);
 
   Executor& executor_;
   const PagePool& pool_;

@@ -355,6 +355,30 @@ TEST(SpoiltStates, AreNotContinuedFrom) {
   chats.ask(longer + some_tokens(3, 6), 10);
 }
 
+// With several steps in flight, a later step saves other states in the slot before the comparison's result is there.
+TEST(SpoiltStates, AreNoticedThoughTheSlotHasOtherStatesByThen) {
+  const Tokens prompt = some_tokens(1, 41), longer = prompt + some_tokens(2, 50);
+  for (std::uint32_t saved = 1; saved <= 4; ++saved) {
+    SCOPED_TRACE(saved);
+    ExecutorLimits limits = with_states(saved);
+    limits.steps_in_flight = 4;
+    engine::EngineOptions options = sharing();
+    options.scheduler.prefill_chunk = kPageTokens;
+    EngineHarness harness(limits, options);
+    harness.engine.submit(greedy_request(1, prompt, 1));
+    harness.run();
+    for (int i = 0; i < 3; ++i)
+      harness.turn();  // the saved states get their sums
+    for (StateSlot slot = 0; slot < limits.states; ++slot)
+      harness.executor.spoil_states(slot);
+    harness.now += std::chrono::seconds(2);
+    harness.engine.submit(greedy_request(2, longer, 8));
+    harness.run();
+    EXPECT_EQ(harness.answer(2).tokens, expected(longer, 8));
+    EXPECT_EQ(figure(harness, "kv_pages_damaged_total"), 1);
+  }
+}
+
 TEST(SpoiltStates, AreFoundInTheBackground) {
   SavedChat saved(std::chrono::seconds(10));
   auto& [chats, ledger, prompt, first] = saved;
