@@ -254,6 +254,7 @@ Status PageGuard::start(std::uint64_t step) {
     Lot& lot = lots_[(oldest_ + lots_count_) % lots_.size()];
     lot.jobs.clear();
     lot.step = step;
+    lot.started = now_();
     take_jobs(to_check_, lot);
     take_jobs(to_sum_, lot);
     if (lot.jobs.empty() && weight_bytes == 0) break;
@@ -274,37 +275,36 @@ Status PageGuard::end_lot() {
   for (std::size_t i = 0; i < lot.jobs.size(); ++i) {
     const Job& job = lot.jobs[i];
     if (job.check) {
-      compare(job, sums[i]);
+      compare(lot, job, sums[i]);
     } else if (current(job)) {
-      learn(job, sums[i]);
+      learn(lot, job, sums[i]);
     }
   }
   return {};
 }
 
-void PageGuard::learn(const Job& job, const PageSum& sum) {
+void PageGuard::learn(const Lot& lot, const Job& job, const PageSum& sum) {
   Page& page = pages_[job.page];
-  page.checked = now_();
+  page.checked = lot.started;
   page.sum = sum;
   page.state = State::kSummed;
   ++figures_.summed;
   tell(job.page, sum);
 }
 
-void PageGuard::compare(const Job& job, const PageSum& sum) {
+void PageGuard::compare(const Lot& lot, const Job& job, const PageSum& sum) {
   Page& page = pages_[job.page];
   const bool is_there = current(job), is_page = job.page < first_state_;
   // A page stays until the steps of the sequences that found it have ended; a slot need not.
   if (is_page && !is_there) return;
-  const auto now = now_();
   if (is_there) {
-    page.checked = now;
+    page.checked = lot.started;
     page.to_check = false;
   }
   ++figures_.checked;
   if (job.sum == sum) return;
   ++figures_.damaged;
-  damaged_at_ = now;
+  damaged_at_ = now_();
   if (is_page) return damaged_.push_back(job.page);
   damaged_states_.push_back({job.page - first_state_, job.saved_after, sum});
 }

@@ -119,6 +119,7 @@ class PageGuard final : public PageLedger, public StateLedger {
   struct Lot {
     std::vector<Job> jobs;
     std::uint64_t step = 0;
+    std::chrono::steady_clock::time_point started{};
   };
   bool current(const Job& job) const { return pages_[job.page].life == job.life; }
   // Returns the slot's number in start_sums(), where pages have their own numbers.
@@ -132,8 +133,8 @@ class PageGuard final : public PageLedger, public StateLedger {
   Status damage_pages();
   Status start_lot(std::uint64_t step);
   Status end_lot();
-  void learn(const Job& job, const PageSum& sum);
-  void compare(const Job& job, const PageSum& sum);
+  void learn(const Lot& lot, const Job& job, const PageSum& sum);
+  void compare(const Lot& lot, const Job& job, const PageSum& sum);
 
   Executor& executor_;
   const PagePool& pool_;

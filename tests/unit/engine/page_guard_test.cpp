@@ -109,6 +109,28 @@ TEST(SpoiltPages, OneThatWasComparedJustNowIsComparedAgainOnceAnotherIsFound) {
   EXPECT_EQ(figure(harness, "kv_pages_damaged_total"), 2);
 }
 
+// The device compares the page at the beginning of a long step, and the page changes before the step's end.
+TEST(SpoiltPages, OneThatChangesDuringItsComparisonIsNotTakenForFresh) {
+  EngineHarness harness(limits_with(1), with_prefixes());
+  const Tokens prompt = some_tokens(1, 14);
+  harness.engine.submit(endless(1, prompt, 20));
+  harness.run();
+  harness.turn();
+  harness.now += kLater;
+  harness.executor.while_waiting = [&] {
+    harness.executor.spoil(page_of(harness, prompt, 1));
+    harness.now += kLater;
+  };
+  harness.engine.submit(endless(2, prompt, 20));
+  harness.turn();
+  harness.executor.while_waiting = {};
+  harness.engine.cancel(RequestId{2});
+  harness.engine.submit(endless(3, prompt, 20));
+  harness.run();
+  EXPECT_EQ(harness.answer(3).tokens, harness.answer(1).tokens);
+  EXPECT_EQ(figure(harness, "kv_pages_damaged_total"), 1);
+}
+
 TEST(SpoiltPages, TheBackgroundFindsThemAndWhatFollowsThemGoes) {
   EngineHarness harness(limits_with(1), with_prefixes(std::chrono::seconds(10)));
   const Tokens prompt = some_tokens(1, 30);
