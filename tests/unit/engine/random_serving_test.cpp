@@ -87,8 +87,8 @@ class RandomServing {
   }
 
   void expect_the_same_answers() {
-    auto harness = std::make_unique<EngineHarness>(limits_, with_guesses());
     auto vault = std::make_unique<Vault>();
+    auto harness = std::make_unique<EngineHarness>(limits_, with_guesses());
     watch(*harness, *vault);
     serve(*harness, *vault);
     for (std::uint32_t deaths = draw_.below(4); deaths > 0; --deaths) {
