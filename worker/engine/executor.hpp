@@ -52,7 +52,8 @@ struct Choice {
   float top_p = 1;
   float min_p = 0;
   std::uint64_t seed = 0;
-  std::uint32_t first = 1;  // the position of the token that draw 0 gives
+  // The position of the token that draw 0 gives, modulo 2^32: it may lie before position 0.
+  std::uint32_t first = 1;
 };
 
 constexpr std::uint32_t kByHost = 0xFFFFFFFF;
@@ -75,6 +76,8 @@ struct Column {
   // Log-probabilities stay those of the row before these changes.
   bool adjusted = false;
   bool edited = false;  // for adjusted columns: the adjustment may have edits
+  bool tells_hidden =
+      false;  // for outputs: they also have the hidden state that kHidden outputs have
   // For a draft, if the model has states: the slot that gets the states after this column (see StateUse). The other
   // columns have kNoState.
   StateSlot state_slot = kNoState;
@@ -151,6 +154,8 @@ struct Step {
   std::span<const std::span<const PageIndex>> sequences;
   std::span<const StateUse> states = {};      // for each sequence, if the model has states
   std::span<const WindowPages> windows = {};  // for each sequence, if layers have windows
+  // For each column: the hidden state that the model takes beside the token (ExecutorLimits::takes_hidden).
+  std::span<const std::span<const float>> hidden = {};
 };
 
 struct RankedToken {
@@ -164,7 +169,8 @@ struct ColumnOutput {
   float best_logprob = 0;         // natural log of the best token's probability over the whole
                                   // vocabulary
   std::span<const float> logits;  // for kLogits: [vocabulary]; otherwise empty
-  std::span<const float> hidden;  // for kHidden: [embedding]; otherwise empty
+  std::span<const float>
+      hidden;  // for kHidden and Column::tells_hidden: [embedding]; otherwise empty
   // For Column::logprobs: the log-probability of `best`, and the best tokens with theirs, best first.
   float logprob = 0;
   std::span<const RankedToken> top;
@@ -207,6 +213,9 @@ struct ExecutorLimits {
   std::uint32_t max_drafts = 0;
   std::int32_t most_logprobs = -1;  // the largest Column::logprobs; -1: none
   bool adjusts = false;             // whether Column::adjusted is available
+  // Whether a column takes a hidden state of [embedding] entries beside its token: the model is a block that drafts
+  // tokens for another model.
+  bool takes_hidden = false;
   // Whether columns see their whole sequence: its columns are then all in one step, and only kHidden outputs have a
   // meaning. `context` is not above max_columns.
   bool both_ways = false;

@@ -29,7 +29,7 @@ class Planner {
       BULKHEAD_TRY(plan_.lookups.emplace_back(), matrix({lookup.rows}, {}, Packing::kPlanes));
       plan_.matrices.back().read_by_every_step = false;
     }
-    writer_.start = graph_.start != model::StreamStart::kBrought;
+    writer_.start = model::begins_prepared(graph_);
     for (const model::Layer& layer : graph_.layers) {
       plan_.prepared.push_back(writer_.waits());
       for (std::size_t i = 0; i < layer.operations.size(); ++i) {

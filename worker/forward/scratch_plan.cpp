@@ -109,6 +109,7 @@ ScratchPlan plan_scratch(const model::ModelGraph& graph, const ModelPlan& plan,
          outputs == 0 ? 0 : padded(widest.outputs) * k::input_stride(mapping, graph.embedding));
   made.logits_rows = static_cast<std::uint32_t>(outputs);
   floats("logits", outputs * graph.vocabulary * options.slots);
+  floats("hidden states", outputs * graph.embedding * options.slots);
   floats("greedy partials", outputs * greedy_chunks(graph) * 4);
   floats("sums of weights", outputs * greedy_chunks(graph) * 2);
   floats("ends of top-p", outputs * k::kSampleCutBytes / sizeof(float));

@@ -19,8 +19,9 @@ enum class Scratch : std::uint32_t {
   kRotatedQ,        // [column][head][padded]
   kPartials,        // attention's partial results
   kScales,          // [column]: a norm's factor; GPUs
-  kOutputNormed,    // [output][input_stride(embedding)]; build_hidden(): [output][embedding]
+  kOutputNormed,    // [output][input_stride(embedding)]
   kLogits,          // [slot][output][vocabulary]
+  kHidden,          // [slot][output][embedding]: hidden states
   kGreedyPartials,  // [output][chunk]
   kLogprobSums,     // [output][chunk]
   kSampleCuts,      // [output]: where top-p ends (sample.comp)

@@ -107,7 +107,7 @@ Status check_step(const engine::Step& step, const engine::ExecutorLimits& limits
           column.choice->top_k < limits.vocabulary))) {
       return wrong_step("a draw that the device can't make");
     }
-    if (column.output == engine::Output::kHidden && limits.embedding == 0)
+    if ((column.output == engine::Output::kHidden || column.tells_hidden) && limits.embedding == 0)
       return wrong_step("a hidden state");
     if (column.logprobs >= 0 &&
         (column.logprobs > limits.most_logprobs ||
@@ -128,6 +128,10 @@ Status check_step(const engine::Step& step, const engine::ExecutorLimits& limits
       if (page >= limits.total_pages) return wrong_step("page " + std::to_string(page));
     }
   }
+  const std::size_t states = limits.takes_hidden ? step.columns.size() : 0;
+  const bool fit = std::ranges::all_of(
+      step.hidden, [&](const auto& state) { return state.size() == limits.embedding; });
+  if (step.hidden.size() != states || !fit) return wrong_step("hidden states that do not fit");
   BULKHEAD_RETURN_IF_ERROR(check_windows(step, limits));
   BULKHEAD_RETURN_IF_ERROR(check_whole(step, limits));
   return check_states(step, limits);

@@ -9,7 +9,7 @@ void StepCopy::take(const engine::Step& step) {
     column.output = engine::Output::kNone;
     column.choice = nullptr;
     column.logprobs = -1;
-    column.adjusted = false;
+    column.adjusted = column.tells_hidden = false;
   }
   adjustments_.clear();
   // Pointers into `choices_` hold only if it does not grow any more.

@@ -172,7 +172,7 @@ class Followers {
   }
 
   // The step's own norm leaves the form that the product of logits reads: on GPUs it has another order, and for matrix
-  // units it is rounded to halves. So this norms the columns again and writes them to the same place.
+  // units it is rounded to halves. So this norms the columns again.
   Status add_hidden() {
     if (std::exchange(depends_, true)) emit_.barrier();
     return add_output_norm(context_, activations_, OutputRows::kHidden,
@@ -204,6 +204,11 @@ Status add_output_norm(const StepContext& context, const Activations& activation
   norm.in_address = activations.at(model::kStream);
   norm.gain = context.weights.vector(graph.output_gain);
   norm.out_address = activations.at(context.plan, Scratch::kOutputNormed);
+  if (hidden) {
+    const std::uint64_t first = std::uint64_t{outputs.slot} * activations.logits_rows;
+    norm.out_address =
+        activations.at(context.plan, Scratch::kHidden) + first * graph.embedding * sizeof(float);
+  }
   norm.parameters = context.parameters_of(outputs.slot);
   norm.list = norm.parameters + context.parameter_layout.outputs;
   norm.width = graph.embedding;

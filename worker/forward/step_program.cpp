@@ -34,6 +34,7 @@ class Builder {
     ChainedLinks links(context_, program_, status_address());
     emit_ = &dispatched;
     BULKHEAD_RETURN_IF_ERROR(plan_.embedding != kAbsent ? add_embedding() : add_stream());
+    BULKHEAD_RETURN_IF_ERROR(add_lookups());
     emit_->barrier();
     if (chained_) emit_ = &links;
     for (const PlanStep& step : plan_.steps) {
@@ -124,7 +125,9 @@ class Builder {
   Status add_embedding() {
     k::EmbedPush push = row_push(plan_.embedding, model::kStream, graph_.embedding_scale);
     prepare_layers(push);
-    BULKHEAD_RETURN_IF_ERROR(embed(plan_.embedding, push));
+    return embed(plan_.embedding, push);
+  }
+  Status add_lookups() {
     for (std::size_t i = 0; i < graph_.lookups.size(); ++i) {
       const model::Lookup& lookup = graph_.lookups[i];
       BULKHEAD_RETURN_IF_ERROR(
@@ -133,7 +136,7 @@ class Builder {
     return {};
   }
 
-  // Adds the stream that an earlier stage computed.
+  // Adds the stream that an earlier stage computed, or hidden states.
   Status add_stream() {
     k::StreamInPush push{};
     push.rows = context_.stream_rows_of(slot_);
@@ -153,7 +156,7 @@ class Builder {
     k::RmsNormPush push{};
     push.in_address = at(norm.in) + std::uint64_t{norm.first} * 4;
     push.gain = context_.weights.vector(norm.gain);
-    push.out_address = at(norm.out) + std::uint64_t{norm.first} * 4;
+    push.out_address = at(norm.out) + (std::uint64_t{norm.first} + norm.shift) * 4;
     push.parameters = parameters_;
     push.width = norm.width;
     push.in_stride = stride(norm.in);

@@ -26,7 +26,7 @@ struct OutputWishes {
   bool cuts = false;     // there are draws with top-p and without top-k
   bool draws = false;
   bool logprobs = false;
-  bool hidden = false;  // Scratch::kOutputNormed gets [output][embedding] floats
+  bool hidden = false;  // Scratch::kHidden gets the slot's hidden states
   auto operator<=>(const OutputWishes&) const = default;
 };
 // Builds what follows a step of any shape. If outputs are adjusted, it begins with the choice of all outputs' tokens.

@@ -27,6 +27,9 @@ Status StepRunner::submit(const engine::Step& step) {
                  "a step was submitted after one that waits for its adjustments");
   BULKHEAD_RETURN_IF_ERROR(broken_);
   BULKHEAD_RETURN_IF_ERROR(check_step(step, limits_, slots_.chosen_rows()));
+  for (std::size_t i = 0; i < step.hidden.size(); ++i)
+    std::ranges::copy(step.hidden[i],
+                      brought_rows().begin() + static_cast<std::ptrdiff_t>(i * limits_.embedding));
   const auto outputs = std::count_if(
       step.columns.begin(), step.columns.end(),
       [](const engine::Column& column) { return column.output != engine::Output::kNone; });
@@ -36,7 +39,6 @@ Status StepRunner::submit(const engine::Step& step) {
 
 Status StepRunner::start(const engine::Step& step, StepShape shape) {
   const std::uint32_t index = slots_.next();
-  if (slots_.in_flight() > 0) BULKHEAD_RETURN_IF_ERROR(read_hidden(slots_.last()));
   BULKHEAD_RETURN_IF_ERROR(slots_.write_parameters(step));
   shape.chooses_later = slots_[index].waits;
   shape.positions = positions_of(step.columns, borders_[shape.columns]);
@@ -183,12 +185,6 @@ Status StepRunner::finish(std::uint32_t index) {
   return {};
 }
 
-// The device has one buffer for hidden states, and the next step overwrites it, so this function reads them before
-// that.
-Status StepRunner::read_hidden(std::uint32_t index) {
-  return slots_[index].tells_hidden ? finish(index) : Status();
-}
-
 // Makes later steps have barriers between dispatches, once all steps in flight have ended.
 Status StepRunner::stop_chaining() {
   spdlog::warn(
@@ -222,7 +218,6 @@ Status StepRunner::compute_again() {
     const std::uint32_t index = slots_.after(first, i);
     BULKHEAD_TRY(last_recorded_, recordings_of(index));
     BULKHEAD_RETURN_IF_ERROR(launch(last_recorded_, index));
-    BULKHEAD_RETURN_IF_ERROR(read_hidden(index));
   }
   return finish(first);
 }

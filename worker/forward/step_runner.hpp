@@ -95,7 +95,6 @@ class StepRunner {
   // Keeps a failure, with what was recorded for the slot's step in front.
   const Status& fail(std::uint32_t index, const Status& failure);
   Status finish(std::uint32_t index);
-  Status read_hidden(std::uint32_t index);  // call it for a step in flight before the next one runs
   Status stop_chaining();
   Status compute_again();
   Status lose_steps();

@@ -37,7 +37,7 @@ k::SampleChoice device_choice(const engine::Choice& choice, std::uint32_t positi
   made.top_p = choice.top_p < 1 ? static_cast<std::uint32_t>(std::min(
                                       static_cast<double>(choice.top_p) * 0x1p32, 0x1p32 - 2))
                                 : 0xFFFFFFFFU;
-  const double u = engine::uniform_draw(choice.seed, std::uint64_t{position} + 1 - choice.first);
+  const double u = engine::uniform_draw(choice.seed, std::uint32_t{position + 1 - choice.first});
   const auto bits = static_cast<std::uint64_t>(u * 0x1p53);
   made.draw = static_cast<std::uint32_t>(bits >> 21);
   made.draw_low = static_cast<std::uint32_t>(bits & ((1U << 21) - 1));
@@ -254,7 +254,7 @@ Status StepSlots::write_parameters(const engine::Step& step) {
       slot.tells_logprobs = true;
     }
     std::memcpy(base + layout.choices + row * sizeof choice, &choice, sizeof choice);
-    if (column.output == engine::Output::kHidden) {
+    if (column.output == engine::Output::kHidden || column.tells_hidden) {
       slot.tells_hidden = true;
       const auto* const state = slot.hidden.mapped + row * hidden_row_bytes();
       output.hidden = {reinterpret_cast<const float*>(state), limits_.embedding};
@@ -414,10 +414,11 @@ Status StepSlots::start_downloads(std::uint32_t index, const Activations& activa
   }
   if (slot.tells_hidden) {
     const std::uint64_t bytes = slot.outputs.size() * hidden_row_bytes();
+    const std::uint64_t first = std::uint64_t{index} * activations.logits_rows * hidden_row_bytes();
     BULKHEAD_TRY(
         slot.downloaded,
         blit.download_to(part(slot.hidden, 0, bytes),
-                         part(activations.slice(context_.plan, Scratch::kOutputNormed), 0, bytes),
+                         part(activations.slice(context_.plan, Scratch::kHidden), first, bytes),
                          computed));
   }
   // One copy takes neighbouring rows of logits if they go to the same block.

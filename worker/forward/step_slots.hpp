@@ -30,7 +30,7 @@ struct Upload {
 struct StepSlot {
   gpu::BufferSlice parameters, results, logprobs, hidden;  // in host memory
   // The same for a stage of a split model: rows of the residual stream, from the stage before it and for the stage
-  // after it.
+  // after it. A block that drafts tokens has hidden states in `brought`.
   gpu::BufferSlice brought, computed;
   // Blocks of kLogitsRows rows for the logits that the host reads, in the order of their outputs. make() allocates
   // one block, and reserve_logits() allocates more when requests need them. The reasons: the host chooses the tokens
@@ -51,7 +51,7 @@ struct StepSlot {
   bool edits = false;                             // some of them may have edits
   std::vector<std::int32_t> wanted;       // for each output: Column::logprobs
   bool tells_logprobs = false;            // some outputs ask for log-probabilities
-  bool tells_hidden = false;              // some outputs are kHidden
+  bool tells_hidden = false;              // some outputs ask for hidden states
   std::vector<engine::RankedToken> tops;  // for all outputs
   StepShape shape;
   bool may_give_up = false;  // its workgroups wait for each other

@@ -232,7 +232,6 @@ class LoadedTransformer final : public Transformer {
     BULKHEAD_TRY(parts_, gpu::create_optimizations(device, options.gpu, options.wait_timeout_ms));
     context_.slots = limits_.steps_in_flight =
         runs_ahead() ? options.gpu.command_buffer_ring.steps_in_flight : 1;
-
     exportable_ = options.exportable && device.info().shares_memory;
     BULKHEAD_TRY(const std::unique_ptr<WeightUpload> loading, start_weights(file, options));
     // The whole plan is known: what a predecessor exported must be the same.
@@ -315,6 +314,7 @@ class LoadedTransformer final : public Transformer {
     limits_.model_context = graph.context;
     limits_.vocabulary = graph.vocabulary;
     limits_.embedding = graph.embedding;
+    limits_.takes_hidden = graph.start == model::StreamStart::kHidden;
     if (graph.vocabulary <= k::sample_vocabulary(context_.mapping)) {
       limits_.sampled_top_k = k::kSampleTopK;
       limits_.most_logprobs = k::kMostLogprobs;

@@ -15,7 +15,7 @@ namespace {
 struct NamedPart {
   std::string_view name, what;
 };
-constexpr std::string_view kDrafts =
+constexpr std::string_view kHelper =
     "a helper that drafts tokens for another file's model; give that file";
 constexpr NamedPart kParts[] = {
     {"mmproj",
@@ -27,9 +27,9 @@ constexpr NamedPart kParts[] = {
     {"adapter", "an adapter (LoRA), which changes another file's weights; merge the two"},
     {"imatrix", "an importance matrix, which quantisers take"},
     {"controlvector", "a control vector, which changes another file's answers; give that file"},
-    {"eagle3", kDrafts},
-    {"dflash", kDrafts},
-    {"gemma4-assistant", kDrafts},
+    {"eagle3", kHelper},
+    {"dflash", kHelper},
+    {"gemma4-assistant", kHelper},
 };
 
 // Architectures of models that read a text in both directions: BERT and its descendants.
@@ -73,7 +73,7 @@ Status refuse_drafting_blocks(const GgufFile& file) {
                    "model's layers; give the model's own file");
 }
 
-Result<ModelGraph> read(const GgufFile& file, GraphBuilder::Has has) {
+Result<ModelGraph> read(const GgufFile& file, GraphBuilder::Has has, GraphBuilder::Part part) {
   BULKHEAD_TRY(const auto name, file.get_string("general.architecture"));
   BULKHEAD_RETURN_IF_ERROR(refuse_parts(file, name));
   if (!name) {
@@ -86,7 +86,7 @@ Result<ModelGraph> read(const GgufFile& file, GraphBuilder::Has has) {
   BULKHEAD_RETURN_IF_ERROR(refuse_drafting_blocks(file));
   for (const Architecture* const each : architectures()) {
     if (*name != each->name) continue;
-    GraphBuilder builder(file, *each, std::move(has));
+    GraphBuilder builder(file, *each, std::move(has), part);
     if (builder.status().ok()) each->describe(builder);
     return builder.finish();
   }
@@ -109,12 +109,21 @@ std::string architecture_names() {
 }
 
 Result<ModelGraph> read_model(const GgufFile& file) {
-  return read(file, nullptr);
+  return read(file, nullptr, GraphBuilder::Part::kModel);
+}
+
+Result<ModelGraph> read_drafting_block(const GgufFile& file) {
+  return read(file, nullptr, GraphBuilder::Part::kDraftingBlock);
 }
 
 Result<ModelGraph> imagine_model(const GgufFile& file,
                                  std::function<bool(const std::string& name)> has) {
-  return read(file, std::move(has));
+  return read(file, std::move(has), GraphBuilder::Part::kModel);
+}
+
+Result<ModelGraph> imagine_drafting_block(const GgufFile& file,
+                                          std::function<bool(const std::string& name)> has) {
+  return read(file, std::move(has), GraphBuilder::Part::kDraftingBlock);
 }
 
 }  // namespace bulkhead::model

@@ -142,7 +142,8 @@ struct HeadShape {
 // adds it to the list below.
 
 // out = in / sqrt(mean(in^2) + epsilon) * gain, over `width` entries from `first` on; or this is added to `out`. A
-// layer norm is centred: (in - mean) / sqrt(variance + epsilon) * gain, plus a bias if it has one.
+// layer norm is centred: (in - mean) / sqrt(variance + epsilon) * gain, plus a bias if it has one. The results lie
+// `shift` entries further back in `out`, which then has floats.
 struct Norm {
   ActivationIndex in = kStream, out = kAbsent;
   VectorIndex gain = kAbsent;
@@ -151,6 +152,7 @@ struct Norm {
   bool adds = false;
   bool centred = false;
   VectorIndex bias = kAbsent;
+  std::uint32_t shift = 0;
 };
 
 // out = in, in the layout of a product's input if `out` is one; or in multiplied by a vector's only entry. If `out`
@@ -376,9 +378,13 @@ enum class StreamStart {
   // The same, and what brings the stream also prepares the first norm, as the layer before it does in the whole
   // model.
   kBroughtAndPrepared,
+  // For a block that drafts tokens (graph_draft.cpp): the stream begins with a hidden state of the block's model, which
+  // comes with each column of a step.
+  kHidden,
 };
 
-// A model, or a stage of a split model. A stage has some of the model's layers and what these need.
+// A model, a stage of a split model, or a block that drafts tokens. A stage has some of the model's layers and what
+// these need.
 struct ModelGraph {
   std::string architecture;      // "llama", as in general.architecture
   std::string name;              // general.name, or the file's name
@@ -411,6 +417,11 @@ struct ModelGraph {
 
   bool tied_output() const { return output_rows.tensor == embedding_rows.tensor; }
 };
+
+// Returns whether what begins the stream may also prepare the input of the first norm.
+inline bool begins_prepared(const ModelGraph& graph) {
+  return graph.start == StreamStart::kEmbedding || graph.start == StreamStart::kBroughtAndPrepared;
+}
 
 inline std::uint64_t entries_of(const ModelGraph& graph, const VectorRow::Part& part) {
   const TensorRow& row = graph.tensors[part.tensor];

@@ -18,8 +18,13 @@ std::string shape_text(std::span<const std::uint64_t> shape) {
 
 }  // namespace
 
-GraphBuilder::GraphBuilder(const GgufFile& file, const Architecture& architecture, Has has)
-    : file_(file), architecture_(architecture), has_(std::move(has)), prefix_(architecture.name) {
+GraphBuilder::GraphBuilder(const GgufFile& file, const Architecture& architecture, Has has,
+                           Part part)
+    : file_(file),
+      architecture_(architecture),
+      has_(std::move(has)),
+      part_(part),
+      prefix_(architecture.name) {
   graph_.architecture = architecture.name;
   read_names();
   // The blocks after the last layer draft tokens; streams do not need them.
@@ -29,7 +34,8 @@ GraphBuilder::GraphBuilder(const GgufFile& file, const Architecture& architectur
     corrupt("metadata key " + key("nextn_predict_layers") + " leaves no layer of " +
             std::to_string(blocks));
   layers_ = status_.ok() ? blocks - drafting : 1;
-  graph_.layers.resize(layers_);
+  if (drafts()) choose_block(drafting);
+  graph_.layers.resize(layers_ - first_layer_);
   graph_.embedding = count("embedding_length", kMaxWidth);
   graph_.context = count("context_length", kMaxContext);
   graph_.activations.push_back({"residual stream", graph_.embedding, Activation::Form::kStream});
@@ -193,8 +199,10 @@ void GraphBuilder::embed(float scale) {
     return corrupt("tensor token_embd.weight has " + std::to_string(rows) +
                    " rows, not from 2 to " + std::to_string(kMaxVocabulary));
   graph_.vocabulary = static_cast<std::uint32_t>(rows);
-  graph_.embedding_rows = {tensor("token_embd.weight", graph_.embedding, rows), 0, rows};
+  const std::string name = drafting_name("embed_tokens", "token_embd.weight");
+  graph_.embedding_rows = {tensor(name, graph_.embedding, rows), 0, rows};
   graph_.embedding_scale = scale;
+  if (drafts()) join_hidden_states(name, scale);
   const auto tokens = file_.array_length("tokenizer.ggml.tokens");
   if (tokens && *tokens != rows)
     corrupt("the tokenizer has " + std::to_string(*tokens) + " tokens, token_embd.weight " +
@@ -208,12 +216,17 @@ void GraphBuilder::lookup(const std::string& name, ActivationIndex out, float sc
 }
 
 void GraphBuilder::output(float epsilon, float divisor, const std::string& gain) {
-  graph_.output_gain =
-      add(VectorRow{{{tensor(gain + ".weight", graph_.embedding)}}, 1.0F / divisor});
+  const std::string norm = drafting_name("shared_head_norm", gain + ".weight");
+  graph_.output_gain = add(VectorRow{{{tensor(norm, graph_.embedding)}}, 1.0F / divisor});
   graph_.output_epsilon = epsilon;
   graph_.output_rows = graph_.embedding_rows;
-  const TensorIndex own = optional_tensor("output.weight", graph_.embedding, graph_.vocabulary);
-  if (own != kAbsent) graph_.output_rows.tensor = own;
+  const TensorIndex own = optional_tensor(drafting_name("shared_head_head", "output.weight"),
+                                          graph_.embedding, graph_.vocabulary);
+  if (own != kAbsent) {
+    graph_.output_rows.tensor = own;
+  } else if (drafts()) {
+    graph_.output_rows.tensor = tensor("token_embd.weight", graph_.embedding, graph_.vocabulary);
+  }
 }
 
 void GraphBuilder::bias_logits() {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <string>
 #include <string_view>
@@ -90,7 +91,10 @@ class GraphBuilder {
  public:
   // `has` says which optional tensors an imagined model has; null: `file` has the tensors.
   using Has = std::function<bool(const std::string&)>;
-  GraphBuilder(const GgufFile& file, const Architecture& architecture, Has has = nullptr);
+  // What the graph becomes: the model, or the first block behind its layers, which drafts tokens (graph_draft.cpp).
+  enum class Part : std::uint8_t { kModel, kDraftingBlock };
+  GraphBuilder(const GgufFile& file, const Architecture& architecture, Has has = nullptr,
+               Part part = Part::kModel);
 
   // Hyperparameters, by their names without the architecture's prefix. count() returns a count within [1, limit]. If
   // the key is absent it returns `fallback`, or an error if there is none. A 0 counts as absent: llama.cpp, when it
@@ -120,6 +124,8 @@ class GraphBuilder {
   // Parameters that nearly every architecture has.
   std::uint32_t embedding() const { return graph_.embedding; }
   std::uint32_t layer_count() const { return layers_; }
+  // Returns the numbers of the layers to describe: those of the model, or only that of the block that drafts tokens.
+  auto layers() const { return std::views::iota(first_layer_, layers_); }
   std::uint32_t context() const { return graph_.context; }
   std::uint32_t feed_forward() { return count("feed_forward_length", kMaxWidth); }
   HeadShape heads();
@@ -202,7 +208,8 @@ class GraphBuilder {
     return shared(name, width, Activation::Form::kFloats);
   }
 
-  // Tensors of the whole model. `scale` multiplies the token's row.
+  // Tensors of the whole model. `scale` multiplies the token's row. For a block that drafts tokens, its first product
+  // follows.
   void embed(float scale = 1);
   // Adds another row for each token, from a matrix with that name.
   void lookup(const std::string& name, ActivationIndex out, float scale);
@@ -261,6 +268,11 @@ class GraphBuilder {
  private:
   friend class LayerBuilder;
   void fail(Error error);
+  bool drafts() const { return part_ == Part::kDraftingBlock; }
+  void choose_block(std::uint32_t drafting);
+  // Returns the name of a tensor of the block that drafts tokens, or `other` if the file lacks it.
+  std::string drafting_name(const std::string& name, const std::string& other) const;
+  void join_hidden_states(const std::string& embedding, float scale);
   HeadShape heads_with(std::uint32_t heads, std::uint32_t kv_heads);
   ActivationIndex shared(const std::string& name, std::uint32_t width, Activation::Form form);
   DeltaHeads state_heads();
@@ -300,8 +312,9 @@ class GraphBuilder {
   const GgufFile& file_;
   const Architecture& architecture_;
   const Has has_;
+  const Part part_;
   std::string prefix_;
-  std::uint32_t layers_ = 1;
+  std::uint32_t first_layer_ = 0, layers_ = 1;
   ModelGraph graph_;
   mutable std::set<std::string, std::less<>> read_keys_;
   std::set<std::string, std::less<>> used_tensors_;
@@ -429,7 +442,9 @@ class LayerBuilder {
   std::vector<MatrixPart> delta_rows(const DeltaHeads& heads, std::uint64_t width);
   std::vector<MatrixPart> expert_rows(const std::string& name, std::uint64_t width,
                                       std::uint64_t rows, std::uint32_t experts);
-  std::vector<Operation>& operations() const { return model_.graph_.layers[index_].operations; }
+  std::vector<Operation>& operations() const {
+    return model_.graph_.layers[index_ - model_.first_layer_].operations;
+  }
   std::uint32_t width(ActivationIndex activation) const {
     return model_.graph_.activations[activation].width;
   }

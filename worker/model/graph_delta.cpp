@@ -61,6 +61,7 @@ std::vector<bool> GraphBuilder::recurrent_layers() {
     for (std::uint32_t i = 0; i < layers_; ++i)
       recurrent[i] = (i + 1) % interval != 0;
   }
+  if (drafts()) recurrent.back() = false;
   // The size of the KV cache is counted in tokens of layers with attention.
   if (std::find(recurrent.begin(), recurrent.end(), false) == recurrent.end())
     refuse("has no layer that attends to all positions, which is not supported");
@@ -93,7 +94,7 @@ void GraphBuilder::delta_mixers_with_experts(const DeltaMixers& mixers) {
                     "ffn_gate_inp_shexp");
 
   embed();
-  for (std::uint32_t i = 0; i < layer_count(); ++i) {
+  for (const std::uint32_t i : layers()) {
     LayerBuilder layer(*this, i);
     layer.mix(mixers);
     const char* const norm = "post_attention_norm";

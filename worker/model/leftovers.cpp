@@ -160,8 +160,9 @@ Status GraphBuilder::refuse_other_tensors() const {
     }
   }
   if (drafting > 0)
-    spdlog::info("{}: {} tensors of blocks that draft several tokens at once are not used",
-                 file_.name(), drafting);
+    spdlog::info("{}: {} tensors of blocks that draft tokens are not a part of the model{}",
+                 file_.name(), drafting,
+                 architecture_.drafts ? "; models[].draft: mtp makes the first block guess" : "");
   if (seeing > 0)
     spdlog::info(
         "{}: {} tensors of a part that reads images or sound are not used; the model serves text",
@@ -223,7 +224,7 @@ Result<ModelGraph> GraphBuilder::finish() {
                        " are supported");
   BULKHEAD_RETURN_IF_ERROR(check_operations());
   BULKHEAD_RETURN_IF_ERROR(refuse_other_computations());
-  if (!has_) BULKHEAD_RETURN_IF_ERROR(refuse_other_tensors());
+  if (!has_ && !drafts()) BULKHEAD_RETURN_IF_ERROR(refuse_other_tensors());
   BULKHEAD_RETURN_IF_ERROR(cap_context());
   return std::move(graph_);
 }

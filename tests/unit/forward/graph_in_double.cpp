@@ -71,7 +71,8 @@ GraphInDouble::Vector GraphInDouble::token_row(const model::MatrixPart& rows, st
   return made;
 }
 
-void GraphInDouble::read(std::span<const std::uint32_t> tokens) {
+void GraphInDouble::read(std::span<const std::uint32_t> tokens,
+                         std::span<const std::vector<float>> states) {
   values_.assign(graph_.activations.size(), {});
   for (std::size_t i = 0; i < values_.size(); ++i) {
     const model::Activation& shape = graph_.activations[i];
@@ -82,8 +83,10 @@ void GraphInDouble::read(std::span<const std::uint32_t> tokens) {
   kept_.assign(graph_.kv.size(), std::vector<Kept>(tokens.size()));
   least_gap_ = 1e9;
   for (std::size_t p = 0; p < tokens.size(); ++p) {
-    values_[model::kStream][p] =
-        token_row(graph_.embedding_rows, tokens[p], static_cast<double>(graph_.embedding_scale));
+    values_[model::kStream][p] = graph_.start == model::StreamStart::kHidden
+                                     ? Vector(states[p].begin(), states[p].end())
+                                     : token_row(graph_.embedding_rows, tokens[p],
+                                                 static_cast<double>(graph_.embedding_scale));
     for (const model::Lookup& lookup : graph_.lookups)
       values_[lookup.out][p] = token_row(lookup.rows, tokens[p], static_cast<double>(lookup.scale));
   }
@@ -121,7 +124,7 @@ void GraphInDouble::run(const model::Norm& norm) {
     const auto from = values_[norm.in][p].begin() + norm.first;
     Vector made(from, from + norm.width);
     normalise(std::span(made), gain, bias, static_cast<double>(norm.epsilon), norm.centred);
-    double* const to = values_[norm.out][p].data() + norm.first;
+    double* const to = values_[norm.out][p].data() + norm.first + norm.shift;
     for (std::size_t i = 0; i < made.size(); ++i)
       to[i] = made[i] + (norm.adds ? to[i] : 0);
   }

@@ -19,8 +19,9 @@ class GraphInDouble {
   GraphInDouble(const model::GgufFile& file, const model::ModelGraph& graph)
       : file_(file), graph_(graph) {}
 
-  // Computes all layers for a text. The results below are of this text.
-  void read(std::span<const std::uint32_t> tokens);
+  // Computes all layers for a text. The results below are of this text. `states`: for a block that drafts tokens, a
+  // hidden state for each token.
+  void read(std::span<const std::uint32_t> tokens, std::span<const std::vector<float>> states = {});
   // The residual stream after the last norm.
   Vector hidden(std::size_t position) const;
   Vector logits(std::size_t position) const;

@@ -200,8 +200,34 @@ TEST_F(HiddenStates, DependOnTheirSequenceAlone) {
   }
 }
 
-// The next step overwrites where the states lie on the device.
-TEST_F(HiddenStates, AreReadBeforeTheNextStep) {
+// An output of any kind may have its hidden state besides, and is what it is without.
+TEST_F(HiddenStates, ComeBesideOtherOutputs) {
+  const Loaded model = load(any_model());
+  ASSERT_NE(model.executor, nullptr);
+  Executor& executor = *model.executor;
+  const engine::Choice choice;
+  const std::vector<TokenId> prompt = some_prompt(11);
+  const std::vector<std::vector<PageIndex>> pages{pages_for(executor, 40)};
+  const auto want = step(executor, columns_of(prompt, 0, Output::kHidden), pages);
+  ASSERT_EQ(want.size(), 1U);
+  for (const Output output : {Output::kGreedy, Output::kSampled, Output::kLogits}) {
+    std::vector<Column> columns = columns_of(prompt, 0, output);
+    columns.back().choice = &choice;
+    const auto plain = step(executor, columns, pages);
+    columns.back().tells_hidden = true;
+    const auto told = step(executor, columns, pages);
+    ASSERT_EQ(plain.size(), 1U);
+    ASSERT_EQ(told.size(), 1U);
+    EXPECT_EQ(told[0].best, plain[0].best);
+    EXPECT_EQ(told[0].logprob, plain[0].logprob);
+    EXPECT_EQ(told[0].logits, plain[0].logits);
+    EXPECT_TRUE(plain[0].hidden.empty());
+    EXPECT_EQ(told[0].hidden, want[0].hidden);
+  }
+}
+
+// Each step in flight has its own memory for them.
+TEST_F(HiddenStates, AreNotThoseOfTheNextStep) {
   for (const bool lanes : {false, true}) {
     Options options;
     options.lanes = lanes;

@@ -168,7 +168,22 @@ std::string with_tensors(GgufBuilder& file, const model::ModelGraph& graph, Draw
 
 namespace {
 
-RandomModel made_of(std::uint64_t seed, const std::string& architecture, bool wild) {
+// Adds a block that drafts tokens to the file's number of blocks.
+void add_drafting_block(const std::string& architecture, GgufBuilder& file) {
+  for (auto& [key, value] : file.metadata) {
+    if (key != architecture + ".block_count") continue;
+    std::uint32_t blocks = 0;
+    std::memcpy(&blocks, value.data() + 4, 4);
+    ++blocks;
+    std::memcpy(value.data() + 4, &blocks, 4);
+  }
+  file.u32(architecture + ".nextn_predict_layers", 1);
+}
+
+enum class Kind { kUsual, kWild, kDrafts };
+
+RandomModel made_of(std::uint64_t seed, const std::string& architecture, Kind kind) {
+  const bool wild = kind == Kind::kWild;
   Draw draw(seed * 977 + (wild ? 6 : 5));
   const auto all = model::architectures();
   RandomModel made;
@@ -179,6 +194,7 @@ RandomModel made_of(std::uint64_t seed, const std::string& architecture, bool wi
   made.description = keys.description;
   made.vocabulary = keys.vocabulary;
   made.context = keys.context;
+  if (kind == Kind::kDrafts) add_drafting_block(made.architecture, file);
   if (wild) made.description += "\n" + change_a_number(draw, file) + "\n";
   const std::string head = file.bytes();
   const auto empty = model::GgufFile::from_memory(std::as_bytes(std::span(head)), "imagined.gguf");
@@ -187,8 +203,16 @@ RandomModel made_of(std::uint64_t seed, const std::string& architecture, bool wi
     return made;
   }
   const OptionalTensors options(seed, keys.description);
-  const auto graph =
-      model::imagine_model(**empty, [&](const std::string& name) { return options.has(name); });
+  const auto has = [&](const std::string& name) { return options.has(name); };
+  auto graph = model::imagine_model(**empty, has);
+  if (kind == Kind::kDrafts && graph.ok()) {
+    auto block = model::imagine_drafting_block(**empty, has);
+    if (block.ok()) {
+      graph->tensors.insert(graph->tensors.end(), block->tensors.begin(), block->tensors.end());
+    } else {
+      graph = block.error();
+    }
+  }
   constexpr std::uint64_t kMostBytes = 64 << 20;
   if (!graph.ok()) {
     made.refusal = graph.error().message();
@@ -203,11 +227,15 @@ RandomModel made_of(std::uint64_t seed, const std::string& architecture, bool wi
 }  // namespace
 
 RandomModel random_model(std::uint64_t seed, const std::string& architecture) {
-  return made_of(seed, architecture, false);
+  return made_of(seed, architecture, Kind::kUsual);
+}
+
+RandomModel random_model_that_drafts(std::uint64_t seed, const std::string& architecture) {
+  return made_of(seed, architecture, Kind::kDrafts);
 }
 
 RandomModel model_with_a_wild_number(std::uint64_t seed) {
-  return made_of(seed, "", true);
+  return made_of(seed, "", Kind::kWild);
 }
 
 std::vector<std::uint32_t> random_text(const RandomModel& model, std::uint64_t seed,

@@ -21,7 +21,10 @@ struct RandomModel {
 // The same seed gives the same model. The architecture is the seed's, too, unless one is named.
 RandomModel random_model(std::uint64_t seed, const std::string& architecture = "");
 
-// The same with one number that is likely to be wrong, and with weights that are all zeros.
+// The same with a block behind the layers that drafts tokens, for an architecture that has such blocks.
+RandomModel random_model_that_drafts(std::uint64_t seed, const std::string& architecture);
+
+// The same as random_model() with one number that is likely to be wrong, and with weights that are all zeros.
 RandomModel model_with_a_wild_number(std::uint64_t seed);
 
 // Tokens of a text for the model.

@@ -61,7 +61,8 @@ Loaded TransformerTest::load(const std::string& name, const Options& options) {
   auto file = model::GgufFile::open(model_file(name).string());
   EXPECT_TRUE(file.ok()) << file.error().message();
   loaded.file = *std::move(file);
-  auto graph = model::read_model(*loaded.file);
+  auto graph = options.drafting_block ? model::read_drafting_block(*loaded.file)
+                                      : model::read_model(*loaded.file);
   EXPECT_TRUE(graph.ok()) << graph.error().message();
   TransformerOptions made;
   made.engine.max_batch = options.max_batch;

@@ -54,6 +54,7 @@ struct Options {
   std::size_t product_variant = 0;
   std::uint32_t broken_link = 0;
   std::size_t stages = 1;  // more than 1: split over that many devices, all of them the test device
+  bool drafting_block = false;  // the file's block that drafts tokens, in place of its model
   std::function<void(config::GpuOptimizations&)> gpu = [](config::GpuOptimizations&) {};
 };
 

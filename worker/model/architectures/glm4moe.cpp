@@ -11,7 +11,7 @@ void describe_glm4moe(GraphBuilder& model) {
   const FeedForwards feed_forwards = model.feed_forwards(true);
 
   model.embed();
-  for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
+  for (const std::uint32_t i : model.layers()) {
     LayerBuilder layer = model.layer(i);
     layer.project(attention);
     Rotate rotate{.bias = layer.qkv_bias(heads)};
@@ -26,6 +26,6 @@ void describe_glm4moe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(glm4moe, "glm4moe", describe_glm4moe);
+BULKHEAD_ARCHITECTURE(glm4moe, "glm4moe", describe_glm4moe, kDrafts);
 
 }  // namespace bulkhead::model

@@ -10,7 +10,7 @@ void describe_qwen35(GraphBuilder& model) {
   const ActivationIndex hidden = model.input("hidden", model.feed_forward());
 
   model.embed();
-  for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
+  for (const std::uint32_t i : model.layers()) {
     LayerBuilder layer = model.layer(i);
     layer.mix(mixers);
     layer.norm(kStream, "post_attention_norm", mixers.normed, mixers.epsilon);
@@ -23,6 +23,6 @@ void describe_qwen35(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(qwen35, "qwen35", describe_qwen35);
+BULKHEAD_ARCHITECTURE(qwen35, "qwen35", describe_qwen35, kDrafts);
 
 }  // namespace bulkhead::model

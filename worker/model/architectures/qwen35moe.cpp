@@ -12,6 +12,6 @@ void describe_qwen35moe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(qwen35moe, "qwen35moe", describe_qwen35moe);
+BULKHEAD_ARCHITECTURE(qwen35moe, "qwen35moe", describe_qwen35moe, kDrafts);
 
 }  // namespace bulkhead::model

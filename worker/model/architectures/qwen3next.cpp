@@ -14,6 +14,6 @@ void describe_qwen3next(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(qwen3next, "qwen3next", describe_qwen3next);
+BULKHEAD_ARCHITECTURE(qwen3next, "qwen3next", describe_qwen3next, kDrafts);
 
 }  // namespace bulkhead::model
