@@ -27,6 +27,7 @@
 #include "config/base/program_options.hpp"
 #include "config/base/unique_fd.hpp"
 #include "config/config.hpp"
+#include "config/draft_file.hpp"
 #include "config/template_path.hpp"
 #include "ipc/channel.hpp"
 #include "ipc/exit_codes.hpp"
@@ -285,7 +286,8 @@ int serve(const Arguments& arguments, const config::Settings& settings,
 
 void open_what_it_reads(const Arguments& arguments) {
   model::open_early(model::model_files(arguments.model));
-  if (!arguments.draft.empty()) model::open_early(model::model_files(arguments.draft));
+  if (config::is_draft_file(arguments.draft))
+    model::open_early(model::model_files(arguments.draft));
   if (config::is_template_path(arguments.chat_template))
     model::open_early({arguments.chat_template});
 }
@@ -307,7 +309,8 @@ void add_options(ProgramOptions& options, Arguments& arguments, bool& no_cache) 
   options.add("--chat-template", arguments.chat_template,
               "a template's file, or its name in the model file; empty: the file's own");
   options.add("--draft", arguments.draft,
-              "GGUF file of a small model of the same vocabulary that guesses tokens");
+              "GGUF file of a small model of the same vocabulary that guesses tokens; mtp: the "
+              "model's own block does");
   options.add("--channel", arguments.channel, "inherited descriptor of the socket to the daemon");
   options.flag("--describe", arguments.describe,
                "write a message on stdout that says what the model's file holds, and end");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "config/base/log.hpp"
+#include "config/draft_file.hpp"
 #include "gpu/kernels/kv_layout.hpp"
 #include "worker/engine/executor.hpp"
 #include "worker/forward/memory_need.hpp"
@@ -28,6 +29,28 @@ Status same_vocabulary(const model::GgufFile& file, const model::GgufFile& draft
                            "another one: {}; name a model of the same family, or leave out "
                            "models[].draft",
                            draft.name(), file.name(), shared.error().message()));
+}
+
+struct Draft {
+  std::unique_ptr<model::GgufFile> own;  // null: the block is in the model's file
+  model::ModelGraph graph;
+  std::string name;
+};
+
+Result<Draft> open_draft(const std::string& path, const model::GgufFile& file) {
+  Draft draft;
+  if (path == config::kOwnBlock) {
+    auto block = model::read_drafting_block(file);
+    if (!block.ok()) return block.error().within("models[].draft: mtp");
+    draft.graph = *std::move(block);
+    draft.name = "the block of " + file.name() + " that drafts tokens";
+    return draft;
+  }
+  BULKHEAD_TRY(draft.own, model::GgufFile::open(path));
+  BULKHEAD_TRY(draft.graph, model::read_model(*draft.own));
+  BULKHEAD_RETURN_IF_ERROR(same_vocabulary(file, *draft.own));
+  draft.name = "the draft model " + path;
+  return draft;
 }
 
 }  // namespace
@@ -60,9 +83,8 @@ Result<std::unique_ptr<forward::Transformer>> load_draft(const std::string& path
                                                          const model::GgufFile& file,
                                                          const model::ModelGraph& graph,
                                                          forward::TransformerOptions options) {
-  BULKHEAD_TRY(const auto draft, model::GgufFile::open(path));
-  BULKHEAD_TRY(const model::ModelGraph draft_graph, model::read_model(*draft));
-  BULKHEAD_RETURN_IF_ERROR(same_vocabulary(file, *draft));
+  BULKHEAD_TRY(const Draft draft, open_draft(path, file));
+  const model::ModelGraph& draft_graph = draft.graph;
   config::EngineSettings& engine = options.engine;
   const std::uint64_t free = device.free_memory_bytes();
   const DraftCache cache =
@@ -84,20 +106,20 @@ Result<std::unique_ptr<forward::Transformer>> load_draft(const std::string& path
       report("the draft model's " + stage, done, total);
     };
   }
-  auto executor = forward::make_transformer(device, *draft, draft_graph, options);
+  auto executor =
+      forward::make_transformer(device, draft.own ? *draft.own : file, draft_graph, options);
   if (executor.ok()) {
-    spdlog::info("{} guesses tokens, in up to {} tokens of context", draft->name(), cache.context);
+    spdlog::info("{} guesses tokens, in up to {} tokens of context", draft.name, cache.context);
     return executor;
   }
   if (executor.error().code() != ErrorCode::kResourceExhausted)
-    return executor.error().within(path);
-  spdlog::info("{}: {}", path, executor.error().message());
+    return executor.error().within(draft.name);
+  spdlog::info("{}: {}", draft.name, executor.error().message());
   return Error(
       ErrorCode::kResourceExhausted,
-      fmt::format("the draft model {} and its KV cache of {} MiB for a context of {} tokens do not "
-                  "fit: {} MiB are free on {}; set a lower models[].context, or leave out "
-                  "models[].draft",
-                  path, cache.megabytes, cache.context, free >> 20, device.info().name));
+      fmt::format("{} and its KV cache of {} MiB for a context of {} tokens do not fit: {} MiB are "
+                  "free on {}; set a lower models[].context, or leave out models[].draft",
+                  draft.name, cache.megabytes, cache.context, free >> 20, device.info().name));
 }
 
 }  // namespace bulkhead::worker

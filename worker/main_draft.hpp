@@ -1,4 +1,4 @@
-// Loads a draft model (engine/draft_model.hpp) beside a model.
+// Loads a draft model (engine/draft_model.hpp), or the model's own block that drafts tokens, beside a model.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ DraftCache draft_cache(const forward::KvNeed& need, std::uint32_t asked_context,
                        std::uint32_t model_context, std::uint32_t draft_context,
                        std::uint64_t free_bytes);
 
-// Loads the draft model at `path` for the model of `file`. `options` are those of that model, before it is loaded:
+// Loads the draft model at `path` for the model of `file`; config::kOwnBlock: that model's block. `options` are those of that model, before it is loaded:
 // the draft model gets its memory first, so that the model's KV pages get what is left. kUnsupported: it can't guess
 // for this model. kResourceExhausted: it does not fit.
 Result<std::unique_ptr<forward::Transformer>> load_draft(const std::string& path,

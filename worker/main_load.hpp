@@ -30,7 +30,7 @@ struct Arguments {
   std::uint32_t context = 0;
   std::vector<int> cores;  // cores to run on; empty: any
   std::string chat_template;
-  std::string draft;  // a GGUF file of a draft model; empty: none
+  std::string draft;  // a GGUF file of a draft model, or config::kOwnBlock; empty: none
   int channel = -1;
   int region = -1;
   std::string cache;          // the cache folder; empty: none

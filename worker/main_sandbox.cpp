@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "config/base/log.hpp"
+#include "config/draft_file.hpp"
 #include "config/template_path.hpp"
 #include "worker/model/gguf.hpp"
 
@@ -59,7 +60,7 @@ Result<Confined> confine(const ConfinedNeeds& needs, const config::IsolationSett
   request.paths.readable = driver_paths(isolation.sandbox_paths);
   for (std::string& file : model::model_files(needs.model))
     request.paths.readable.push_back(std::move(file));
-  if (!needs.draft.empty()) {
+  if (config::is_draft_file(needs.draft)) {
     for (std::string& file : model::model_files(needs.draft))
       request.paths.readable.push_back(std::move(file));
   }

@@ -15,7 +15,7 @@ namespace bulkhead::worker {
 struct ConfinedNeeds {
   std::string model;          // a file, or "builtin"
   std::string chat_template;  // a path, a name in the model file, or empty
-  std::string draft;          // a file, "builtin", or empty
+  std::string draft;          // a file, "builtin", "mtp", or empty
   std::string cache;          // the folder that the worker may write to; empty: none
   int region = -1;            // descriptor of the channel's shared memory
   // The daemon's report on the worker's namespace of process ids: "own", "own, and a user namespace", or the reason

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "config/base/log.hpp"
+#include "config/draft_file.hpp"
 #include "config/template_path.hpp"
 #include "orchestrator/router/replicas.hpp"
 #include "orchestrator/router/router.hpp"
@@ -57,7 +58,8 @@ std::string mark_of(const config::ModelSettings& settings) {
 }
 
 std::string draft_mark_of(const config::ModelSettings& settings) {
-  return settings.draft.empty() ? "" : file_mark_of(settings.draft);
+  const bool own = settings.draft.empty() || settings.draft == config::kOwnBlock;
+  return own ? "" : file_mark_of(settings.draft);
 }
 
 ModelFiles look_at_models(const config::Settings& settings) {
@@ -70,7 +72,7 @@ ModelFiles look_at_models(const config::Settings& settings) {
     };
     if (config::is_template_path(model.chat_template))
       look("the chat template ", model.chat_template);
-    if (!model.draft.empty() && model.draft != "builtin") look("the draft model ", model.draft);
+    if (config::is_draft_file(model.draft)) look("the draft model ", model.draft);
     if (has_file(model)) look("the model file ", model.path);
     files.emplace(key_of_files(model), std::move(file));
   }

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/integration/drafting_model.hpp"
 #include "tests/integration/made_model.hpp"
 #include "tests/integration/worker_serving.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -16,8 +17,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// Both requests' answers from a worker that serves the model of the file; `draft` is the file of a draft model or
-// empty. With one, some of its guesses must be right.
+// Both requests' answers from a worker that serves the model of the file; `draft` is the file of a draft model, "mtp"
+// or empty. With one, some of its guesses must be right.
 std::vector<WorkerAnswer> answers_of(const std::string& model, const std::string& draft) {
   std::vector<std::string> arguments = serving("");
   arguments[1] = model;
@@ -94,6 +95,32 @@ TEST(Worker, ADraftModelWithOtherPaddingChangesNoToken) {
   make_model(shape, longer);
   expect_same_answers(answers_of(shorter, ""), answers_of(shorter, longer));
   expect_same_answers(answers_of(longer, ""), answers_of(longer, shorter));
+}
+
+// In a model of which all layers attend, and in one whose layers carry states.
+TEST(Worker, TheModelsOwnBlockChangesNoToken) {
+  for (const char* preset : {"tiny-glm", "tiny-delta"}) {
+    SCOPED_TRACE(preset);
+    const TemporaryFolder folder("drafts");
+    const std::string model = folder.path() / "model.gguf";
+    ASSERT_NO_FATAL_FAILURE(make_drafting_model(preset, model));
+    expect_same_answers(answers_of(model, ""), answers_of(model, "mtp"));
+  }
+}
+
+TEST(Worker, AModelWithoutABlockThatDraftsIsRefused) {
+  const TemporaryFolder folder("drafts");
+  const std::string model = folder.path() / "model.gguf";
+  make_model(*model_maker::preset("tiny-glm"), model);
+  std::vector<std::string> arguments = serving("");
+  arguments[1] = model;
+  arguments.insert(arguments.end(), {"--draft", "mtp"});
+  WorkerProcess worker(kProgram, arguments, {});
+  EXPECT_FALSE(worker.wait_ready());
+  ASSERT_TRUE(worker.fatal.has_value());
+  EXPECT_THAT(worker.fatal->message, HasSubstr("models[].draft: mtp"));
+  EXPECT_THAT(worker.fatal->message, HasSubstr(model));
+  EXPECT_THAT(worker.fatal->message, HasSubstr("no block that drafts tokens"));
 }
 
 TEST(Worker, ADraftModelOfAnotherVocabularyIsRefused) {

@@ -187,6 +187,7 @@ Status FakeExecutor::submit(const engine::Step& step) {
   BULKHEAD_RETURN_IF_ERROR(check_windows(step));
   for (const Pending& earlier : in_flight_)
     BULKHEAD_RETURN_IF_ERROR(check_against(earlier, step));
+  when_submitted(step);
   Pending& pending = in_flight_.emplace_back();
   pending.columns.assign(step.columns.begin(), step.columns.end());
   for (const engine::Column& column : step.columns)
@@ -382,7 +383,7 @@ void FakeExecutor::make_output(const Pending& step, std::uint32_t index, std::ui
   chosen_.push_back(output.best);
   output.best_logprob = static_cast<float>(-std::log(sum));
   if (column.output == engine::Output::kLogits) output.logits = row;
-  if (column.output == engine::Output::kHidden)
+  if (column.output == engine::Output::kHidden || column.tells_hidden)
     output.hidden = hidden_.emplace_back(row_of(mix(hash), limits_.embedding));
   if (column.logprobs >= 0) {
     const auto made =

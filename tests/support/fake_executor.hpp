@@ -55,6 +55,8 @@ class FakeExecutor : public engine::Executor {
 
   // Overrides the best token after a history (prompt and answer so far); nullopt: the hash decides.
   std::function<std::optional<engine::TokenId>(std::span<const engine::TokenId>)> script;
+  // Called with each step that is submitted.
+  std::function<void(const engine::Step&)> when_submitted = [](const engine::Step&) {};
   // Called inside wait(), while a device would compute.
   std::function<void()> while_waiting;
   // The n-th submit from now (0: the next) fails like one on a lost device.

@@ -64,11 +64,16 @@ Status FakeExecutor::check(const engine::Step& step) const {
     if (use.from != use.to && written.contains(use.from))
       return broken("a state that the same step overwrites");
   }
+  if (step.hidden.size() != (limits_.takes_hidden ? step.columns.size() : 0))
+    return broken("hidden states for other columns than it has");
+  for (const std::span<const float> state : step.hidden) {
+    if (state.size() != limits_.embedding) return broken("a hidden state of another width");
+  }
   std::uint32_t sequence_before = 0;
   std::vector<std::optional<std::uint32_t>> last(step.sequences.size());
   for (const engine::Column& column : step.columns) {
     if (column.sequence >= step.sequences.size()) return broken("a column of no sequence");
-    if (column.output == engine::Output::kHidden && limits_.embedding == 0)
+    if ((column.output == engine::Output::kHidden || column.tells_hidden) && limits_.embedding == 0)
       return broken("a hidden state that is not on offer");
     if (limits_.states > 0 && column.sequence < sequence_before)
       return broken("a sequence's columns apart");

@@ -26,7 +26,7 @@ struct Options {
   std::optional<std::uint32_t> layers, embedding, feed_forward, heads, kv_heads, head_size,
       vocabulary, padding, context, experts, experts_used, expert_width;
   std::optional<float> rope_base;
-  std::optional<bool> tied, joined_latents;
+  std::optional<bool> tied, joined_latents, drafting_block;
 };
 
 std::string listing() {
@@ -78,6 +78,7 @@ Status make(const Options& options) {
   override(shape.rope_base, options.rope_base);
   override(shape.tied_output, options.tied);
   override(shape.joined_latents, options.joined_latents);
+  override(shape.drafting_block, options.drafting_block);
 
   Metadata vocabulary;
   if (!options.vocab_from.empty()) {
@@ -154,6 +155,9 @@ int run(int argc, char** argv) {
          "--joined-latents", options.joined_latents,
          "true: one tensor has the matrices that make keys and values of latents, as in files "
          "made before April 2025")
+      ->group("Shape");
+  app.add_option("--drafting-block", options.drafting_block,
+                 "true: a block that drafts tokens (multi-token prediction) follows the layers")
       ->group("Shape");
   app.footer(
       "Examples:\n"

@@ -220,7 +220,8 @@ void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metad
   metadata.add_string("general.name", shape.name + " (random weights)");
   metadata.add_uint("general.quantization_version", 2);
   metadata.add_uint("general.file_type", file_type);
-  metadata.add_uint(prefix + ".block_count", shape.layers);
+  metadata.add_uint(prefix + ".block_count", shape.layers + (shape.drafting_block ? 1 : 0));
+  if (shape.drafting_block) metadata.add_uint(prefix + ".nextn_predict_layers", 1);
   metadata.add_uint(prefix + ".context_length", shape.context);
   metadata.add_uint(prefix + ".embedding_length", shape.embedding);
   if (shape.kinds.empty()) metadata.add_uint(prefix + ".feed_forward_length", shape.feed_forward);

@@ -141,14 +141,15 @@ PlannedTensor planned(const model::TensorRow& row, const Shape& shape, const std
   return made;
 }
 
-// Makes the model that the shape's keys describe to its architecture.
-Result<model::ModelGraph> imagine(const Shape& shape) {
+// Makes the model that the shape's keys describe to its architecture, or the block that drafts tokens.
+Result<model::ModelGraph> imagine(const Shape& shape, bool block = false) {
   Metadata metadata;
   add_model_keys(shape, 0, metadata);
   const std::string bytes = header_without_tensors(metadata);
   BULKHEAD_TRY(const auto file,
                model::GgufFile::from_memory(std::as_bytes(std::span(bytes)), shape.name));
-  return model::imagine_model(*file, [&shape](const std::string& name) {
+  const auto has = [&shape](const std::string& name) {
+    if (name.ends_with(".nextn.shared_head_norm.weight")) return true;
     if (name == "output.weight") return !shape.tied_output;
     if (name == "rope_freqs.weight") return shape.llama3_rope;
     if (name.ends_with(".exp_probs_b.bias")) return shape.sigmoid;
@@ -163,7 +164,8 @@ Result<model::ModelGraph> imagine(const Shape& shape) {
       if (name.ends_with(".attn_v.weight")) return (layer_of(name) + 1) % shape.full_interval != 0;
     }
     return shape.qkv_bias && name.find(".attn_") != std::string::npos && name.ends_with(".bias");
-  });
+  };
+  return block ? model::imagine_drafting_block(*file, has) : model::imagine_model(*file, has);
 }
 
 }  // namespace
@@ -261,7 +263,12 @@ Result<Plan> plan_tensors(const Shape& shape, const std::string& file_type) {
   plan.file_type = chosen->number;
 
   BULKHEAD_TRY(const model::ModelGraph graph, imagine(shape));
-  for (const model::TensorRow& row : graph.tensors) {
+  std::vector<model::TensorRow> rows = graph.tensors;
+  if (shape.drafting_block) {
+    BULKHEAD_TRY(const model::ModelGraph block, imagine(shape, true));
+    rows.insert(rows.end(), block.tensors.begin(), block.tensors.end());
+  }
+  for (const model::TensorRow& row : rows) {
     if (std::any_of(plan.tensors.begin(), plan.tensors.end(),
                     [&](const PlannedTensor& planned) { return planned.name == row.name; }))
       continue;  // several layers or operations use this tensor

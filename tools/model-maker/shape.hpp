@@ -71,6 +71,8 @@ struct Shape {
   // How many of a decoder's made tokens are unused ones after all others. Two models of the same seed that differ only
   // in this have the same weights, as far as a matrix has no more than 4 MiB.
   std::uint32_t padding = 0;
+  // Whether a block that drafts tokens (multi-token prediction) follows the layers.
+  bool drafting_block = false;
 };
 
 const std::vector<Shape>& presets();

@@ -23,14 +23,27 @@ bool device_failed(const Error& error) {
 
 }  // namespace
 
+void HiddenStates::add(std::uint32_t token, std::span<const float> state) {
+  if (width_ != state.size()) {
+    width_ = state.size();
+    rows_.resize(kMost * width_);
+  }
+  if (token != end_) begin_ = token;
+  end_ = token + 1;
+  begin_ = std::max(begin_, end_ - std::min(end_, kMost));
+  std::ranges::copy(state, rows_.begin() + static_cast<std::ptrdiff_t>(token % kMost * width_));
+}
+
 DraftModel::DraftModel(Executor& executor, std::uint32_t vocabulary)
     : executor_(executor),
       limits_(executor.limits()),
       vocabulary_(vocabulary),
-      pool_(limits_, limits_.states > 0 ? Sharing::kNone : Sharing::kPrefixes),
+      pool_(limits_,
+            limits_.states > 0 || limits_.takes_hidden ? Sharing::kNone : Sharing::kPrefixes),
       states_(limits_.states),
       read_columns_(std::min(kFirstRead, limits_.max_columns)) {
   columns_.reserve(limits_.max_columns);
+  hidden_.reserve(limits_.max_columns);
   tables_.reserve(limits_.max_sequences);
   windows_.reserve(limits_.max_sequences);
   uses_.reserve(limits_.max_sequences);
@@ -44,8 +57,23 @@ bool DraftModel::knows(DraftContext& context, std::span<const TokenId> tokens) c
   return context.known == tokens.size();
 }
 
+// Begins again with the states that are there if the one that is needed next is not, or if the context is full.
+void DraftModel::add_hidden(DraftContext& context, std::span<const TokenId> tokens,
+                            std::span<const float> state) const {
+  const auto last = static_cast<std::uint32_t>(tokens.size()) - 1;
+  context.hidden.add(last, state);
+  const std::uint32_t begin = context.hidden.begin();
+  if (begin <= context.first + context.computed && context.first <= last &&
+      last - context.first + 1 < limits_.context)
+    return;
+  empty(context);
+  context.first = begin;
+  context.known = context.starved_until = 0;
+}
+
 bool DraftModel::takes(DraftContext& context, std::span<const TokenId> tokens) const {
   if (off_ || tokens.size() >= limits_.context) return false;
+  if (takes_hidden() && context.first + tokens.size() != context.hidden.end()) return false;
   if (knows(context, tokens)) return tokens.size() >= context.starved_until;
   empty(context);
   return false;
@@ -75,13 +103,13 @@ void DraftModel::begin(Wanted& wanted) {
     context.pages.reserve(std::min(size + kStarvedFor, limits_.context));
     context.fed_count = 0;
     context.computed = 0;
-    if (limits_.states > 0) return;
+    if (limits_.states > 0 || takes_hidden()) return;
     context.pages.reuse(wanted.tokens.first(size - 1));
     context.computed = context.pages.shared_positions();
     return;
   }
   const std::uint32_t fed = std::exchange(context.fed_count, 0);
-  if (limits_.states > 0) return;
+  if (limits_.states > 0 || takes_hidden()) return;
   std::uint32_t end = context.computed;
   for (std::uint32_t i = 0; i < fed && end + 1 < size; ++i, ++end) {
     if (context.fed[i] != wanted.tokens[end]) break;
@@ -110,8 +138,20 @@ bool DraftModel::cover(DraftContext& context, std::uint32_t positions) {
   return (limits_.states == 0 || context.states) && context.pages.cover_all(positions);
 }
 
+// Returns the hidden state for a position of the sequence's own tokens.
+std::span<const float> DraftModel::hidden_of(const DraftContext& context,
+                                             std::uint32_t position) const {
+  return takes_hidden() ? context.hidden.of(context.first + position) : std::span<const float>();
+}
+
+void DraftModel::add_column(const Column& column, std::span<const float> hidden) {
+  columns_.push_back(column);
+  if (takes_hidden()) hidden_.push_back(hidden);
+}
+
 void DraftModel::clear_step() {
   columns_.clear();
+  hidden_.clear();
   tables_.clear();
   windows_.clear();
   uses_.clear();
@@ -129,6 +169,7 @@ Result<std::span<const ColumnOutput>> DraftModel::run_step() {
   step.sequences = tables_;
   step.windows = windows_;
   step.states = uses_;
+  step.hidden = hidden_;
   BULKHEAD_RETURN_IF_ERROR(executor_.submit(step));
   auto outputs = executor_.wait();
   // The step's states are undefined then. That is too rare for reading its sequences again to be worth the code.
@@ -154,8 +195,8 @@ Result<bool> DraftModel::read(std::span<Wanted> wanted) {
     }
     const auto index = static_cast<std::uint32_t>(tables_.size());
     for (std::uint32_t position = context.computed; position < end; ++position)
-      columns_.push_back(
-          {.token = wanted[i].tokens[position], .position = position, .sequence = index});
+      add_column({.token = wanted[i].tokens[position], .position = position, .sequence = index},
+                 hidden_of(context, position));
     room -= end - context.computed;
     add_table(context, {context.states.kept(), context.states.kept()});
     ends_[i] = end;
@@ -214,7 +255,7 @@ Result<bool> DraftModel::run_round(std::span<Wanted> wanted, std::uint32_t round
     if (round == 0) {
       for (column.position = context.computed; column.position + 1 < size; ++column.position) {
         column.token = each.tokens[column.position];
-        columns_.push_back(column);
+        add_column(column, hidden_of(context, column.position));
       }
       read_tokens_ += size - context.computed;
     } else {
@@ -225,7 +266,8 @@ Result<bool> DraftModel::run_round(std::span<Wanted> wanted, std::uint32_t round
     const bool draws = each.choice.temperature > 0 && limits_.sampled_top_k > 0;
     column.output = draws ? Output::kSampled : Output::kGreedy;
     if (draws) column.choice = &each.choice;
-    columns_.push_back(column);
+    column.tells_hidden = takes_hidden();
+    add_column(column, round == 0 ? hidden_of(context, column.position) : context.latest);
     const StatePairs::Pair& states = context.states;
     add_table(context, {round > 1 ? states.ahead() : states.kept(),
                         round > 0 ? states.ahead() : states.kept()});
@@ -239,6 +281,7 @@ Result<bool> DraftModel::run_round(std::span<Wanted> wanted, std::uint32_t round
     if (!std::isfinite(output.best_logprob) ||
         output.best >= std::min(limits_.vocabulary, vocabulary_))
       continue;
+    each.context->latest.assign(output.hidden.begin(), output.hidden.end());
     each.guesses[each.count++] = output.best;
   }
   return true;
@@ -255,6 +298,8 @@ Result<DraftModel::Times> DraftModel::guess(
       // A top-k of the other model's whole vocabulary stands for all tokens of this one, too.
       each.choice.top_k =
           each.choice.top_k >= vocabulary_ ? 0 : std::min(each.choice.top_k, limits_.sampled_top_k);
+      each.choice.first -=
+          each.context->first;  // may be below 0; Choice::first says what that means
       begin(each);
     }
     BULKHEAD_TRY(const bool reads, read(wanted));

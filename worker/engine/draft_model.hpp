@@ -13,6 +13,13 @@
 // step that reads the token after these guesses. The step takes hardly longer, because the model is small. The model
 // reads every prompt whole, because the cache can find pages, but no states.
 //
+// In place of a small model there may be a block behind the large model's layers (multi-token prediction,
+// model/graph_draft.cpp). For a token and the hidden state from which the large model chose it, the block computes the
+// logits of the next token. It goes on from its own hidden states for further guesses, and reads right guesses again
+// with the large model's. It gets hidden states of generated tokens alone, so it sees the answer and not the prompt, and
+// if it lacks the hidden state of a token, only what follows that token. It numbers positions from the first token that
+// it sees, because rotations depend on the distance between positions alone.
+//
 // The model computes only while no step of the engine is in flight, and the caller waits for it. One thread.
 #pragma once
 
@@ -73,6 +80,27 @@ class StatePairs {
   std::vector<std::uint32_t> free_;
 };
 
+// The hidden states from which the newest tokens of a sequence were chosen, for a block that drafts tokens. A block
+// that is not asked for long forgets older tokens.
+class HiddenStates {
+ public:
+  static constexpr std::uint32_t kMost = 32;
+
+  // Adds the state of the token at this index. If it does not follow the newest one, the others are forgotten.
+  void add(std::uint32_t token, std::span<const float> state);
+  // Returns the state of a token from begin() to end().
+  std::span<const float> of(std::uint32_t token) const {
+    return std::span(rows_).subspan(std::size_t{token % kMost} * width_, width_);
+  }
+  std::uint32_t begin() const { return begin_; }
+  std::uint32_t end() const { return end_; }
+
+ private:
+  std::vector<float> rows_;  // [token % kMost]
+  std::size_t width_ = 0;
+  std::uint32_t begin_ = 0, end_ = 0;
+};
+
 // What the draft model records about a sequence.
 struct DraftContext {
   PageList pages;
@@ -83,6 +111,10 @@ struct DraftContext {
   std::uint32_t fed_count = 0;
   std::uint32_t known = 0;          // how many of the first tokens of the sequence the model has
   std::uint32_t starved_until = 0;  // the number of tokens that the sequence must have before it gets pages again
+  // For a block that drafts tokens.
+  HiddenStates hidden;
+  std::uint32_t first = 0;    // the first token that it sees
+  std::vector<float> latest;  // the hidden state of its latest guess
 };
 
 class DraftModel {
@@ -92,6 +124,17 @@ class DraftModel {
   DraftModel(const DraftModel&) = delete;
   DraftModel& operator=(const DraftModel&) = delete;
 
+  // Whether the model is a block that drafts tokens. If so, add_hidden() must follow each generated token.
+  bool takes_hidden() const { return limits_.takes_hidden; }
+  // Adds the hidden state from which the last of these tokens was chosen.
+  void add_hidden(DraftContext& context, std::span<const TokenId> tokens,
+                  std::span<const float> state) const;
+  // Returns the part of a sequence's tokens that the model sees; the functions below take this part.
+  std::span<const TokenId> seen(const DraftContext& context,
+                                std::span<const TokenId> tokens) const {
+    return tokens.subspan(context.first);
+  }
+
   // Returns whether the model can guess for the sequence of these tokens: it has them all, they fit its context, and
   // it did not lack pages for the sequence recently. Without all tokens it never can again, and the sequence's pages
   // are free.
@@ -99,7 +142,7 @@ class DraftModel {
 
   struct Wanted {
     DraftContext* context = nullptr;
-    std::span<const TokenId> tokens;  // prompt and answer; not empty
+    std::span<const TokenId> tokens;  // prompt and answer, as far as seen(); not empty
     Choice choice;                    // at temperature 0: the best token
     std::span<TokenId> guesses;       // gets the guesses, nearest first; at most kMostDrafts
     std::uint32_t count = 0;          // how many guesses guess() wrote
@@ -132,6 +175,8 @@ class DraftModel {
   void choose_members(std::span<Wanted> wanted, std::uint32_t rounds);
   Result<bool> run_round(std::span<Wanted> wanted, std::uint32_t round);
   void clear_step();
+  void add_column(const Column& column, std::span<const float> hidden);
+  std::span<const float> hidden_of(const DraftContext& context, std::uint32_t position) const;
   void add_table(const DraftContext& context, StateUse use);
   Result<std::span<const ColumnOutput>> run_step();
   void computed_to(DraftContext& context, std::span<const TokenId> tokens, std::uint32_t end);
@@ -147,6 +192,7 @@ class DraftModel {
 
   // Scratch of guess().
   std::vector<Column> columns_;
+  std::vector<std::span<const float>> hidden_;  // by column, for a block that drafts tokens
   std::vector<std::span<const PageIndex>> tables_;
   std::vector<WindowPages> windows_;
   std::vector<StateUse> uses_;

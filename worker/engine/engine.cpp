@@ -258,7 +258,7 @@ void Engine::handle_output(Request& request, const ColumnOutput& output) {
     return finish(request, ipc::FinishReason::kStop);
   }
   if (request.wanted_logprobs >= 0) record_logprobs(request, output, token);
-  take_token(request, token);
+  take_token(request, token, output.hidden);
 }
 
 // Computes the request again. What made its outputs invalid may have been a passing fault, or may be in its pages, so
@@ -284,9 +284,9 @@ Result<TokenId> Engine::sample(Request& request, std::span<const float> logits) 
   return sampler_.sample(logits, request.sampling, request.generated, adjustment);
 }
 
-void Engine::take_token(Request& request, TokenId token) {
+void Engine::take_token(Request& request, TokenId token, std::span<const float> hidden) {
   request.tokens.push_back(token);
-  speculator_.appended(request);
+  speculator_.appended(request, hidden);
   request.history.add_generated(token);
   ++request.generated;
   counts_.add("generated_tokens_total");

@@ -223,7 +223,7 @@ class Engine {
   void start_drafts(Request& request);
   bool compute_again(Request& request);
   Result<TokenId> sample(Request& request, std::span<const float> logits);
-  void take_token(Request& request, TokenId token);
+  void take_token(Request& request, TokenId token, std::span<const float> hidden);
   // Adds the token's text to what will be sent. Returns true if the answer ends with the token.
   bool read_token(Request& request, TokenId token, std::string& text,
                   std::vector<ipc::AnswerPart>& parts);

@@ -438,6 +438,7 @@ void Scheduler::add_columns(Sequence& sequence, std::uint32_t count) {
     }
     if (column.position + 1 == length) {
       column.output = sequence.output;
+      column.tells_hidden = sequence.tells_hidden;
       if (column.output == Output::kSampled) column.choice = &sequence.choice;
       if (column.output != Output::kLogits) {
         column.logprobs = sequence.logprobs;

@@ -112,6 +112,7 @@ struct Sequence {
   std::int32_t logprobs = -1;       // for kGreedy and kSampled: Column::logprobs
   bool adjusted = false;            // the same: Column::adjusted
   bool edited = false;              // the same: Column::edited
+  bool tells_hidden = false;        // Column::tells_hidden
   std::uint32_t most_tokens = 0;    // tokens it may grow to (for reserving host memory)
   // Where its generated tokens begin, including those that a dead process generated. Other sequences are not likely to
   // continue from positions behind it while this one runs.

@@ -32,12 +32,14 @@ void Speculator::start(DraftedSequence& sequence, std::unique_ptr<DraftSource> s
   sequence.drafting.model_chance = model_chance_;
   sequence.drafting.source = std::move(source);
   sequence.drafting.source->advance(sequence.tokens);
+  sequence.tells_hidden = model_ != nullptr && model_->takes_hidden();
 }
 
-void Speculator::appended(DraftedSequence& sequence) {
+void Speculator::appended(DraftedSequence& sequence, std::span<const float> hidden) {
   Drafting& drafting = sequence.drafting;
   if (drafting.source == nullptr) return;
   const std::span<const TokenId> tokens = sequence.tokens;
+  if (model_ != nullptr && !hidden.empty()) model_->add_hidden(drafting.model, tokens, hidden);
   if (model_ != nullptr) learn_of_model(drafting, tokens);
   if (learn_of_forced(drafting, tokens)) return drafting.source->advance(tokens);
   TokenId guess = 0;

@@ -28,7 +28,8 @@
 // the last token. Whether and for how many rounds to ask is decided as above, with the time of its rounds as a part
 // of the step's; so that time is also part of the accounts of gains and losses. The time in which it reads a prompt
 // is not, because it is part of what the prompt costs. If a device computes steps ahead, steps whose guesses the
-// model makes are not planned ahead.
+// model makes are not planned ahead. A block of the model itself (multi-token prediction) guesses in the place of a
+// draft model, and needs the hidden states of the tokens that the model generates.
 //
 // Text for which a constraint leaves no choice (forced_source.hpp) is guessed before everything else. It takes the
 // device's time like other guesses, and is worth a column as often as its spelling is right.
@@ -98,8 +99,9 @@ class Speculator {
 
   // Call it before the sequence generates: the source learns the tokens that it has so far.
   void start(DraftedSequence& sequence, std::unique_ptr<DraftSource> source) const;
-  // Call it when a token was generated and appended.
-  void appended(DraftedSequence& sequence);
+  // Call it when a token was generated and appended. `hidden`: the hidden state from which it was chosen, if there is
+  // one.
+  void appended(DraftedSequence& sequence, std::span<const float> hidden);
   // Decides how many tokens the draft model should guess for the next step; 0: it should not be asked. If it should
   // be asked, no step may be in flight when ask_model() follows.
   std::uint32_t rounds_of_model(const Scheduler& scheduler);

@@ -79,7 +79,8 @@ std::uint32_t Speculator::rounds_of_model(const Scheduler& scheduler) {
     ++own;
     auto& sequence = static_cast<DraftedSequence&>(*each);
     Drafting& drafting = sequence.drafting;
-    if (drafting.source == nullptr || !model_->takes(drafting.model, sequence.tokens))
+    if (drafting.source == nullptr ||
+        !model_->takes(drafting.model, model_->seen(drafting.model, sequence.tokens)))
       continue;
     // Nothing follows the last token of an answer.
     if (sequence.length() + 1 >= sequence.most_tokens) continue;
@@ -136,7 +137,7 @@ Status Speculator::ask_model(std::uint32_t rounds,
     drafting.model_count = 0;
     drafting.model_from = sequence->tokens.size();
     wanted_.push_back({.context = &drafting.model,
-                       .tokens = sequence->tokens,
+                       .tokens = model_->seen(drafting.model, sequence->tokens),
                        .choice = sequence->choice,
                        .guesses = drafting.model_guesses});
   }
