@@ -1,9 +1,10 @@
 // Blocks that draft tokens (worker/model/graph_draft.cpp) compute what their graphs say in double, from any hidden
-// states.
+// states. BULKHEAD_RANDOM_LANES=1: with the kernels of GPUs, too.
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -117,24 +118,29 @@ TEST_F(DraftingBlocks, ComputeWhatTheirGraphsSayInDouble) {
       GraphInDouble reference(**file, *graph);
       reference.read(tokens, states);
       if (reference.least_gap() < kLeastGap) continue;  // experts chosen by rounding
-      Options options;
-      options.kv = config::KvType::kF32;
-      options.chunk = 16;
-      options.max_batch = 16;
-      options.drafting_block = true;
-      const Loaded block = load_block(made, options);
-      ASSERT_NE(block.executor, nullptr);
-      double worst = 0;
-      for (std::size_t at = 0; at < tokens.size(); at += 5) {
-        const auto results = run_step(*block.executor, tokens, states, at, 5);
-        ASSERT_EQ(results.size(), std::min<std::size_t>(5, tokens.size() - at));
-        for (std::size_t i = 0; i < results.size(); ++i) {
-          worst = std::max(worst, difference(results[i].logits, reference.logits(at + i)));
-          worst = std::max(worst, difference(results[i].hidden, reference.hidden(at + i)));
+      for (const bool lanes : {false, true}) {
+        if (lanes && std::getenv("BULKHEAD_RANDOM_LANES") == nullptr) continue;
+        Options options;
+        options.lanes = lanes;
+        options.kv = config::KvType::kF32;
+        options.chunk = kNarrow;
+        options.max_batch = 8;
+        options.drafting_block = true;
+        const Loaded block = load_block(made, options);
+        ASSERT_NE(block.executor, nullptr);
+        double worst = 0;
+        for (std::size_t at = 0; at < tokens.size(); at += 5) {
+          const auto results = run_step(*block.executor, tokens, states, at, 5);
+          ASSERT_EQ(results.size(), std::min<std::size_t>(5, tokens.size() - at));
+          for (std::size_t i = 0; i < results.size(); ++i) {
+            worst = std::max(worst, difference(results[i].logits, reference.logits(at + i)));
+            worst = std::max(worst, difference(results[i].hidden, reference.hidden(at + i)));
+          }
         }
+        std::printf("%s%s: %zu positions within %.6f\n", architecture, lanes ? ", lanes" : "",
+                    tokens.size(), worst);
+        EXPECT_LT(worst, kMost);
       }
-      std::printf("%s: %zu positions within %.6f\n", architecture, tokens.size(), worst);
-      EXPECT_LT(worst, kMost);
       ++compared;
     }
     EXPECT_GT(compared, 0U) << architecture;
