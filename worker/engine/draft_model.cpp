@@ -298,8 +298,7 @@ Result<DraftModel::Times> DraftModel::guess(
       // A top-k of the other model's whole vocabulary stands for all tokens of this one, too.
       each.choice.top_k =
           each.choice.top_k >= vocabulary_ ? 0 : std::min(each.choice.top_k, limits_.sampled_top_k);
-      each.choice.first -=
-          each.context->first;  // may be below 0; Choice::first says what that means
+      each.choice.first -= each.context->first;  // modulo 2^32, as Choice::first says
       begin(each);
     }
     BULKHEAD_TRY(const bool reads, read(wanted));

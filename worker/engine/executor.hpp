@@ -76,8 +76,7 @@ struct Column {
   // Log-probabilities stay those of the row before these changes.
   bool adjusted = false;
   bool edited = false;  // for adjusted columns: the adjustment may have edits
-  bool tells_hidden =
-      false;  // for outputs: they also have the hidden state that kHidden outputs have
+  bool tells_hidden = false;  // for outputs: they also have the hidden state of kHidden outputs
   // For a draft, if the model has states: the slot that gets the states after this column (see StateUse). The other
   // columns have kNoState.
   StateSlot state_slot = kNoState;
@@ -169,8 +168,8 @@ struct ColumnOutput {
   float best_logprob = 0;         // natural log of the best token's probability over the whole
                                   // vocabulary
   std::span<const float> logits;  // for kLogits: [vocabulary]; otherwise empty
-  std::span<const float>
-      hidden;  // for kHidden and Column::tells_hidden: [embedding]; otherwise empty
+  // For kHidden and Column::tells_hidden: [embedding]; otherwise empty.
+  std::span<const float> hidden;
   // For Column::logprobs: the log-probability of `best`, and the best tokens with theirs, best first.
   float logprob = 0;
   std::span<const RankedToken> top;
