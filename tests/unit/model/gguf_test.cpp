@@ -232,6 +232,53 @@ TEST(ModelConfig, LeavesOutBlocksThatDraft) {
   EXPECT_THAT(load_all(file.bytes()).error().message(), HasSubstr("blk.2.attn_norm.weight"));
 }
 
+TEST(ModelConfig, OnlySomeArchitecturesHaveABlockThatDrafts) {
+  const auto refusal = [](const GgufBuilder& file) {
+    const std::string bytes = file.bytes();
+    const auto block = read_drafting_block(**open_bytes(bytes));
+    return block.ok() ? "ok" : block.error().message();
+  };
+  GgufBuilder file = small_llama();
+  EXPECT_THAT(refusal(file), HasSubstr("has no block that drafts tokens"));
+  file.drop("llama.block_count");
+  file.u32("llama.block_count", 2).u32("llama.nextn_predict_layers", 1);
+  EXPECT_THAT(refusal(file), HasSubstr("not supported for architecture llama"));
+}
+
+// A block takes the model's tensors in place of those that it lacks.
+TEST(ModelConfig, ABlockThatDraftsSharesTheModelsTensors) {
+  GgufBuilder file;
+  file.text("general.architecture", "glm4moe");
+  file.u32("glm4moe.block_count", 3).u32("glm4moe.nextn_predict_layers", 1);
+  file.u32("glm4moe.context_length", 64).u32("glm4moe.embedding_length", 32);
+  file.u32("glm4moe.feed_forward_length", 64).u32("glm4moe.vocab_size", 8);
+  file.u32("glm4moe.attention.head_count", 2).u32("glm4moe.attention.head_count_kv", 1);
+  file.f32("glm4moe.attention.layer_norm_rms_epsilon", 1e-5F);
+  const std::string bytes = file.bytes();
+  const auto opened = open_bytes(bytes);
+  const auto names = [&](bool own, bool output) {
+    const auto block = imagine_drafting_block(**opened, [&](const std::string& name) {
+      return name == "output.weight" ? output : own && name.find(".nextn.") != std::string::npos;
+    });
+    EXPECT_TRUE(block.ok()) << block.error().message();
+    if (!block.ok()) return std::vector<std::string>();
+    EXPECT_EQ(block->layers.size(), 1U);
+    EXPECT_EQ(block->kv.size(), 1U);
+    const VectorRow& gain = block->vectors[block->output_gain];
+    return std::vector<std::string>{block->tensors[block->embedding_rows.tensor].name,
+                                    block->tensors[gain.parts[0].tensor].name,
+                                    block->tensors[block->output_rows.tensor].name};
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names(true, true),
+            (Names{"blk.2.nextn.embed_tokens.weight", "blk.2.nextn.shared_head_norm.weight",
+                   "blk.2.nextn.shared_head_head.weight"}));
+  EXPECT_EQ(names(false, true),
+            (Names{"token_embd.weight", "output_norm.weight", "output.weight"}));
+  EXPECT_EQ(names(false, false),
+            (Names{"token_embd.weight", "output_norm.weight", "token_embd.weight"}));
+}
+
 // Older files of mixtures have one tensor for each expert.
 TEST(ModelConfig, ExpertsOfDifferentTypesAreRefusedWithTheWayOut) {
   const auto mixture = [](std::uint32_t odd) {
