@@ -30,10 +30,10 @@ NodeId SchemaCompiler::literal_string(const std::vector<std::u32string>& texts, 
   return string_node(std::move(shape), next);
 }
 
-// Makes the nodes of constant arrays and objects. These are sequences of parts, so all of them together are a tree: what
-// several begin with is one node, and so is what several end with. Where they differ in a string or a number, one leaf
-// has all of these, and the state in which a text ends leads on (Node::ways_on). So a text is at few nodes at a time,
-// however many constants there are.
+// Makes the nodes of constant arrays and objects. These are sequences of parts, so all of them
+// together are a tree: what several begin with is one node, and so is what several end with. Where
+// they differ in a string or a number, one leaf has all of these, and the state in which a text ends
+// leads on (Node::ways_on). So a text is at few nodes at a time, however many constants there are.
 class SchemaCompiler::ConstantTree {
  public:
   ConstantTree(SchemaCompiler& compiler, NodeId end)

@@ -76,7 +76,7 @@ class SchemaDocument {
   Checks& checks() { return checks_; }
 
  private:
-  // Where a schema stands. A document of many schemas may have long names and URIs, so each place has only its own step.
+  // Where a schema stands. A document of many schemas may have long names and URIs, so a place has only its own step.
   struct Place {
     const Json* outer = nullptr;  // the schema around it; null for the root
     std::string step;             // from there: "/properties/a"

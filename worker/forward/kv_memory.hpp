@@ -66,8 +66,8 @@ class KvMemory {
   // Returns the bytes of the blocks, and those of the slabs that are there now.
   std::uint64_t bytes_at_first() const;
   std::uint64_t bytes_of_slabs() const;
-  // Takes the slabs that a predecessor had. Those that do not fit here give their memory back; one warning says how many
-  // they are, and why.
+  // Takes the slabs that a predecessor had. Those that do not fit here give their memory back; one warning says how
+  // many they are, and why.
   void take_slabs(std::span<ExportedSlab> slabs);
 
  private:
