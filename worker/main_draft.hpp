@@ -23,9 +23,9 @@ DraftCache draft_cache(const forward::KvNeed& need, std::uint32_t asked_context,
                        std::uint32_t model_context, std::uint32_t draft_context,
                        std::uint64_t free_bytes);
 
-// Loads the draft model at `path` for the model of `file`; config::kOwnBlock: that model's block. `options` are those of that model, before it is loaded:
-// the draft model gets its memory first, so that the model's KV pages get what is left. kUnsupported: it can't guess
-// for this model. kResourceExhausted: it does not fit.
+// Loads the draft model at `path` for the model of `file`; config::kOwnBlock in place of a path means that model's own
+// block. `options` are those of that model, before it is loaded: the draft model gets its memory first, so that the
+// model's KV pages get what is left. kUnsupported: it can't guess for this model. kResourceExhausted: it does not fit.
 Result<std::unique_ptr<forward::Transformer>> load_draft(const std::string& path,
                                                          gpu::Device& device,
                                                          const model::GgufFile& file,

@@ -143,9 +143,10 @@ std::string worker_log_line(const std::string& worker, std::string_view line, bo
   if (said.is_object()) {
     if (const auto found = said.find("message"); found != said.end() && found->is_string())
       message = found->get<std::string>();
-    if (const auto found = said.find("level");
-        found != said.end() && found->is_string() && std::ranges::count(kLevels, found->get_ref<const std::string&>()) > 0)
-      level = found->get<std::string>();
+    if (const auto found = said.find("level"); found != said.end() && found->is_string()) {
+      const std::string& told = found->get_ref<const std::string&>();
+      if (std::ranges::count(kLevels, told) > 0) level = told;
+    }
   }
   char time[40];
   const std::time_t now = std::time(nullptr);

@@ -16,9 +16,9 @@
 // In place of a small model there may be a block behind the large model's layers (multi-token prediction,
 // model/graph_draft.cpp). For a token and the hidden state from which the large model chose it, the block computes the
 // logits of the next token. It goes on from its own hidden states for further guesses, and reads right guesses again
-// with the large model's. It gets hidden states of generated tokens alone, so it sees the answer and not the prompt, and
-// if it lacks the hidden state of a token, only what follows that token. It numbers positions from the first token that
-// it sees, because rotations depend on the distance between positions alone.
+// with the large model's. It gets hidden states of generated tokens alone. So it sees the answer and not the prompt,
+// and if it lacks the hidden state of a token, it sees only what follows that token. It numbers positions from the
+// first token that it sees, because rotations depend on the distance between positions alone.
 //
 // The model computes only while no step of the engine is in flight, and the caller waits for it. One thread.
 #pragma once

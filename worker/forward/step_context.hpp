@@ -89,8 +89,8 @@ struct StepContext {
   // [slot][output]{token, log-probability}. The first word of a slot's last row says whether its step has failed.
   gpu::Buffer results;
   std::uint32_t result_rows = 0;  // per slot
-  // [slot][column][embedding]: for a stage of a split model, the stream that the stage before computed; for a block that
-  // drafts tokens, hidden states.
+  // [slot][column][embedding]: for a stage of a split model, the stream that the stage before computed; for a block
+  // that drafts tokens, hidden states.
   gpu::Buffer stream_rows;
   std::uint64_t stream_stride = 0;  // bytes between slots
   gpu::Buffer logprobs;             // [slot][output] of LogprobRow
