@@ -10,9 +10,9 @@ namespace {
 // is still bounded while a text is written.
 constexpr std::size_t kMostLooks = 4'000'000;
 
-class Width {
+class GrammarWidth {
  public:
-  explicit Width(const Grammar& grammar) : grammar_(grammar), seen_(grammar.nodes.size()) {}
+  explicit GrammarWidth(const Grammar& grammar) : grammar_(grammar), seen_(grammar.nodes.size()) {}
 
   // Returns whether a text that is at the node is at more than kMostAtOnce nodes.
   bool is_too_wide(NodeId start) {
@@ -77,7 +77,7 @@ Status check_width(const Grammar& grammar) {
                       [](std::size_t sum, const Node& node) { return sum + node.branches.size(); });
   // Few nodes follow each branch before a byte is taken.
   if (branches <= kMostAtOnce / 4) return {};
-  Width width(grammar);
+  GrammarWidth width(grammar);
   for (const Node& node : grammar.nodes) {
     if (node.kind != NodeKind::kSplit || node.branches.size() < 2) continue;
     if (width.is_too_wide(static_cast<NodeId>(&node - grammar.nodes.data()))) {
