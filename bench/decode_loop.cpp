@@ -83,7 +83,7 @@ Result<std::uint32_t> DecodeLoop::end_one() {
     if (draft) speculator_.checked(sequence, right);
     if (!right) continue;
     sequence.tokens.push_back(output.best);
-    speculator_.appended(sequence);
+    speculator_.appended(sequence, {});
     ++ended.tokens;
   }
   const Clock::time_point now = Clock::now();

@@ -34,14 +34,14 @@ States some_states(std::size_t count, std::uint32_t width) {
   return states;
 }
 
-struct Result {
+struct DraftResult {
   TokenId best = 0;
   std::vector<float> logits, hidden;
 };
 
 // Runs one step of the sequence whose tokens and states these are, from position `first` on, and returns the results of
 // all its columns.
-std::vector<Result> run_step(Executor& executor, const std::vector<TokenId>& tokens,
+std::vector<DraftResult> run_step(Executor& executor, const std::vector<TokenId>& tokens,
                              const States& states, std::size_t first, std::size_t count) {
   std::vector<Column> columns;
   std::vector<std::span<const float>> hidden;
@@ -62,7 +62,7 @@ std::vector<Result> run_step(Executor& executor, const std::vector<TokenId>& tok
   if (!submitted.ok()) return {};
   const auto outputs = executor.wait();
   EXPECT_TRUE(outputs.ok()) << outputs.error().message();
-  std::vector<Result> results;
+  std::vector<DraftResult> results;
   for (std::size_t i = 0; outputs.ok() && i < outputs->size(); ++i) {
     const ColumnOutput& output = (*outputs)[i];
     results.push_back({output.best,

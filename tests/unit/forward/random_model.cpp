@@ -180,10 +180,10 @@ void add_drafting_block(const std::string& architecture, GgufBuilder& file) {
   file.u32(architecture + ".nextn_predict_layers", 1);
 }
 
-enum class Kind { kUsual, kWild, kDrafts };
+enum class RandomKind { kUsual, kWild, kDrafts };
 
-RandomModel made_of(std::uint64_t seed, const std::string& architecture, Kind kind) {
-  const bool wild = kind == Kind::kWild;
+RandomModel made_of(std::uint64_t seed, const std::string& architecture, RandomKind kind) {
+  const bool wild = kind == RandomKind::kWild;
   Draw draw(seed * 977 + (wild ? 6 : 5));
   const auto all = model::architectures();
   RandomModel made;
@@ -194,7 +194,7 @@ RandomModel made_of(std::uint64_t seed, const std::string& architecture, Kind ki
   made.description = keys.description;
   made.vocabulary = keys.vocabulary;
   made.context = keys.context;
-  if (kind == Kind::kDrafts) add_drafting_block(made.architecture, file);
+  if (kind == RandomKind::kDrafts) add_drafting_block(made.architecture, file);
   if (wild) made.description += "\n" + change_a_number(draw, file) + "\n";
   const std::string head = file.bytes();
   const auto empty = model::GgufFile::from_memory(std::as_bytes(std::span(head)), "imagined.gguf");
@@ -205,7 +205,7 @@ RandomModel made_of(std::uint64_t seed, const std::string& architecture, Kind ki
   const OptionalTensors options(seed, keys.description);
   const auto has = [&](const std::string& name) { return options.has(name); };
   auto graph = model::imagine_model(**empty, has);
-  if (kind == Kind::kDrafts && graph.ok()) {
+  if (kind == RandomKind::kDrafts && graph.ok()) {
     auto block = model::imagine_drafting_block(**empty, has);
     if (block.ok()) {
       graph->tensors.insert(graph->tensors.end(), block->tensors.begin(), block->tensors.end());
@@ -227,15 +227,15 @@ RandomModel made_of(std::uint64_t seed, const std::string& architecture, Kind ki
 }  // namespace
 
 RandomModel random_model(std::uint64_t seed, const std::string& architecture) {
-  return made_of(seed, architecture, Kind::kUsual);
+  return made_of(seed, architecture, RandomKind::kUsual);
 }
 
 RandomModel random_model_that_drafts(std::uint64_t seed, const std::string& architecture) {
-  return made_of(seed, architecture, Kind::kDrafts);
+  return made_of(seed, architecture, RandomKind::kDrafts);
 }
 
 RandomModel model_with_a_wild_number(std::uint64_t seed) {
-  return made_of(seed, "", Kind::kWild);
+  return made_of(seed, "", RandomKind::kWild);
 }
 
 std::vector<std::uint32_t> random_text(const RandomModel& model, std::uint64_t seed,
