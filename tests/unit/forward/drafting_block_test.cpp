@@ -42,7 +42,7 @@ struct DraftResult {
 // Runs one step of the sequence whose tokens and states these are, from position `first` on, and returns the results of
 // all its columns.
 std::vector<DraftResult> run_step(Executor& executor, const std::vector<TokenId>& tokens,
-                             const States& states, std::size_t first, std::size_t count) {
+                                  const States& states, std::size_t first, std::size_t count) {
   std::vector<Column> columns;
   std::vector<std::span<const float>> hidden;
   for (std::size_t i = first; i < std::min(first + count, tokens.size()); ++i) {
