@@ -41,7 +41,10 @@ Result<Draft> open_draft(const std::string& path, const model::GgufFile& file) {
   Draft draft;
   if (path == config::kOwnBlock) {
     auto block = model::read_drafting_block(file);
-    if (!block.ok()) return block.error().within("models[].draft: mtp");
+    if (!block.ok())
+      return Error(block.error().code(),
+                   "models[].draft: mtp: " + block.error().message() +
+                       "; leave out models[].draft, or name the GGUF file of a small model");
     draft.graph = *std::move(block);
     draft.name = "the block of " + file.name() + " that drafts tokens";
     return draft;

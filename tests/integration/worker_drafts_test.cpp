@@ -121,6 +121,7 @@ TEST(Worker, AModelWithoutABlockThatDraftsIsRefused) {
   EXPECT_THAT(worker.fatal->message, HasSubstr("models[].draft: mtp"));
   EXPECT_THAT(worker.fatal->message, HasSubstr(model));
   EXPECT_THAT(worker.fatal->message, HasSubstr("no block that drafts tokens"));
+  EXPECT_THAT(worker.fatal->message, HasSubstr("leave out models[].draft"));
 }
 
 TEST(Worker, ADraftModelOfAnotherVocabularyIsRefused) {

@@ -266,6 +266,7 @@ Status FakeExecutor::start_sums(std::span<const engine::PageIndex> pages,
 
 Result<std::span<const engine::PageSum>> FakeExecutor::finish_sums() {
   if (lots_.empty()) return broken("no sums are in flight");
+  if (while_summing) while_summing();
   sums_ = std::move(lots_.front());
   lots_.pop_front();
   lot_pages_.pop_front();

@@ -59,6 +59,8 @@ class FakeExecutor : public engine::Executor {
   std::function<void(const engine::Step&)> when_submitted = [](const engine::Step&) {};
   // Called inside wait(), while a device would compute.
   std::function<void()> while_waiting;
+  // Called inside finish_sums(), which returns the sums that start_sums() made.
+  std::function<void()> while_summing;
   // The n-th submit from now (0: the next) fails like one on a lost device.
   std::optional<std::uint64_t> lose_device_in;
   // The rows of this many outputs, from the next one on, are full of NaN.
@@ -103,9 +105,7 @@ class FakeExecutor : public engine::Executor {
   Status reserve_adjustments(std::uint64_t edits) override;
   bool grow(std::uint32_t slab) override;
   void shrink(std::uint32_t slab) override;
-  std::vector<std::uint32_t> present_slabs() const override {
-    return {slabs.begin(), slabs.end()};
-  }
+  std::vector<std::uint32_t> present_slabs() const override { return {slabs.begin(), slabs.end()}; }
   Status submit(const engine::Step& step) override;
   Status choose(std::span<const engine::Adjustment> adjustments) override;
   Result<std::span<const engine::ColumnOutput>> wait() override;

@@ -67,8 +67,10 @@ void DraftModel::add_hidden(DraftContext& context, std::span<const TokenId> toke
       last - context.first + 1 < limits_.context)
     return;
   empty(context);
+  const std::uint32_t passed = begin - std::min(begin, context.first);
+  context.starved_until -= std::min(context.starved_until, passed);
   context.first = begin;
-  context.known = context.starved_until = 0;
+  context.known = 0;
 }
 
 bool DraftModel::takes(DraftContext& context, std::span<const TokenId> tokens) const {

@@ -109,8 +109,9 @@ struct DraftContext {
   // The guesses that the model itself continued from; they are at the positions from `computed` on.
   std::array<TokenId, kMostDrafts> fed{};
   std::uint32_t fed_count = 0;
-  std::uint32_t known = 0;          // how many of the first tokens of the sequence the model has
-  std::uint32_t starved_until = 0;  // the number of tokens that the sequence must have before it gets pages again
+  std::uint32_t known = 0;  // how many of the first tokens of the sequence the model has
+  std::uint32_t starved_until =
+      0;  // the number of tokens that the sequence must have before it gets pages again
   // For a block that drafts tokens.
   HiddenStates hidden;
   std::uint32_t first = 0;    // the first token that it sees
@@ -124,8 +125,10 @@ class DraftModel {
   DraftModel(const DraftModel&) = delete;
   DraftModel& operator=(const DraftModel&) = delete;
 
-  // Whether the model is a block that drafts tokens. If so, add_hidden() must follow each generated token.
+  // Whether the model is a block that drafts tokens. If so, it guesses after tokens that add_hidden() got.
   bool takes_hidden() const { return limits_.takes_hidden; }
+  // Whether it guesses for so many sequences at once.
+  bool serves(std::size_t sequences) const { return !off_ && sequences <= limits_.max_sequences; }
   // Adds the hidden state from which the last of these tokens was chosen.
   void add_hidden(DraftContext& context, std::span<const TokenId> tokens,
                   std::span<const float> state) const;

@@ -93,6 +93,7 @@ void PageGuard::want_check(PageIndex number) {
 
 Result<std::vector<EnteredPage>> PageGuard::sound(std::span<const EnteredPage> pages) {
   std::vector<EnteredPage> sound;
+  compared_at_ = now_();
   if (most_ == 0) return sound;
   std::vector<bool> spoilt(pool_.all_pages());
   // Two lots are in progress at a time: the host lists the pieces of one while the device computes the other.
@@ -140,12 +141,13 @@ void PageGuard::know(std::span<const EnteredPage> pages) {
     Page& known = pages_[page.page];
     known.sum = page.sum;
     known.state = State::kSummed;
-    known.checked = now_();
+    known.checked = compared_at_;
   }
 }
 
 Result<std::vector<bool>> PageGuard::whole(std::span<const EnteredState> states) {
   std::vector<bool> whole(states.size());
+  compared_at_ = now_();
   if (most_ == 0) return whole;
   for (std::size_t at = 0; at < states.size(); at += most_) {
     const auto lot = states.subspan(at, std::min<std::size_t>(most_, states.size() - at));
@@ -171,7 +173,7 @@ void PageGuard::know(const EnteredState& state) {
   Page& known = pages_[number_of(state.slot)];
   known.sum = state.sum;
   known.state = State::kSummed;
-  known.checked = now_();
+  known.checked = compared_at_;
 }
 
 void PageGuard::take_jobs(std::deque<Job>& from, Lot& to) {

@@ -156,7 +156,8 @@ class PageGuard final : public PageLedger, public StateLedger {
   std::chrono::steady_clock::time_point scrubbed_{};
   bool scrubbed_ever_ = false;
   std::optional<std::chrono::steady_clock::time_point>
-      damaged_at_;  // when the last damage was found
+      damaged_at_;                                       // when the last damage was found
+  std::chrono::steady_clock::time_point compared_at_{};  // when the last sound() or whole() began
   PageIndex cursor_ = 0;
   double pages_due_ = 0, bytes_due_ = 0;
   std::uint64_t weights_left_ = 0;  // bytes of the weights that are still in doubt

@@ -75,7 +75,8 @@ struct Drafting {
 
   // The draft model's data.
   DraftContext model;
-  float model_chance = 0;  // the probability that its guess is right if the guesses before it are right
+  float model_chance =
+      0;  // the probability that its guess is right if the guesses before it are right
   // Its latest guesses, for the tokens from index `model_from` on, as long as they have been right.
   std::array<TokenId, kMostDrafts> model_guesses{};
   std::uint32_t model_count = 0;
@@ -103,7 +104,8 @@ class Speculator {
   // one.
   void appended(DraftedSequence& sequence, std::span<const float> hidden);
   // Decides how many tokens the draft model should guess for the next step; 0: it should not be asked. If it should
-  // be asked, no step may be in flight when ask_model() follows.
+  // be asked, no step may be in flight when ask_model() follows. Call it before each step is planned: it also decides
+  // whether the step tells hidden states.
   std::uint32_t rounds_of_model(const Scheduler& scheduler);
   // Makes the draft model guess `rounds` tokens for each sequence that the last rounds_of_model() chose. A returned
   // error comes from the device.
@@ -130,10 +132,11 @@ class Speculator {
 
   // All since the start.
   struct Figures {
-    std::uint64_t drafted = 0, accepted = 0;              // in tokens
-    std::uint64_t steps = 0;                              // steps with drafts
-    std::uint64_t model_drafted = 0, model_accepted = 0;  // how many of those the draft model guessed
-    double model_seconds = 0;                             // the time that the draft model took
+    std::uint64_t drafted = 0, accepted = 0;  // in tokens
+    std::uint64_t steps = 0;                  // steps with drafts
+    std::uint64_t model_drafted = 0,
+                  model_accepted = 0;  // how many of those the draft model guessed
+    double model_seconds = 0;          // the time that the draft model took
     double gained_seconds = 0;  // compared with steps without drafts, by what those took recently
   };
   const Figures& figures() const { return figures_; }
@@ -178,6 +181,7 @@ class Speculator {
   static float ngram_chance(const Drafting& drafting, std::size_t guess);
   static float ngram_tokens(Drafting& drafting, std::span<const TokenId> tokens);
   static float model_tokens(const Drafting& drafting, std::uint32_t guesses);
+  void ask_for_hidden(const Scheduler& scheduler) const;
   static std::size_t take_from_model(const Drafting& drafting, std::size_t size,
                                      std::span<TokenId> guesses);
   void learn_of_model(Drafting& drafting, std::span<const TokenId> tokens);
@@ -189,17 +193,17 @@ class Speculator {
   // How much longer the step after one with drafts takes, by the columns of the step with drafts.
   Costs lost_after_{};
   std::uint32_t drafted_columns_ = 0;  // of the step that ended last; 0: it had no drafts
-  bool all_have_drafts_ = false;       // whether all running sequences have drafts in the step in flight
+  bool all_have_drafts_ = false;  // whether all running sequences have drafts in the step in flight
   // The unit of the next three is a step without drafts.
   double gained_ =
-      0;             // gain of the step with drafts that ended last, until the step after it has ended
+      0;  // gain of the step with drafts that ended last, until the step after it has ended
   double owed_ = 0;  // what drafts have lost and later steps have not paid back yet
   std::array<double, Costs{}.size()> earned_{};  // what drafts gained, by their steps' columns
   std::vector<Candidate> candidates_;
   std::vector<Guessed> guessed_;
   DraftModel* model_ = nullptr;
   float model_chance_ = 0.6F;  // average of recent sequences, from which a new sequence starts
-  Costs round_seconds_{};      // of the draft model's rounds, by their number of sequences; 0: unknown
+  Costs round_seconds_{};  // of the draft model's rounds, by their number of sequences; 0: unknown
   std::vector<DraftedSequence*> asking_;
   std::vector<DraftModel::Wanted> wanted_;
   // Since the last step that only generates ended: all time of the draft model, and the part of it that guessed.

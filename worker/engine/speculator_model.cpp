@@ -67,9 +67,20 @@ void Speculator::learn_of_model(Drafting& drafting, std::span<const TokenId> tok
   if (!right) drafting.model_count = 0;
 }
 
+// Makes steps tell hidden states while the block can guess for all who run. With more sequences nobody would read them.
+void Speculator::ask_for_hidden(const Scheduler& scheduler) const {
+  const std::span<Sequence* const> running = scheduler.running_sequences();
+  const bool serves = model_->takes_hidden() && model_->serves(running.size());
+  for (Sequence* const each : running) {
+    auto& sequence = static_cast<DraftedSequence&>(*each);
+    sequence.tells_hidden = serves && sequence.drafting.source != nullptr;
+  }
+}
+
 std::uint32_t Speculator::rounds_of_model(const Scheduler& scheduler) {
   asking_.clear();
   if (model_ == nullptr || !on()) return 0;
+  ask_for_hidden(scheduler);
   const std::uint32_t room = scheduler.draft_room();
   if (room == 0) return 0;
   std::uint32_t own = 0;

@@ -413,7 +413,10 @@ Status StepSlots::start_downloads(std::uint32_t index, const Activations& activa
                                   gpu::slice(context_.logprobs, index * bytes, bytes), computed));
   }
   if (slot.tells_hidden) {
-    const std::uint64_t bytes = slot.outputs.size() * hidden_row_bytes();
+    // A power of two, so that few copies are recorded.
+    const std::uint64_t rows =
+        std::min<std::uint64_t>(std::bit_ceil(slot.outputs.size()), limits_.max_outputs);
+    const std::uint64_t bytes = rows * hidden_row_bytes();
     const std::uint64_t first = std::uint64_t{index} * activations.logits_rows * hidden_row_bytes();
     BULKHEAD_TRY(
         slot.downloaded,

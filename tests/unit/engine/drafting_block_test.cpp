@@ -133,6 +133,28 @@ TEST_P(DraftingBlockInEngine, GetsTheHiddenStateOfEachToken) {
   }
 }
 
+// With more sequences than the block guesses for, nobody would read hidden states. Later it begins again.
+TEST(DraftingBlock, MoreSequencesThanItServesTellNoHiddenStates) {
+  ExecutorLimits limits = limits_of_block();
+  limits.max_sequences = 2;
+  FakeExecutor block(limits);
+  block.script = after;
+  EngineHarness harness(limits_of(1), asking_block(block));
+  harness.executor.script = after;
+  std::size_t alone = 0, crowded = 0;
+  harness.executor.when_submitted = [&](const engine::Step& step) {
+    const auto telling = static_cast<std::size_t>(
+        std::ranges::count_if(step.columns, &engine::Column::tells_hidden));
+    (step.sequences.size() > 2 ? crowded : alone) += telling;
+  };
+  for (std::uint64_t id = 1; id <= 3; ++id)
+    harness.engine.submit(endless(id, {1, 2, 3}, id == 3 ? 20 : 60));
+  harness.run();
+  EXPECT_EQ(crowded, 0U);
+  EXPECT_GT(alone, 0U);
+  EXPECT_GT(harness.answer(1).finished->accepted_drafts, 10U);
+}
+
 // After tokens for which it was not asked, the block begins with the newest hidden states.
 TEST(DraftingBlock, BeginsAgainAfterALongSilence) {
   FakeExecutor executor(limits_of_block());

@@ -244,6 +244,35 @@ TEST(SpoiltPages, OfAPredecessorAreComputedAnewWithWhatFollowsThem) {
   EXPECT_EQ(figure(second, "prefix_cache_hit_pages_total"), 3);
 }
 
+TEST(SpoiltPages, OfAPredecessorThatChangeDuringTheirComparisonAreNotTakenForFresh) {
+  const Tokens prompt = some_tokens(1, 20);
+  EngineHarness first(limits_with(1), with_prefixes());
+  KeptPages told;
+  first.engine.set_ledger(&told);
+  first.engine.submit(endless(1, prompt, 9));
+  first.run();
+  first.turn();
+  std::vector<EnteredPage> kept;
+  for (const auto& [page, tokens] : told.in) {
+    kept.push_back(page);
+    kept.back().tokens = tokens;
+  }
+  EngineHarness second(limits_with(1), with_prefixes());
+  second.executor = first.executor;
+  second.executor.while_summing = [&, spoilt = false]() mutable {
+    if (!std::exchange(spoilt, true)) second.executor.spoil(kept[1].page);
+    second.now += kLater;
+  };
+  const auto taken = second.engine.adopt(kept);
+  ASSERT_TRUE(taken.ok()) << taken.error().message();
+  EXPECT_EQ(*taken, kept.size());
+  second.executor.while_summing = {};
+  second.engine.submit(endless(1, prompt, 9));
+  second.run();
+  EXPECT_EQ(second.answer(1).tokens, first.answer(1).tokens);
+  EXPECT_EQ(figure(second, "kv_pages_damaged_total"), 1);
+}
+
 TEST(SpoiltPages, WhereTheCacheIsTooSmallWithoutThemTheWorkerEnds) {
   engine::ExecutorLimits limits = limits_with(1);
   limits.total_pages = 8;

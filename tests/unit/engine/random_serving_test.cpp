@@ -120,6 +120,7 @@ class RandomServing {
     if (limits.states > 0) limits.states = draw_.of({4U, 40U});
     limits.max_drafts = 0;
     limits.sampled_top_k = 64;
+    limits.takes_hidden = draw_.one_in(2);
     return limits;
   }
 
@@ -384,6 +385,7 @@ TEST(RandomServing, EveryAnswerDependsOnItsRequestAlone) {
     tokens += serving.tokens;
     resumed += serving.resumed;
   }
+  EXPECT_GT(compared, 0U);
   std::printf("%llu requests, %llu tokens, %llu resumptions\n",
               static_cast<unsigned long long>(compared), static_cast<unsigned long long>(tokens),
               static_cast<unsigned long long>(resumed));
