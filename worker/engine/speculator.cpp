@@ -32,6 +32,7 @@ void Speculator::start(DraftedSequence& sequence, std::unique_ptr<DraftSource> s
   sequence.drafting.model_chance = model_chance_;
   sequence.drafting.source = std::move(source);
   sequence.drafting.source->advance(sequence.tokens);
+  sequence.tells_hidden = model_ != nullptr && model_->takes_hidden();  // its first token
 }
 
 void Speculator::appended(DraftedSequence& sequence, std::span<const float> hidden) {

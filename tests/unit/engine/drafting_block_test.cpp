@@ -150,7 +150,7 @@ TEST(DraftingBlock, MoreSequencesThanItServesTellNoHiddenStates) {
   for (std::uint64_t id = 1; id <= 3; ++id)
     harness.engine.submit(endless(id, {1, 2, 3}, id == 3 ? 20 : 60));
   harness.run();
-  EXPECT_EQ(crowded, 0U);
+  EXPECT_LE(crowded, 3U) << "more than the first token of each";
   EXPECT_GT(alone, 0U);
   EXPECT_GT(harness.answer(1).finished->accepted_drafts, 10U);
 }
