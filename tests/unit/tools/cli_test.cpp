@@ -1,20 +1,19 @@
-// Runs the bulkhead program as a user does, for the subcommands that need no daemon.
+// The subcommands that need no daemon.
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/canned_server.hpp"
+#include "tests/unit/tools/cli_runs.hpp"
 
 namespace bulkhead {
 namespace {
@@ -23,54 +22,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
-
-const std::string kTool = std::string(BULKHEAD_BIN_DIR) + "/bulkhead";
-const std::string kMaker = std::string(BULKHEAD_BIN_DIR) + "/make-model";
-
-struct Outcome {
-  int code = -1;
-  std::string out, err;
-};
-
-class Cli : public testing::Test {
- protected:
-  Cli()
-      : folder_(std::filesystem::temp_directory_path() /
-                ("bulkhead-cli-" + std::to_string(::getpid()))) {
-    std::filesystem::create_directories(folder_);
-  }
-  ~Cli() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path(name), std::ios::binary) << text;
-    return path(name);
-  }
-  static std::string read(const std::string& file) {
-    std::ifstream stream(file, std::ios::binary);
-    std::stringstream text;
-    text << stream.rdbuf();
-    return text.str();
-  }
-  // Runs a shell command line; `in` is its stdin.
-  Outcome run(const std::string& command, const std::string& in = "") const {
-    const std::string stdin_file = write("stdin", in);
-    const int status = std::system(
-        ("(" + command + ") < " + stdin_file + " > " + path("stdout") + " 2> " + path("stderr"))
-            .c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status, read(path("stdout")),
-            read(path("stderr"))};
-  }
-  std::string made_model(const std::string& preset, const std::string& type) const {
-    const std::string file = path(preset + "-" + type + ".gguf");
-    const Outcome made = run(kMaker + " --preset " + preset + " --type " + type + " -o " + file);
-    EXPECT_EQ(made.code, 0) << made.err;
-    return file;
-  }
-
- private:
-  std::filesystem::path folder_;
-};
 
 TEST_F(Cli, HelpTeachesWithExamples) {
   for (const char* command :
@@ -329,138 +280,6 @@ TEST_F(Cli, StdinThatCanNotBeReadIsReportedAndIsNotItsEnd) {
     EXPECT_EQ(folder.code, 1) << command;
     EXPECT_EQ(folder.err, "bulkhead: reading stdin: Is a directory\n") << command;
   }
-}
-
-TEST_F(Cli, WithoutADaemonEachCommandSaysHowToStartOne) {
-  for (const char* command : {"chat", "complete hello", "workers", "workers drain w0", "models",
-                              "models load m", "top --once", "requests", "logs w0"}) {
-    const Outcome none = run(kTool + " " + command + " --url http://127.0.0.1:1");
-    EXPECT_EQ(none.code, 1) << command;
-    EXPECT_THAT(none.err, HasSubstr("start it with `bulkheadd`")) << command;
-  }
-  EXPECT_EQ(run(kTool + " load-test http://127.0.0.1:1").code, 1);
-  EXPECT_EQ(run(kTool + " load-test --url http://127.0.0.1:1").code, 1);
-  const Outcome bundle =
-      run(kTool + " doctor --bundle " + path("report.tar") + " --url http://127.0.0.1:1");
-  EXPECT_EQ(bundle.code, 0) << bundle.err;
-  EXPECT_THAT(bundle.err, StartsWith("bulkhead: not in the archive: health.json, settings.yaml, "));
-  EXPECT_EQ(std::ranges::count(bundle.err, '\n'), 1) << bundle.err;
-  EXPECT_EQ(run(kTool + " load-test --rate 3 --concurrency 4 http://127.0.0.1:1").code, 2);
-}
-
-// A server of another kind is no daemon without work, and what it sends is not the API's JSON.
-TEST_F(Cli, AnAnswerThatIsNotADaemonsIsAFailure) {
-  for (const char* command :
-       {"workers", "workers --json", "models", "models --json", "requests", "requests --json",
-        "top --once --interval 0.1", "top --once --interval 0.1 --json"}) {
-    const std::string page = test::whole_answer("200 OK", "<html></html>");
-    const test::CannedServer server({{page}, {page}, {page}, {page}});
-    const Outcome other = run(kTool + " " + command + " --url " + server.url());
-    EXPECT_EQ(other.code, 1) << command << other.out;
-    EXPECT_THAT(other.out, IsEmpty()) << command;
-    EXPECT_THAT(other.err, HasSubstr("the answer of " + server.url())) << command;
-  }
-}
-
-// A proxy before the daemon may answer an order with a page of its own.
-TEST_F(Cli, AnOrderThatNoDaemonHasTakenIsAFailure) {
-  for (const char* command :
-       {"workers drain w", "workers restart w --json", "models load m", "models unload m --json",
-        "models load m --no-wait", "models load m --no-wait --json"}) {
-    for (const std::string& answer : {test::whole_answer("200 OK", "<html></html>"),
-                                      test::whole_answer("202 Accepted", "accepted")}) {
-      const test::CannedServer server({{answer}});
-      const Outcome other = run(kTool + " " + command + " --url " + server.url());
-      EXPECT_EQ(other.code, 1) << command << other.out;
-      EXPECT_THAT(other.out, IsEmpty()) << command;
-      EXPECT_THAT(other.err, HasSubstr("agrees to nothing")) << command;
-    }
-  }
-}
-
-// The daemon was started again between two looks: its lines have small numbers, and only their time is a later one.
-TEST_F(Cli, FollowedLogsGoOnWithTheNextDaemon) {
-  const auto lines = [](const std::string& list) {
-    return test::whole_answer("200 OK", R"({"worker": "w", "lines": [)" + list + "]}");
-  };
-  const std::string before = R"({"number": 70, "time": "2026-01-01T00:00:00.000Z", "text": "old"})";
-  const std::string after = R"({"number": 3, "time": "2026-01-01T00:00:01.000Z", "text": "new"})";
-  const test::CannedServer server({{lines(before)}, {lines(after)}, {lines(after)}, {""}});
-  const Outcome followed = run(kTool + " logs w --follow --url " + server.url());
-  EXPECT_EQ(followed.code, 1) << "the last answer breaks off";
-  EXPECT_EQ(followed.out, "2026-01-01T00:00:00.000Z old\n2026-01-01T00:00:01.000Z new\n");
-}
-
-// vLLM's name for what most servers call reasoning_content.
-TEST_F(Cli, ALoadTestTakesReasoningForTokensWhateverItIsCalled) {
-  for (const std::string name : {"content", "reasoning_content", "reasoning"}) {
-    const std::string body =
-        R"(data: {"choices": [{"delta": {")" + name + R"(": "a"}}]})" + "\n\ndata: [DONE]\n\n";
-    const test::CannedServer server({{test::whole_answer("200 OK", body)}});
-    const Outcome test =
-        run(kTool + " load-test --requests 1 --model m --json --url " + server.url());
-    EXPECT_EQ(test.code, 0) << test.out << test.err;
-    EXPECT_GT(nlohmann::json::parse(test.out)["first_token_ms"]["max"], 0) << name;
-  }
-}
-
-TEST_F(Cli, ANameThatIsNotUtf8EndsNoCommand) {
-  const std::string refusal =
-      test::whole_answer("404 Not Found", R"({"error": {"message": "no such model"}})");
-  for (const char* command : {"models load 'a\xff'", "models unload 'a\xff'"}) {
-    const test::CannedServer server({{refusal}});
-    const Outcome named = run(kTool + " " + command + " --url " + server.url());
-    EXPECT_EQ(named.code, 1) << command;
-    EXPECT_EQ(named.err, "bulkhead: no such model\n") << command;
-  }
-  const test::CannedServer server({{refusal}});
-  const Outcome load = run(kTool + " load-test --requests 1 --model 'a\xff' " + server.url());
-  EXPECT_EQ(load.code, 1);
-  EXPECT_THAT(load.err + load.out, HasSubstr("no such model"));
-}
-
-// The daemon is asked about the name itself, and not about what a terminal shows of it.
-TEST_F(Cli, AModelsNameMayHaveALineEnd) {
-  const test::CannedServer server(
-      {{test::whole_answer("202 Accepted", R"({"id": "a\nb", "state": "loading"})")},
-       {test::whole_answer("200 OK", R"({"id": "a\nb", "state": "loaded"})")}});
-  const Outcome load = run(kTool + " models load 'a\nb' --url " + server.url());
-  EXPECT_EQ(load.code, 0) << load.err;
-  EXPECT_EQ(load.out, "a\\nb: loaded\n");
-  EXPECT_THAT(server.request(1), StartsWith("GET /v1/models/a%0Ab "));
-}
-
-TEST_F(Cli, LoadingADrainedModelSaysWhatToDo) {
-  const std::string drained = R"({"id": "m", "state": "drained"})";
-  const test::CannedServer server(
-      {{test::whole_answer("202 Accepted", drained)}, {test::whole_answer("200 OK", drained)}});
-  const Outcome load = run(kTool + " models load m --url " + server.url());
-  EXPECT_EQ(load.code, 1);
-  EXPECT_EQ(load.err,
-            "bulkhead: the workers of the model m are drained; `bulkhead workers restart NAME` "
-            "starts one again\n");
-}
-
-// As root, `--bundle /dev/null` took the device from all other users.
-TEST_F(Cli, ABundleTakesNoPipeFromOthers) {
-  const std::string pipe = path("pipe");
-  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  ASSERT_EQ(::chmod(pipe.c_str(), 0666), 0);
-  const Outcome bundle = run("cat " + pipe + " > " + path("copy.tar") + " & " + kTool +
-                             " doctor --bundle " + pipe + " --url http://127.0.0.1:1; wait");
-  EXPECT_THAT(read(path("copy.tar")), HasSubstr("README.txt")) << bundle.err;
-  struct stat status {};
-  ASSERT_EQ(::stat(pipe.c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0666U);
-}
-
-TEST_F(Cli, TablesHaveStraightColumns) {
-  const test::CannedServer server({{test::whole_answer(
-      "200 OK",
-      R"({"data": [{"id": "é", "state": "loaded"}, {"id": "ab", "state": "loaded"}]})")}});
-  const Outcome models = run(kTool + " models --url " + server.url());
-  EXPECT_THAT(models.out, HasSubstr("\né      loaded"));
-  EXPECT_THAT(models.out, HasSubstr("\nab     loaded"));
 }
 
 TEST_F(Cli, BenchNamesWhatThereIs) {
