@@ -131,8 +131,9 @@ class SplitTransformer final : public Transformer {
   Result<std::span<const engine::PageSum>> finish_sums() override {
     sums_.assign(lots_[lots_ended_ % lots_.size()].pages.size(), {});
     for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
-      if (lots_started_[stage] == lots_ended_)
-        return Error(ErrorCode::kInternal, "sums of pages that a step has yet to write");
+      // The stage lacks steps that were submitted before the lot, and may get them only after another wait(). They are
+      // in flight, so they do not write to the lot's pages.
+      if (lots_started_[stage] == lots_ended_) BULKHEAD_RETURN_IF_ERROR(start_lot(stage));
       BULKHEAD_TRY(const std::span<const engine::PageSum> own, stages_[stage]->finish_sums());
       for (std::size_t i = 0; i < sums_.size(); ++i)
         add_sum(own[i], sums_[i]);
@@ -186,8 +187,8 @@ class SplitTransformer final : public Transformer {
   }
 
  private:
-  // Pages whose sums each stage computes after it has got the steps submitted before, and before it gets a later
-  // step.
+  // Pages whose sums each stage computes before it gets a step that was submitted later. Unless finish_sums() comes
+  // first, it gets the steps submitted before the lot before that.
   struct Lot {
     std::vector<engine::PageIndex> pages;
     std::uint64_t weight_bytes = 0;
@@ -324,13 +325,15 @@ class SplitTransformer final : public Transformer {
 
   // Starts the lots whose steps the stage has got.
   Status start_lots(std::size_t stage) {
-    for (std::uint64_t& started = lots_started_[stage]; started < lots_made_; ++started) {
-      const Lot& lot = lots_[started % lots_.size()];
-      if (lot.after > entered_[stage]) break;
-      BULKHEAD_RETURN_IF_ERROR(
-          stages_[stage]->start_sums(lot.pages, lot.weight_bytes / stages_.size() + 1));
-    }
+    while (lots_started_[stage] < lots_made_ &&
+           lots_[lots_started_[stage] % lots_.size()].after <= entered_[stage])
+      BULKHEAD_RETURN_IF_ERROR(start_lot(stage));
     return {};
+  }
+
+  Status start_lot(std::size_t stage) {
+    const Lot& lot = lots_[lots_started_[stage]++ % lots_.size()];
+    return stages_[stage]->start_sums(lot.pages, lot.weight_bytes / stages_.size() + 1);
   }
 
   std::vector<StageLayers> layers_;

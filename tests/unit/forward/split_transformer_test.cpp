@@ -106,6 +106,40 @@ TEST_F(SplitModel, KeepsAStepInFlightForEachStage) {
   EXPECT_FALSE(executor.submit({std::span(&column, 1), std::span(&sequence, 1)}).ok());
 }
 
+// The guard of pages may need sums before it can wait for the steps in flight, of which later stages know nothing yet.
+TEST_F(SplitModel, SumsOfPagesThatNoStepWritesComeBesideStepsInFlight) {
+  Options options = narrow();
+  options.stages = 2;
+  const Loaded model = load("builtin", options);
+  ASSERT_NE(model.executor, nullptr);
+  Executor& executor = *model.executor;
+  const auto columns = columns_of(some_prompt(4), 0, Output::kGreedy);
+  const std::vector<Row> alone = step(executor, columns, {{5}});
+  const auto sum_of_page = [&] {
+    const PageIndex page = 5;
+    EXPECT_TRUE(executor.start_sums(std::span(&page, 1), 4096).ok());
+    const auto sums = executor.finish_sums();
+    EXPECT_TRUE(sums.ok()) << sums.error().message();
+    return sums.ok() ? sums->front() : engine::PageSum{};
+  };
+  const engine::PageSum before = sum_of_page();
+  const std::vector<PageIndex> pages[] = {{6}, {7}};
+  for (const std::vector<PageIndex>& each : pages) {
+    const std::span<const PageIndex> sequence = each;
+    const Status submitted = executor.submit({columns, std::span(&sequence, 1)});
+    ASSERT_TRUE(submitted.ok()) << submitted.error().message();
+    EXPECT_EQ(sum_of_page(), before);
+  }
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto outputs = executor.wait();
+    ASSERT_TRUE(outputs.ok()) << outputs.error().message();
+    ASSERT_EQ(outputs->size(), 1U);
+    expect_same_bits({{outputs->front().best, outputs->front().best_logprob, {}, {}}}, alone,
+                     "step " + std::to_string(i));
+  }
+  EXPECT_EQ(sum_of_page(), before);
+}
+
 // A step's masks come while its first stage computes, and are for the last one.
 TEST_F(SplitModel, DrawsUnderMasksAsTheWholeModelDoes) {
   Options options = narrow();
