@@ -112,7 +112,7 @@ double counter_of(const Executor& executor, const std::string& name);
 // chains compare nothing there.
 bool has_units(const Executor& executor);
 // Matrix units round the inputs of products to halves. Results of random models then differ from the evaluation in
-// double by 0.0003 to 0.018 of the results' root mean square (one NVIDIA H200, 20 models).
+// double by 0.0007 to 0.018 of the results' root mean square (NVIDIA H200, 38 models).
 inline constexpr double kMostOfHalves = 0.05;
 
 // A kind of device, whose kernels a test uses, and a format of pages.
