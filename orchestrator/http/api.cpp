@@ -53,7 +53,7 @@ HttpResponse Api::protocol_error(const ErrorKind& kind, const std::string& messa
                    .trace = &exchange.trace,
                    .key = exchange.key_name,
                    .id = id};
-  // If the exchange has a method, answer_head() has let the head pass, and now the body is refused.
+  // The exchange has a method if answer_head() accepted the head. Then the server refuses the body.
   const RouteMatch match = find_route(path, exchange.method);
   if (!exchange.method.empty() && match.route != nullptr) {
     line.endpoint = match.route->label;

@@ -158,7 +158,7 @@ class MessagesDialect final : public Dialect {
         return out + ",\"caller\":{\"type\":\"direct\"},\"input\":" +
                (text.empty() ? "{}" : std::string(text));
       case ipc::PartKind::kContent:
-      // No block has this kind: arguments are the text of a call's block.
+      // A block never has this kind, because a call's block contains the call's arguments.
       case ipc::PartKind::kArguments:
         out = "\"type\":\"text\",";
         append_member(out, "text", text);

@@ -212,7 +212,7 @@ class ResponsesDialect final : public Dialect {
             item.space.empty() ? "" : "\"namespace\":" + json_string(item.space) + ",",
             json_string(item.name), json_string(item.text), status);
       case ipc::PartKind::kContent:
-      // No item has this kind: arguments are the text of a call's item.
+      // An item never has this kind, because a call's item contains the call's arguments.
       case ipc::PartKind::kArguments:
         return fmt::format(
             "{{\"type\":\"message\",\"id\":\"{}\",\"role\":\"assistant\",\"status\":\"{}\","

@@ -50,8 +50,8 @@ bool ends_soon(pid_t pid) {
   return true;
 }
 
-// Waits at most a second, because the kernel may hold a killed child in a driver's call or at a mount that hangs.
-// Returns false if it does.
+// Waits at most a second for the end of a killed child, because the kernel may hold the child in a driver's call or at
+// a mount that hangs. Returns false if the child has not ended.
 bool kill_and_reap(pid_t pid) {
   ::kill(pid, SIGKILL);
   return ends_soon(pid);

@@ -1,7 +1,5 @@
 // More connections than the daemon has places for.
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -11,6 +9,7 @@
 #include <thread>
 
 #include "tests/integration/clients.hpp"
+#include "tests/integration/daemon_script.hpp"
 #include "tests/integration/serving.hpp"
 
 namespace bulkhead::test {
@@ -67,17 +66,12 @@ TEST(Places, ClientsThatNeverEndTheirHeadsMakePlaceToo) {
 // Without this limit, clients that hold all their connections would leave no descriptor for a worker's
 // successor.
 TEST(Places, ALowLimitOnOpenFilesLeavesRoomForWorkers) {
-  char program[] = "/tmp/bulkhead-limited-XXXXXX";
-  UniqueFd script(::mkostemp(program, O_CLOEXEC));
-  const std::string lines = "#!/bin/sh\nulimit -n 160\nexec " BULKHEADD " \"$@\"\n";
-  ASSERT_EQ(::write(script.get(), lines.data(), lines.size()), static_cast<ssize_t>(lines.size()));
-  ASSERT_EQ(::fchmod(script.get(), 0700), 0);
-  script.reset();  // a file that is open for writing can't be started
+  const DaemonScript script("ulimit -n 160\nexec " BULKHEADD " \"$@\"\n");
   Serving serving;
   serving.daemon = std::make_unique<Daemon>(
-      program, Daemon::Options{.arguments = {}, .environment = {{"BULKHEAD_WORKER", FAKE_WORKER}}});
+      script.path(),
+      Daemon::Options{.arguments = {}, .environment = {{"BULKHEAD_WORKER", FAKE_WORKER}}});
   serving.port = serving.daemon->wait_until_listening();
-  ::unlink(program);
   ASSERT_NE(serving.port, 0) << serving.daemon->log();
   const json before = serving.worker();
   Clients busy;

@@ -17,6 +17,7 @@
 
 #include <gmock/gmock.h>
 
+#include "tests/integration/daemon_script.hpp"
 #include "tests/integration/serving.hpp"
 #include "tests/support/signals.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -129,17 +130,11 @@ TEST(Endpoints, ATextThatCanNeverBeTokenizedIsTooLarge) {
 
 // Otherwise the log would go into whatever the daemon opens first.
 TEST(Log, DescriptorsThatAreClosedAtTheStartLeadNowhere) {
-  char program[] = "/tmp/bulkhead-closed-XXXXXX";
-  UniqueFd script(::mkostemp(program, O_CLOEXEC));
-  const std::string lines = "#!/bin/sh\nexec " BULKHEADD " \"$@\" <&- 2>&-\n";
-  ASSERT_EQ(::write(script.get(), lines.data(), lines.size()), static_cast<ssize_t>(lines.size()));
-  ASSERT_EQ(::fchmod(script.get(), 0700), 0);
-  script.reset();  // a file that is open for writing can't be started
+  const DaemonScript script("exec " BULKHEADD " \"$@\" <&- 2>&-\n");
   Daemon::Options options;
   options.environment["BULKHEAD_WORKER"] = FAKE_WORKER;
-  Daemon daemon(program, options);
+  Daemon daemon(script.path(), options);
   EXPECT_NE(daemon.wait_until_listening(), 0);
-  ::unlink(program);
   for (const char* number : {"0", "2"}) {
     const std::string link = "/proc/" + std::to_string(daemon.pid()) + "/fd/" + number;
     EXPECT_EQ(std::filesystem::read_symlink(link), "/dev/null") << number;

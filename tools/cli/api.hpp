@@ -41,7 +41,7 @@ Status wait_until_ready(HttpClient& client, const std::string& model);
 Error api_error(const HttpResponse& response);
 
 // Orders something from the daemon, such as a worker's restart. Returns the daemon's description of what it is about to
-// do. An error if the server did not agree: a proxy's page with status 200 is no agreement.
+// do. Returns an error unless the answer is a daemon's confirmation: a proxy's page with status 200 is none.
 Result<nlohmann::json> post_order(HttpClient& client, const std::string& path,
                                   const nlohmann::json& order);
 

@@ -52,7 +52,7 @@ class HttpClient {
     return perform("POST", path, body, on_bytes);
   }
 
-  // From now on a call fails that is not over after this time; without it, a call takes as long as the server does.
+  // Limits the time of each later call. A call that takes longer fails. Without a limit, a call waits for the server.
   void answer_within(std::chrono::milliseconds time) { longest_ = time; }
   std::optional<std::chrono::milliseconds> longest() const { return longest_; }
 

@@ -141,7 +141,7 @@ class Top {
       const Clock::time_point time = Clock::now();
       if (time >= next) {
         before = std::exchange(now, look_at(client_));
-        // After a long wait in vain it is the keys' turn.
+        // If the daemon did not answer, the next question waits an interval, so that the user's keys are read first.
         next = (now.error.empty() ? time : Clock::now()) + interval();
         frame_ = frame_of(before, now);
       }

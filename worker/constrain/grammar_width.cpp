@@ -6,8 +6,8 @@
 namespace bulkhead::constrain {
 namespace {
 
-// Nodes looked at for one grammar. Only hostile grammars have so many wide places that overlap; what is not looked at
-// is still bounded while a text is written.
+// The most nodes that the search looks at in one grammar. Only hostile grammars have so many wide places that overlap.
+// The limit that holds while a text is written also covers the places that the search leaves out.
 constexpr std::size_t kMostLooks = 4'000'000;
 
 class GrammarWidth {
@@ -36,7 +36,8 @@ class GrammarWidth {
     ++reached_;
     work_.push_back(node);
   }
-  // A rule that can be empty leads on to what follows its call. That is left out: it makes hardly any place wide.
+  // After a rule that can be empty, the nodes behind its call are reached, too. The search leaves these nodes out,
+  // because they hardly make a place wider.
   void pass(const Node& node) {
     switch (node.kind) {
       case NodeKind::kSplit:

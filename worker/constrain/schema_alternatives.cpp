@@ -373,7 +373,7 @@ Result<Alternatives::Apart> Alternatives::apart(const Json* schema, const Json& 
   const Json* const object = document_.keep(Json{{"type", "object"}}, schema);
   for (std::size_t i = 0; i < count; ++i) {
     for (std::size_t j = i + 1; j < count; ++j) {
-      // The branches come first, so that the names which they require are tried first.
+      // The branches come first in the set, so the search first tries the names that the branches require.
       SchemaSet both{&branches[i], &branches[j]};
       both.insert(both.end(), around.begin(), around.end());
       const bool as_objects = about_objects[i] && about_objects[j];
@@ -460,7 +460,7 @@ Result<bool> Alternatives::objects_never_meet(const SchemaSet& schemas, int dept
       if (!name.is_string() || !names.insert(name.get<std::string>()).second) continue;
       SchemaSet member;
       BULKHEAD_RETURN_IF_ERROR(add_member(schemas, name.get<std::string>(), lookup, member));
-      // Other pairs of branches ask about the same members of what stands around them.
+      // Another pair of branches may have looked at this member: the schemas around the branches are the same for each pair.
       const auto known = empty_members_.find({member, depth});
       if (known != empty_members_.end()) {
         if (known->second) return true;

@@ -30,10 +30,11 @@ NodeId SchemaCompiler::literal_string(const std::vector<std::u32string>& texts, 
   return string_node(std::move(shape), next);
 }
 
-// Makes the nodes of constant arrays and objects. These are sequences of parts, so all of them
-// together are a tree: what several begin with is one node, and so is what several end with. Where
-// they differ in a string or a number, one leaf has all of these, and the state in which a text ends
-// leads on (Node::ways_on). So a text is at few nodes at a time, however many constants there are.
+// Makes the nodes of constant arrays and objects. A constant is a sequence of parts, so the constants form a tree.
+// Constants that begin alike share the nodes of their beginnings, and constants that end alike share those of their
+// ends. Where constants differ in a string or a number, one leaf holds all these strings and numbers. The state in which
+// the leaf's text ends selects the next node (Node::ways_on). So a text is at few nodes at a time, even among many
+// constants.
 class SchemaCompiler::ConstantTree {
  public:
   ConstantTree(SchemaCompiler& compiler, NodeId end)

@@ -167,7 +167,7 @@ class Validator {
     return key == "anyOf" ? fits > 0 : fits == 1;
   }
 
-  // An automaton that was made quietly may lack what the other modes complain about.
+  // The quiet mode leaves out what it can't enforce, so its automata differ from those of the other modes.
   SchemaDocument::Checks::Keyword here(const std::string& key) const {
     return {schema_, key, complaints_.mode() == Complaints::Mode::kQuiet};
   }

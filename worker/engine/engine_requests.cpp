@@ -325,7 +325,7 @@ void Engine::begin_telling(Request& request) {
 }
 
 void Engine::score_prompt(Request& request, const ColumnOutput& output, std::uint32_t position) {
-  // Any other position is computed again, after the sequence lost its pages.
+  // The client has the other positions already: a sequence that lost its pages computes them again.
   if (position + 1 != request.told) return;
   if (!std::isfinite(output.best_logprob)) {
     if (compute_again(request)) return;

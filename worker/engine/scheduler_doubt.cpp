@@ -15,7 +15,7 @@ std::size_t Scheduler::distrust(std::span<const PageIndex> pages, PagePool::Fate
     send_back(sequence);
     ++count;
   }
-  // Those that were preempted no longer have the pages that steps in flight use.
+  // Preempted sequences no longer have the pages, but steps in flight may still compute their tokens from them.
   for (Sequence* const sequence : waiting_)
     forget_coming_tokens(*sequence);
   return count;

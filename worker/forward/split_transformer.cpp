@@ -187,8 +187,8 @@ class SplitTransformer final : public Transformer {
   }
 
  private:
-  // Pages whose sums each stage computes before it gets a step that was submitted later. Unless finish_sums() comes
-  // first, it gets the steps submitted before the lot before that.
+  // Pages to sum. Each stage computes the sums before it gets a step that was submitted after the lot. A stage first
+  // gets the steps that were submitted before the lot, unless finish_sums() is called before that.
   struct Lot {
     std::vector<engine::PageIndex> pages;
     std::uint64_t weight_bytes = 0;

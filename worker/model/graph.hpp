@@ -142,8 +142,8 @@ struct HeadShape {
 // adds it to the list below.
 
 // out = in / sqrt(mean(in^2) + epsilon) * gain, over `width` entries from `first` on; or this is added to `out`. A
-// layer norm is centred: (in - mean) / sqrt(variance + epsilon) * gain, plus a bias if it has one. The results lie
-// `shift` entries further back in `out`, which then has floats.
+// layer norm is centred: (in - mean) / sqrt(variance + epsilon) * gain, plus a bias if it has one. `shift` is
+// the entry of `out` at which the results begin; if it is not 0, `out` holds floats.
 struct Norm {
   ActivationIndex in = kStream, out = kAbsent;
   VectorIndex gain = kAbsent;
@@ -170,7 +170,7 @@ struct Product {
   std::vector<MatrixPart> parts;
   ActivationIndex in = kAbsent, out = kAbsent;
   bool adds = false;
-  VectorIndex bias = kAbsent;  // for all rows
+  VectorIndex bias = kAbsent;   // for all rows
   std::uint32_t first_row = 0;  // the entry of `out` that the first row makes; not with a bias
 };
 
@@ -220,8 +220,8 @@ struct RotateLatent {
   // The latent, to be normalised, and the key entries that rotate, from entry `first` on.
   ActivationIndex row = kAbsent;
   std::uint32_t first = 0;
-  HeadShape heads;                     // one KV head, of latent + rope entries
-  VectorIndex gain = kAbsent;          // gain of the latent's norm
+  HeadShape heads;             // one KV head, of latent + rope entries
+  VectorIndex gain = kAbsent;  // gain of the latent's norm
   float epsilon = 0;
   RopeIndex rope = kAbsent;
   KvIndex kv = kAbsent;
@@ -238,8 +238,9 @@ struct RotateLatent {
 struct ScoreRules {
   // Positions that it sees up to its own, which is one of them; 0: all.
   std::uint32_t window = 0;
-  float soft_cap = 0;           // a score s becomes soft_cap * tanh(s / soft_cap); 0: unchanged
-  VectorIndex sinks = kAbsent;  // for each head: a score that is part of the softmax and has no value
+  float soft_cap = 0;  // a score s becomes soft_cap * tanh(s / soft_cap); 0: unchanged
+  VectorIndex sinks =
+      kAbsent;  // for each head: a score that is part of the softmax and has no value
   // It also sees the positions after its own; with a window, as many as before its own. One step must compute all
   // positions of a sequence.
   bool both_ways = false;
@@ -295,12 +296,13 @@ struct Gated {
 struct DeltaNet {
   ActivationIndex in = kAbsent, out = kAbsent;
   DeltaHeads heads;
-  VectorIndex taps = kAbsent;   // [channel][heads.taps]
+  VectorIndex taps = kAbsent;       // [channel][heads.taps]
   VectorIndex taps_bias = kAbsent;  // [channel]; kAbsent: there is none
   VectorIndex skip = kAbsent;       // for each value head; only with kSum
-  VectorIndex rates = kAbsent;  // of the decay, for each value head; they are negative; not with kChannels
-  VectorIndex bias = kAbsent;   // of the alphas; not with kChannels
-  VectorIndex gain = kAbsent;   // of a head's norm, if it has one; with kSum an entry for each of v
+  VectorIndex rates =
+      kAbsent;  // of the decay, for each value head; they are negative; not with kChannels
+  VectorIndex bias = kAbsent;  // of the alphas; not with kChannels
+  VectorIndex gain = kAbsent;  // of a head's norm, if it has one; with kSum an entry for each of v
   float epsilon = 0;
   StateIndex state = kAbsent;
 };

@@ -21,23 +21,7 @@ using engine::DraftContext;
 using engine::DraftModel;
 using engine::EngineOptions;
 using engine::ExecutorLimits;
-using engine::Speculation;
 using ipc::TokenId;
-
-// Guesses nothing, so that only the draft model guesses.
-class NoSource final : public engine::DraftSource {
- public:
-  void advance(std::span<const TokenId>) override {}
-  std::size_t guess(std::span<const TokenId>, std::span<TokenId>) const override { return 0; }
-};
-
-EngineOptions asking(engine::Executor& draft, bool ngrams = false) {
-  EngineOptions options = options_of(Speculation::kAlways);
-  options.draft_model = &draft;
-  if (!ngrams)
-    options.draft_source = [](std::span<const TokenId>) { return std::make_unique<NoSource>(); };
-  return options;
-}
 
 // Sets how often the draft model agrees with the large one where the text repeats itself; 1 is always.
 void agree(FakeExecutor& draft, double share) {

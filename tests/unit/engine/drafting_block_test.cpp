@@ -19,30 +19,12 @@ using engine::DraftModel;
 using engine::EngineOptions;
 using engine::ExecutorLimits;
 using engine::HiddenStates;
-using engine::Speculation;
 using ipc::TokenId;
 
 ExecutorLimits limits_of_block() {
   ExecutorLimits limits = limits_of(1);
   limits.takes_hidden = true;
   return limits;
-}
-
-// Guesses nothing, so that only the block guesses.
-class SilentSource final : public engine::DraftSource {
- public:
-  void advance(std::span<const TokenId>) override {}
-  std::size_t guess(std::span<const TokenId>, std::span<TokenId>) const override { return 0; }
-};
-
-EngineOptions asking_block(engine::Executor& block, bool ngrams = false) {
-  EngineOptions options = options_of(Speculation::kAlways);
-  options.draft_model = &block;
-  if (!ngrams)
-    options.draft_source = [](std::span<const TokenId>) {
-      return std::make_unique<SilentSource>();
-    };
-  return options;
 }
 
 // A token that depends on the last one alone, so that a block that does not see the prompt can guess it. The model
@@ -84,7 +66,7 @@ TEST_P(DraftingBlockInEngine, ChangesNoTokenOfAHundredRequests) {
       SCOPED_TRACE(states);
       SCOPED_TRACE(ngrams);
       FakeExecutor block(limits_of_block());
-      EngineOptions options = asking_block(block, ngrams);
+      EngineOptions options = asking(block, ngrams);
       options.scheduler.max_batch = 3;
       EngineHarness harness(states ? limits_with_states(GetParam(), 3) : limits_of(GetParam()),
                             options);
@@ -103,7 +85,7 @@ TEST_P(DraftingBlockInEngine, GetsTheHiddenStateOfEachToken) {
   for (const bool drawn : {false, true}) {
     FakeExecutor block(limits_of_block());
     block.script = after;
-    EngineHarness harness(limits_of(GetParam()), asking_block(block));
+    EngineHarness harness(limits_of(GetParam()), asking(block));
     harness.executor.script = mostly_after;
     const Tokens prompt = {1, 2, 3, 4, 5};
     ipc::Submit request = endless(1, prompt, 60);
@@ -139,7 +121,7 @@ TEST(DraftingBlock, MoreSequencesThanItServesTellNoHiddenStates) {
   limits.max_sequences = 2;
   FakeExecutor block(limits);
   block.script = after;
-  EngineHarness harness(limits_of(1), asking_block(block));
+  EngineHarness harness(limits_of(1), asking(block));
   harness.executor.script = after;
   std::size_t alone = 0, crowded = 0;
   harness.executor.when_submitted = [&](const engine::Step& step) {
@@ -209,7 +191,7 @@ TEST(DraftingBlock, BeginsAgainWhereItsContextEnds) {
   limits.context = 40;
   FakeExecutor block(limits);
   block.script = after;
-  EngineHarness harness(limits_of(1), asking_block(block));
+  EngineHarness harness(limits_of(1), asking(block));
   harness.executor.script = after;
   const std::vector<Given> given = given_to(block, harness, endless(1, {1, 2, 3}, 110));
   EXPECT_EQ(harness.answer(1).tokens.size(), 110U);

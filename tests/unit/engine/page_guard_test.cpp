@@ -211,20 +211,22 @@ TEST(SpoiltPages, OneOfASequenceThatWaitsForPagesChangesNoToken) {
   EXPECT_GT(preemptions, 10);
 }
 
+// Answers request 1, and returns the pages that a successor may adopt. `ledger` has their tokens.
+std::vector<EnteredPage> pages_left_by(EngineHarness& engine, KeptPages& ledger,
+                                       const Tokens& prompt) {
+  engine.engine.set_ledger(&ledger);
+  engine.engine.submit(endless(1, prompt, 9));
+  engine.run();
+  engine.turn();
+  return ledger.pages();
+}
+
 TEST(SpoiltPages, OfAPredecessorAreComputedAnewWithWhatFollowsThem) {
   const Tokens prompt = some_tokens(1, 20);
   EngineHarness first(limits_with(1), with_prefixes());
   KeptPages told;
-  first.engine.set_ledger(&told);
-  first.engine.submit(endless(1, prompt, 9));
-  first.run();
-  first.turn();
-  ASSERT_EQ(told.in.size(), 7U) << "28 positions were computed";
-  std::vector<EnteredPage> kept;
-  for (const auto& [page, tokens] : told.in) {
-    kept.push_back(page);
-    kept.back().tokens = tokens;
-  }
+  const std::vector<EnteredPage> kept = pages_left_by(first, told, prompt);
+  ASSERT_EQ(kept.size(), 7U) << "28 positions were computed";
   // The same memory, as a successor gets it.
   EngineHarness second(limits_with(1), with_prefixes());
   second.executor = first.executor;
@@ -248,15 +250,7 @@ TEST(SpoiltPages, OfAPredecessorThatChangeDuringTheirComparisonAreNotTakenForFre
   const Tokens prompt = some_tokens(1, 20);
   EngineHarness first(limits_with(1), with_prefixes());
   KeptPages told;
-  first.engine.set_ledger(&told);
-  first.engine.submit(endless(1, prompt, 9));
-  first.run();
-  first.turn();
-  std::vector<EnteredPage> kept;
-  for (const auto& [page, tokens] : told.in) {
-    kept.push_back(page);
-    kept.back().tokens = tokens;
-  }
+  const std::vector<EnteredPage> kept = pages_left_by(first, told, prompt);
   EngineHarness second(limits_with(1), with_prefixes());
   second.executor = first.executor;
   second.executor.while_summing = [&, spoilt = false]() mutable {

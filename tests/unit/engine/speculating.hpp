@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 
 #include "tests/support/engine_harness.hpp"
 
@@ -30,6 +32,27 @@ inline engine::EngineOptions options_of(engine::Speculation speculation) {
   engine::EngineOptions options;
   options.scheduler = {.max_batch = 16, .prefill_chunk = 32, .prefix_cache = true};
   options.speculation = speculation;
+  return options;
+}
+
+// Guesses nothing, so that only the draft model or the block guesses.
+class NoSource final : public engine::DraftSource {
+ public:
+  void advance(std::span<const ipc::TokenId>) override {}
+  std::size_t guess(std::span<const ipc::TokenId>, std::span<ipc::TokenId>) const override {
+    return 0;
+  }
+};
+
+// Options of an engine that always asks `draft`, a draft model or a block that drafts tokens.
+inline engine::EngineOptions asking(engine::Executor& draft, bool ngrams = false) {
+  engine::EngineOptions options = options_of(engine::Speculation::kAlways);
+  options.draft_model = &draft;
+  if (!ngrams) {
+    options.draft_source = [](std::span<const ipc::TokenId>) {
+      return std::make_unique<NoSource>();
+    };
+  }
   return options;
 }
 
