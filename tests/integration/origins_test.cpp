@@ -1,4 +1,4 @@
-// From where a request may come: methods, web pages of other origins, other names of the server, other addresses.
+// Tests which web pages, Host names and addresses the server accepts requests from.
 #include <string>
 
 #include "tests/integration/serving.hpp"

@@ -97,7 +97,7 @@ TEST(Worker, ADraftModelWithOtherPaddingChangesNoToken) {
   expect_same_answers(answers_of(longer, ""), answers_of(longer, shorter));
 }
 
-// In a model of which all layers attend, and in one whose layers carry states.
+// All layers of tiny-glm attend; some layers of tiny-delta carry states.
 TEST(Worker, TheModelsOwnBlockChangesNoToken) {
   for (const char* preset : {"tiny-glm", "tiny-delta"}) {
     SCOPED_TRACE(preset);

@@ -460,7 +460,7 @@ Result<bool> Alternatives::objects_never_meet(const SchemaSet& schemas, int dept
       if (!name.is_string() || !names.insert(name.get<std::string>()).second) continue;
       SchemaSet member;
       BULKHEAD_RETURN_IF_ERROR(add_member(schemas, name.get<std::string>(), lookup, member));
-      // Another pair of branches may have looked at this member: the schemas around the branches are the same for each pair.
+      // Another pair of branches may have looked at this member, because the schemas around the branches are the same.
       const auto known = empty_members_.find({member, depth});
       if (known != empty_members_.end()) {
         if (known->second) return true;

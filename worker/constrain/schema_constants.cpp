@@ -32,9 +32,9 @@ NodeId SchemaCompiler::literal_string(const std::vector<std::u32string>& texts, 
 
 // Makes the nodes of constant arrays and objects. A constant is a sequence of parts, so the constants form a tree.
 // Constants that begin alike share the nodes of their beginnings, and constants that end alike share those of their
-// ends. Where constants differ in a string or a number, one leaf holds all these strings and numbers. The state in which
-// the leaf's text ends selects the next node (Node::ways_on). So a text is at few nodes at a time, even among many
-// constants.
+// ends. Where constants differ in a string or a number, one leaf holds all these strings and numbers. The state in
+// which the leaf's text ends selects the next node (Node::ways_on). So a text is at few nodes at a time, even among
+// many constants.
 class SchemaCompiler::ConstantTree {
  public:
   ConstantTree(SchemaCompiler& compiler, NodeId end)

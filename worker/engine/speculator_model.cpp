@@ -67,8 +67,8 @@ void Speculator::learn_of_model(Drafting& drafting, std::span<const TokenId> tok
   if (!right) drafting.model_count = 0;
 }
 
-// Makes steps tell hidden states while the block can guess for all running sequences. With more sequences the block does
-// not guess, so it would not read the hidden states.
+// Makes steps tell hidden states while the block can guess for all running sequences. With more sequences the block
+// does not guess, so it would not read the hidden states.
 void Speculator::ask_for_hidden(const Scheduler& scheduler) const {
   const std::span<Sequence* const> running = scheduler.running_sequences();
   const bool serves = model_->takes_hidden() && model_->serves(running.size());

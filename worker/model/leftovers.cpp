@@ -91,7 +91,8 @@ Status GraphBuilder::refuse_other_computations() const {
   return refuse_other_numbers();
 }
 
-// Refuses a file whose numbers differ from those that the architecture's description computes with. A 0 counts as absent.
+// Refuses a file whose numbers differ from those that the architecture's description computes with. A 0 counts as
+// absent.
 Status GraphBuilder::refuse_other_numbers() const {
   struct Computed {
     const char* name;

@@ -44,7 +44,8 @@ TEST(Schema, WhatCanNotBeEnforcedBesideAnEnumIsNamedInABranch) {
   }
 }
 
-// `not`, `oneOf`, conditions and dependencies make schemas of their own.
+// The compiler makes further schemas for `not`, `oneOf`, conditions and dependencies. An error names the schema of the
+// document for which it made them.
 TEST(Schema, WhatASchemaIsMadeOfIsNamedWithItsPlace) {
   const std::string_view rows[][2] = {
       {R"g({"properties":{"a":{"not":{"pattern":"(a)\\1"}}}})g",
