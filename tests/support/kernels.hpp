@@ -1,11 +1,14 @@
 // Passes compiled kernels from one worker of the tests to the next. Each worker has its own cache folder by design, and
 // the CPU's driver takes five seconds of a core to compile what a worker of one model runs. Workers before it have
-// compiled most of that. So the tests have a folder of all kernels that their workers compiled: they link them into a
+// compiled most of that. So the tests have pools of the kernels that their workers compiled: they link a pool into a
 // worker's folder, and link what the worker compiles back for others. The driver writes each file under another name
 // and renames it, never changes a file, and detects a broken one by its checksum.
 //
+// A model has a pool of its own, because a daemon reads and hashes all files of a worker's folder before each start.
+// The pool `common` has the kernels that workers of two models have compiled, and every worker gets it.
+//
 // The driver's usual cache is not used for this. It also has the kernels of the tests of single kernels and of other
-// programs, and a daemon reads all files of a worker's folder before each start.
+// programs.
 #pragma once
 
 #include <chrono>
@@ -17,14 +20,21 @@
 
 namespace bulkhead::test {
 
-// Returns the folder of what the tests' workers compiled. Empty: there is no place for it.
-inline std::filesystem::path shared_kernels() {
+constexpr const char* kCommonPool = "common";
+
+// Returns the folder that contains the pools. Empty: there is no place for them.
+inline std::filesystem::path kernel_pools() {
   const char* const xdg = std::getenv("XDG_CACHE_HOME");
   const char* const home = std::getenv("HOME");
-  constexpr const char* kFolder = "bulkhead-tests/mesa_shader_cache";
+  constexpr const char* kFolder = "bulkhead-tests/kernels";
   if (xdg != nullptr && xdg[0] == '/') return std::filesystem::path(xdg) / kFolder;
   if (home == nullptr || home[0] != '/') return {};
   return std::filesystem::path(home) / ".cache" / kFolder;
+}
+
+// Returns the pool of a worker by its name MODEL-NUMBER.
+inline std::string pool_of(const std::string& worker) {
+  return worker.substr(0, worker.rfind('-'));
 }
 
 // Returns the kernels in a folder of Mesa's cache: files in folders like "ab/cdef...". Other files, such as the index,
@@ -47,18 +57,22 @@ inline std::set<std::string> kernels_in(const std::filesystem::path& cache) {
   return kernels;
 }
 
-inline void link_kernels(const std::filesystem::path& from, const std::filesystem::path& to) {
+inline void link_kernel(const std::filesystem::path& from, const std::filesystem::path& to,
+                        const std::string& kernel) {
   namespace fs = std::filesystem;
+  std::error_code failed;
+  fs::create_directories((to / kernel).parent_path(), failed);
+  fs::create_hard_link(from / kernel, to / kernel, failed);
+  if (failed != std::errc::cross_device_link) return;
+  fs::copy_file(from / kernel, to / kernel, fs::copy_options::skip_existing, failed);
+  const auto compiled = fs::last_write_time(from / kernel, failed);
+  if (!failed) fs::last_write_time(to / kernel, compiled, failed);
+}
+
+inline void link_kernels(const std::filesystem::path& from, const std::filesystem::path& to) {
   const std::set<std::string> there = kernels_in(to);
   for (const std::string& kernel : kernels_in(from)) {
-    if (there.contains(kernel)) continue;
-    std::error_code failed;
-    fs::create_directories((to / kernel).parent_path(), failed);
-    fs::create_hard_link(from / kernel, to / kernel, failed);
-    if (failed != std::errc::cross_device_link) continue;
-    fs::copy_file(from / kernel, to / kernel, fs::copy_options::skip_existing, failed);
-    const auto compiled = fs::last_write_time(from / kernel, failed);
-    if (!failed) fs::last_write_time(to / kernel, compiled, failed);
+    if (!there.contains(kernel)) link_kernel(from, to, kernel);
   }
 }
 
@@ -75,15 +89,38 @@ inline void drop_old_kernels(const std::filesystem::path& cache) {
 }
 
 // Call it for a worker that will have this cache folder.
-inline void lend_kernels(const std::filesystem::path& cache) {
-  if (shared_kernels().empty()) return;
-  for (const std::filesystem::path& each : {shared_kernels(), cache / "mesa_shader_cache"})
+inline void lend_kernels(const std::filesystem::path& cache, const std::string& pool) {
+  const std::filesystem::path pools = kernel_pools(), kernels = cache / "mesa_shader_cache";
+  if (pools.empty()) return;
+  for (const std::filesystem::path& each : {pools / pool, pools / kCommonPool, kernels})
     drop_old_kernels(each);
-  link_kernels(shared_kernels(), cache / "mesa_shader_cache");
+  for (const char* const each : {pool.c_str(), kCommonPool})
+    link_kernels(pools / each, kernels);
 }
+
 // Call it for workers that have ended.
-inline void keep_kernels(const std::filesystem::path& cache) {
-  if (!shared_kernels().empty()) link_kernels(cache / "mesa_shader_cache", shared_kernels());
+inline void keep_kernels(const std::filesystem::path& cache, const std::string& pool) {
+  namespace fs = std::filesystem;
+  const fs::path pools = kernel_pools(), kernels = cache / "mesa_shader_cache";
+  if (pools.empty()) return;
+  std::error_code failed;
+  std::set<std::string> others;
+  for (fs::directory_iterator each(pools, failed), end; !failed && each != end;
+       each.increment(failed))
+    others.insert(each->path().filename().string());
+  others.erase(pool);
+  others.erase(kCommonPool);
+  const std::set<std::string> own = kernels_in(pools / pool),
+                              common = kernels_in(pools / kCommonPool);
+  for (const std::string& kernel : kernels_in(kernels)) {
+    if (own.contains(kernel) || common.contains(kernel)) continue;
+    link_kernel(kernels, pools / pool, kernel);
+    for (const std::string& other : others) {
+      if (!fs::exists(pools / other / kernel, failed)) continue;
+      link_kernel(kernels, pools / kCommonPool, kernel);
+      break;
+    }
+  }
 }
 
 }  // namespace bulkhead::test

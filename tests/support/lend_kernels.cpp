@@ -1,5 +1,6 @@
 // Runs a test that is a script and starts a daemon, with compiled kernels in the folders of the daemon's workers.
-//   lend_kernels CACHES WORKER... -- COMMAND...    CACHES becomes the command's XDG_CACHE_HOME
+//   lend_kernels CACHES WORKER... -- COMMAND...    CACHES becomes the command's XDG_CACHE_HOME; a worker is
+//                                                  MODEL-NUMBER or NAME=MODEL
 // Its exit code is the command's.
 #include <signal.h>
 #include <sys/prctl.h>

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <utility>
@@ -19,8 +20,15 @@ namespace {
 constexpr int kChannel = 3, kRegion = 4;
 constexpr std::chrono::milliseconds kSendTimeout{10000};
 
-std::filesystem::path cache_folder() {
-  return std::filesystem::temp_directory_path() / "bulkhead-test-cache";
+// Returns the pool of the model that a worker with these arguments loads.
+std::string pool_of_arguments(const std::vector<std::string>& arguments) {
+  const auto option = std::ranges::find(arguments, "--model");
+  if (option == arguments.end() || option + 1 == arguments.end()) return "builtin";
+  return std::filesystem::path(*(option + 1)).stem().string();
+}
+
+std::filesystem::path cache_folder(const std::string& pool) {
+  return std::filesystem::temp_directory_path() / "bulkhead-test-cache" / pool;
 }
 
 // Copies the descriptor to a number above those that the child's descriptors get.
@@ -43,8 +51,9 @@ WorkerProcess::WorkerProcess(const std::string& program, std::vector<std::string
   arguments.insert(arguments.begin(), program);
   arguments.insert(arguments.end(), {"--channel", std::to_string(kChannel)});
   if (region >= 0) arguments.insert(arguments.end(), {"--region", std::to_string(kRegion)});
-  lend_kernels(cache_folder());
-  arguments.insert(arguments.end(), {"--cache", cache_folder().string()});
+  pool_ = pool_of_arguments(arguments);
+  lend_kernels(cache_folder(pool_), pool_);
+  arguments.insert(arguments.end(), {"--cache", cache_folder(pool_).string()});
   std::vector<char*> argv;
   for (std::string& argument : arguments)
     argv.push_back(argument.data());
@@ -65,7 +74,7 @@ WorkerProcess::WorkerProcess(const std::string& program, std::vector<std::string
 }
 
 WorkerProcess::~WorkerProcess() {
-  keep_kernels(cache_folder());
+  keep_kernels(cache_folder(pool_), pool_);
   if (pid_ <= 0) return;
   send_signal(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);

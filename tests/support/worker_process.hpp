@@ -67,6 +67,7 @@ class WorkerProcess {
 
   std::unique_ptr<ipc::Channel> channel_;
   pid_t pid_ = -1;
+  std::string pool_;  // of the kernels that it got (tests/support/kernels.hpp)
   bool closed_ = false;  // the worker has closed its end
 };
 
