@@ -100,10 +100,11 @@ std::vector<std::string> unmet_requirements(VkPhysicalDevice physical,
        "subgroup size control (subgroupSizeControl, computeFullSubgroups)");
   constexpr VkSubgroupFeatureFlags kOperations =
       VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT |
-      VK_SUBGROUP_FEATURE_BALLOT_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
+      VK_SUBGROUP_FEATURE_BALLOT_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT |
+      VK_SUBGROUP_FEATURE_QUAD_BIT;
   need((subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0 &&
            (subgroup.supportedOperations & kOperations) == kOperations,
-       "subgroup arithmetic, ballot and shuffle in compute shaders");
+       "subgroup arithmetic, ballot, shuffle and quad operations in compute shaders");
   need(limits.maxComputeWorkGroupInvocations >= std::max(256U, 8 * subgroup.subgroupSize),
        "workgroups of 256 invocations and of eight subgroups");
   need(limits.maxComputeSharedMemorySize >= 16 * 1024, "16 KiB of shared memory");

@@ -59,8 +59,10 @@ void score_chunk(uint chunk, uint64_t keys, uint64_t head_at, uint slot, uint64_
     float q[8];
     uint64_t q_at = q_base + (h * kHeadPadded + chunk * 8u) * 4u;
     if (kRowsMapping != 0u) {
-      float mine = Floats(q_at).v[lane & 7u];
-      [[unroll]] for (uint i = 0; i < 8; i++) q[i] = subgroupBroadcast(mine, i);
+      // A broadcast to four lanes costs a CPU's driver nearly nothing, one to the subgroup a loop (matvec_rows.comp).
+      float halves[2];
+      [[unroll]] for (uint i = 0; i < 2; i++) halves[i] = Floats(q_at).v[i * 4u + (lane & 3u)];
+      [[unroll]] for (uint i = 0; i < 8; i++) q[i] = subgroupQuadBroadcast(halves[i / 4u], i & 3u);
     } else {
       vec4 a = Vec4s(q_at).v[0], b = Vec4s(q_at).v[1];
       [[unroll]] for (uint i = 0; i < 4; i++) {

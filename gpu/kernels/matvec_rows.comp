@@ -1,8 +1,8 @@
 // Matrix-vector products in which a lane computes whole rows: for devices whose lanes are a CPU's SIMD lanes.
 //
-// On such a device a load costs a scalar load and an insertion for each lane, whatever its width; a broadcast costs
-// nearly nothing; and barriers are expensive. So loads have eight bytes, a word of weights is loaded once for all
-// columns, and the lanes each load a part of x and broadcast it.
+// On such a device a load costs a loop over the lanes, whatever its width. A broadcast to the subgroup does, too, but a
+// broadcast to four lanes costs nearly nothing. Barriers are expensive. So loads have eight bytes, a word of weights is
+// loaded once for all columns, and the lanes of each quad load the same part of x and broadcast it.
 //
 // The order of a column's additions: k in groups of 32; within a group the quarters 0,1,4,5,2,3,6,7; one fma each.
 // Nothing else affects it.
@@ -69,9 +69,9 @@ void main() {
 
   [[unroll]] for (uint i = 0; i < kMatrixRows * kColumns; i++) sums[i] = 0.0;
 
-  // A stage is half a group: quarters 2t and 2t + 1, then 2t + 4 and 2t + 5. Lane l of eight carries entries 2l and
-  // 2l + 1 of the stage's sixteen.
-  uint x_lane = (lane & 3u) * 2u + (lane & 4u) * 4u;
+  // A stage is half a group: quarters 2t and 2t + 1, then 2t + 4 and 2t + 5. Lane l of a quad carries entries 2l and
+  // 2l + 1 of each of these halves of a stage.
+  uint x_lane = (lane & 3u) * 2u;
 #ifdef BULKHEAD_EXPERTS
   uint64_t x_columns[kColumns];
   [[unroll]] for (uint c = 0; c < kColumns; c++) {
@@ -91,10 +91,13 @@ void main() {
     [[dont_unroll]] for (uint stage = 0; stage < 2; stage++) {
       [[unroll]] for (uint r = 0; r < kMatrixRows; r++) decode_stage(r, group, stage);
       [[unroll]] for (uint c = 0; c < kColumns; c++) {
-        vec2 mine = uintBitsToFloat(long_at(X_COLUMN(c), group * 16u + stage * 4u));
+        vec2 halves[2];
+        [[unroll]] for (uint half_stage = 0; half_stage < 2; half_stage++) {
+          halves[half_stage] = uintBitsToFloat(long_at(X_COLUMN(c), group * 16u + stage * 4u + half_stage * 8u));
+        }
         [[unroll]] for (uint i = 0; i < 8; i++) {
-          float even = subgroupBroadcast(mine.x, i);
-          float odd = subgroupBroadcast(mine.y, i);
+          float even = subgroupQuadBroadcast(halves[i / 4u].x, i & 3u);
+          float odd = subgroupQuadBroadcast(halves[i / 4u].y, i & 3u);
           [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
             precise float sum = fma(weights[r * 4u + i / 2u][(i & 1u) * 2u], even, sums[r * kColumns + c]);
             sum = fma(weights[r * 4u + i / 2u][(i & 1u) * 2u + 1u], odd, sum);
