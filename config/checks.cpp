@@ -66,7 +66,7 @@ Status Loader::check_server() const {
       return wrong(origin("server.keys"), "server.keys", "has the name " + key->name + " twice");
     if (!keys.insert(key->key).second) {
       return wrong(origin("server.keys"), "server.keys",
-                   "gives " + key->name + " a key that is another's, or server.api_key");
+                   "gives " + key->name + " a key that another entry or server.api_key has, too");
     }
   }
 
@@ -157,7 +157,7 @@ Status Loader::check_devices(const ModelSettings& model, const std::string& pref
     if (device == "auto")
       return refuse("takes no auto, which is one device; name numbers (`bulkhead doctor`), or all");
     if (device == "all" && model.devices.size() > 1)
-      return refuse("has all beside other devices; write all alone");
+      return refuse("has all beside other devices; write only all, or name the devices");
   }
   if (model.split == Split::kNo && model.devices.size() * model.workers > kMostWorkersOfModel) {
     return refuse("gives the model " + std::to_string(model.devices.size() * model.workers) +

@@ -26,7 +26,7 @@ struct ServerSettings {
 // When a model's workers are started.
 enum class Load { kStart, kFirstUse };
 
-// What samplers a request gets that names none. kApi: those of its API. kFile: those that the model's file recommends.
+// The samplers of a request that names none. kApi: those of its API. kFile: those that the model's file recommends.
 enum class SamplingDefaults { kApi, kFile };
 
 // How workers use several devices (ModelSettings::devices).
@@ -83,13 +83,20 @@ struct GpuOptimizations {
 
 enum class KvType { kF16, kF32, kQ8_0 };
 constexpr const char* to_string(KvType type) {
-  return type == KvType::kF16 ? "f16" : type == KvType::kF32 ? "f32" : "q8_0";
+  switch (type) {
+    case KvType::kF16:
+      return "f16";
+    case KvType::kF32:
+      return "f32";
+    case KvType::kQ8_0:
+      return "q8_0";
+  }
+  return "";
 }
 enum class Numerics { kExact, kFast };
 // Whether matrix products use the device's matrix units. kAuto: where the device has units that the kernels support.
 enum class MatrixUnits { kAuto, kOff };
-// Whether attention uses matrix units, if products use them. auto: from about position 1,000 on,
-// where matrix units are faster for any number of columns in a step.
+// Whether attention uses matrix units, if products use them. kAuto: where matrix units are faster.
 enum class MatrixAttention { kAuto, kOff, kOn };
 
 // kAuto: what the model file says; otherwise the mean for encoders, and the last token for other models.

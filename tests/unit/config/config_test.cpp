@@ -313,7 +313,7 @@ TEST(Keys, AreDistinguishedAndNeverInErrors) {
     EXPECT_THAT(error, Not(HasSubstr("s3cret"))) << more;
   }
   EXPECT_THAT(error_of("server:\n  api_key: same\n  keys: [alice same]\n"),
-              HasSubstr("another's, or server.api_key"));
+              HasSubstr("that another entry or server.api_key has"));
 }
 
 TEST(Keys, ThatNoClientCanSendAreRefused) {
