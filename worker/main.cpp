@@ -42,6 +42,7 @@
 #include "worker/main_vault.hpp"
 #include "worker/model/file_facts.hpp"
 #include "worker/model/gguf.hpp"
+#include "worker/model/graph_encoder.hpp"
 #include "worker/model/opened_files.hpp"
 
 namespace bulkhead::worker {
@@ -86,8 +87,7 @@ std::string cache_folder(const std::string& asked, const AskedUser& user) {
   return {};
 }
 
-// Returns how embeddings are pooled: as engine.pooling says, otherwise as the model's file says (pooling_type of
-// llama.cpp).
+// Returns how embeddings are pooled: as engine.pooling says, otherwise as the model's file says.
 engine::Pooling pooling_of(const config::EngineSettings& settings, const Loaded& loaded) {
   // The device pools what an encoder computes, into the last column.
   if (is_encoder(loaded.graph)) return engine::Pooling::kLast;
@@ -99,15 +99,17 @@ engine::Pooling pooling_of(const config::EngineSettings& settings, const Loaded&
     case config::Pooling::kAuto:
       break;
   }
-  constexpr std::uint64_t kNone = 0, kMean = 1, kLast = 3, kRank = 4;
-  const auto type = loaded.file->get_uint(loaded.graph.architecture + ".pooling_type");
-  if (!type.ok() || !type->has_value() || **type == kLast || **type == kNone || **type == kRank)
-    return engine::Pooling::kLast;
-  if (**type == kMean) return engine::Pooling::kMean;
-  spdlog::warn(
-      "the model's file pools embeddings in way {}, which is not known here: the last token's are "
-      "taken (engine.pooling)",
-      **type);
+  using model::PoolingType;
+  const auto found = loaded.file->get_uint(loaded.graph.architecture + ".pooling_type");
+  const std::uint64_t number = found.ok() ? found->value_or(0) : 0;
+  const auto is = [number](PoolingType type) { return number == static_cast<std::uint64_t>(type); };
+  if (is(PoolingType::kMean)) return engine::Pooling::kMean;
+  if (!is(PoolingType::kNone) && !is(PoolingType::kLast) && !is(PoolingType::kRank)) {
+    spdlog::warn(
+        "the model's file pools embeddings in way {}, which is not supported for decoders: the "
+        "last token's are taken (engine.pooling)",
+        number);
+  }
   return engine::Pooling::kLast;
 }
 

@@ -44,7 +44,7 @@ Result<ipc::Ready> read_description(const Arguments& arguments) {
   if (language.chat.ok()) language.family = &model::answer::family_of_chat(*language.chat);
   if (model::has_rank_head(*file)) {
     BULKHEAD_TRY(const auto tokenizer, model::Tokenizer::from_gguf(*file));
-    language.ranker = model::load_ranker(*file, *tokenizer, graph.embedding, "");
+    language.ranker = model::load_ranker(*file, *tokenizer, graph, "");
   }
   ipc::Ready ready;
   describe_model(*file, graph, language, ready);

@@ -149,7 +149,7 @@ Status load(const Arguments& arguments, const config::Settings& settings,
     }
     const bool asked = !arguments.chat_template.empty() && loaded.language.chat.ok();
     loaded.language.ranker = model::load_ranker(
-        *loaded.file, *loaded.tokenizer, loaded.graph.embedding,
+        *loaded.file, *loaded.tokenizer, loaded.graph,
         asked ? std::string_view(loaded.language.chat->source()) : std::string_view());
     const Result<model::Ranker>& ranker = loaded.language.ranker;
     if (!ranker.ok() && ranker.error().code() == ErrorCode::kCorrupt) return ranker.error();

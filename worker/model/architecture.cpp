@@ -32,8 +32,8 @@ constexpr NamedPart kParts[] = {
     {"gemma4-assistant", kHelper},
 };
 
-// Architectures of models that read a text in both directions: BERT and its descendants.
-// Those that have no file in architectures/.
+// Architectures of encoders that have no file in architectures/. An encoder reads a text in both directions, as BERT
+// does.
 constexpr std::string_view kEncoders[] = {"jina-bert-v2", "t5encoder"};
 
 Status refuse_encoders(const GgufFile& file, std::string_view architecture) {

@@ -385,6 +385,13 @@ enum class StreamStart {
   kHidden,
 };
 
+// What the architecture decides about a head for ranking (ranking.hpp). The defaults are BERT's.
+struct RankForm {
+  bool gelu = false;           // the dense layer's function is GELU instead of tanh
+  float norm_epsilon = 0;      // of the layer norm behind that function; 0: such a norm is refused
+  bool one_separator = false;  // one token stands between two texts even if the file asks for two
+};
+
 // A model, a stage of a split model, or a block that drafts tokens. A stage has some of the model's layers and what
 // these need.
 struct ModelGraph {
@@ -416,6 +423,7 @@ struct ModelGraph {
   MatrixPart output_rows;
   VectorIndex logit_bias = kAbsent;  // added to the logits; kAbsent: there is none
   float logit_cap = 0;  // a logit l becomes logit_cap * tanh(l / logit_cap); 0: unchanged
+  RankForm ranking;
 
   bool tied_output() const { return output_rows.tensor == embedding_rows.tensor; }
 };

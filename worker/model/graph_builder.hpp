@@ -227,6 +227,7 @@ class GraphBuilder {
   // Limits the logits to the cap in that key; without the key to `fallback`; 0: no cap.
   void cap_logits(std::string_view name, double fallback = 0);
   float cap(std::string_view name, double fallback = 0);
+  void rank_as(const RankForm& form) { graph_.ranking = form; }
   // Returns the number of positions of a sliding window, at most kMaxContext. A window of the whole context hides
   // nothing, so attention() leaves it out. Its layers are windowed all the same: their rotations may have other
   // frequencies than those of layers without a window.

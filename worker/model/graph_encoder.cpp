@@ -8,8 +8,10 @@
 namespace bulkhead::model {
 namespace {
 
-// The values of pooling_type in GGUF files. kRank: a head for ranking reads what classifier.pooling_type names.
-[[maybe_unused]] constexpr std::uint32_t kNone = 0, kMean = 1, kCls = 2, kLast = 3, kRank = 4;
+// Reads a key whose values are PoolingType's, up to `last`.
+PoolingType read_type(GraphBuilder& model, const char* key, PoolingType last) {
+  return static_cast<PoolingType>(model.count(key, static_cast<std::uint32_t>(last), 0));
+}
 
 // Returns the operation that brings a text's embedding into its last column; nothing if it is that column.
 std::optional<Operation> operation_of(TextPooling pooling) {
@@ -55,14 +57,14 @@ void append_feed_forward(GraphBuilder& model, LayerBuilder& layer, const Encoder
 TextPooling read_pooling(GraphBuilder& model, TextPooling of_rankers) {
   if (model.flag("attention.causal", false))
     model.refuse("says that attention is causal, which an encoder's is not");
-  const auto named = [](std::uint32_t type) {
-    if (type == kLast) return TextPooling::kLast;
-    return type == kCls ? TextPooling::kFirst : TextPooling::kMean;
+  const auto named = [](PoolingType type) {
+    if (type == PoolingType::kLast) return TextPooling::kLast;
+    return type == PoolingType::kFirst ? TextPooling::kFirst : TextPooling::kMean;
   };
-  const std::uint32_t type = model.count("pooling_type", kRank, kNone);
-  if (type != kRank) return named(type);
-  const std::uint32_t of_head = model.count("classifier.pooling_type", kLast, kNone);
-  return of_head == kNone ? of_rankers : named(of_head);
+  const PoolingType type = read_type(model, "pooling_type", PoolingType::kRank);
+  if (type != PoolingType::kRank) return named(type);
+  const PoolingType of_head = read_type(model, "classifier.pooling_type", PoolingType::kLast);
+  return of_head == PoolingType::kNone ? of_rankers : named(of_head);
 }
 
 std::uint32_t window_of_each_side(GraphBuilder& model) {

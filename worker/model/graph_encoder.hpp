@@ -22,6 +22,10 @@ struct EncoderShape {
 // Attention sees the whole text. The text's embedding comes out as the hidden state of its last column.
 void describe_encoder(GraphBuilder& model, const EncoderShape& shape);
 
+// The values of the key pooling_type in GGUF files, as llama.cpp numbers them. kRank: a head for ranking reads what
+// classifier.pooling_type names.
+enum class PoolingType : std::uint32_t { kNone = 0, kMean = 1, kFirst = 2, kLast = 3, kRank = 4 };
+
 // What stands for a text: its tokens' mean, or its first or last token.
 enum class TextPooling : std::uint8_t { kMean, kFirst, kLast };
 // Returns what the file says (pooling_type), and refuses a file that says that attention is causal. `of_rankers` is

@@ -124,9 +124,9 @@ Result<bool> describe_architecture(std::string& out, const GgufFile& file,
                        ", and no text");
   }
   if (!has_rank_head(file) || !tokenizer.ok()) return !is_encoder(*graph);
-  const auto ranker = load_ranker(file, **tokenizer, graph->embedding, "");
+  const auto ranker = load_ranker(file, **tokenizer, *graph, "");
   if (!ranker.ok() && ranker.error().code() == ErrorCode::kCorrupt) return ranker.error();
-  line("ranks:", !ranker.ok()         ? "no: " + ranker.error().message()
+  line("ranks:", !ranker.ok()        ? "no: " + ranker.error().message()
                  : ranker->generates ? "documents (/v1/rerank)"
                                      : "documents (/v1/rerank), and does nothing else");
   return !is_encoder(*graph);

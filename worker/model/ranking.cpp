@@ -59,9 +59,9 @@ Result<HeadNorm> read_norm(const GgufFile& file, const std::string& name, std::u
 }
 
 // Returns which of several outputs says that a document is relevant.
-Result<std::uint64_t> relevant_output(const GgufFile& file, std::uint64_t outputs) {
-  BULKHEAD_TRY(const auto architecture, file.get_string("general.architecture"));
-  const std::string key = std::string(architecture.value_or("")) + ".classifier.output_labels";
+Result<std::uint64_t> relevant_output(const GgufFile& file, const ModelGraph& graph,
+                                      std::uint64_t outputs) {
+  const std::string key = graph.architecture + ".classifier.output_labels";
   BULKHEAD_TRY(const auto labels, file.get_strings(key));
   if (!labels || labels->empty()) return 0;
   if (labels->size() != outputs)
@@ -76,33 +76,31 @@ Result<std::uint64_t> relevant_output(const GgufFile& file, std::uint64_t output
                                             "): nothing says which one makes a document relevant");
 }
 
-Result<bool> is_modern_bert(const GgufFile& file) {
-  BULKHEAD_TRY(const auto architecture, file.get_string("general.architecture"));
-  return architecture == "modern-bert";
-}
-
-// ModernBERT's head differs from BERT's: GELU takes the place of tanh, and a layer norm follows it.
-Result<RankHead> read_head(const GgufFile& file, std::uint32_t embedding) {
-  BULKHEAD_TRY(const bool modern, is_modern_bert(file));
+Result<RankHead> read_head(const GgufFile& file, const ModelGraph& graph) {
   const bool has_norm = file.find_tensor("cls.norm.weight") != nullptr;
   const bool has_dense = file.find_tensor("cls.weight") != nullptr;
-  if (has_norm && (!modern || !has_dense))
+  if (has_norm && graph.ranking.norm_epsilon == 0)
     return Error(ErrorCode::kUnsupported,
-                 "this model's classification head has a norm (cls.norm.weight), which is "
-                 "supported only behind a dense layer of architecture modern-bert");
+                 "this model's classification head has a norm (cls.norm.weight), which is not "
+                 "supported for architecture " +
+                     graph.architecture);
+  if (has_norm && !has_dense)
+    return Error(ErrorCode::kUnsupported,
+                 "this model's classification head has a norm (cls.norm.weight) without a dense "
+                 "layer (cls.weight) before it, which is not supported");
   RankHead head;
-  std::uint64_t width = embedding;
+  std::uint64_t width = graph.embedding;
   if (has_dense) {
     BULKHEAD_TRY(head.dense, read_matrix(file, "cls", width, kMostDenseRows));
     width = head.dense->rows();
-    if (modern) head.function = RankHead::Function::kGelu;
+    if (graph.ranking.gelu) head.function = RankHead::Function::kGelu;
   }
   if (has_norm) {
-    BULKHEAD_TRY(const auto epsilon, file.get_float("modern-bert.attention.layer_norm_epsilon"));
-    BULKHEAD_TRY(head.norm, read_norm(file, "cls.norm", width, epsilon.value_or(1e-5)));
+    const auto epsilon = static_cast<double>(graph.ranking.norm_epsilon);
+    BULKHEAD_TRY(head.norm, read_norm(file, "cls.norm", width, epsilon));
   }
   BULKHEAD_TRY(head.output, read_matrix(file, "cls.output", width, kMostOutputs));
-  BULKHEAD_TRY(head.relevant, relevant_output(file, head.output.rows()));
+  BULKHEAD_TRY(head.relevant, relevant_output(file, graph, head.output.rows()));
   return head;
 }
 
@@ -132,7 +130,8 @@ Result<RankPrompt> prompt_of_template(std::string_view text) {
 
 // Returns the form of a file without a template: BOS, query, EOS, separator, document, EOS, as far as the vocabulary
 // puts these tokens around texts.
-Result<RankPrompt> prompt_of_vocabulary(const GgufFile& file, const Tokenizer& tokenizer) {
+Result<RankPrompt> prompt_of_vocabulary(const GgufFile& file, const Tokenizer& tokenizer,
+                                        bool one_separator) {
   BULKHEAD_TRY(const auto adds_eos, file.get_bool("tokenizer.ggml.add_eos_token"));
   BULKHEAD_TRY(const auto adds_separator, file.get_bool("tokenizer.ggml.add_sep_token"));
   BULKHEAD_TRY(const auto id,
@@ -143,9 +142,8 @@ Result<RankPrompt> prompt_of_vocabulary(const GgufFile& file, const Tokenizer& t
   std::optional<TokenId> separator;
   if (id && *id < tokenizer.size()) separator = static_cast<TokenId>(*id);
   const std::optional<TokenId> end = tokenizer.eos() ? tokenizer.eos() : separator;
-  // ModernBERT's files ask for both, but it has read one [SEP] between two texts.
-  BULKHEAD_TRY(const bool modern, is_modern_bert(file));
-  const bool separates = adds_separator.value_or(false) && !(modern && ends && separator == end);
+  const bool separates =
+      adds_separator.value_or(false) && !(one_separator && ends && separator == end);
   RankPrompt prompt;
   const auto add = [&prompt](bool wanted, std::optional<TokenId> token) {
     if (wanted && token) prompt.parts.push_back({RankPrompt::Kind::kToken, {}, *token});
@@ -165,11 +163,11 @@ Result<RankPrompt> prompt_of_vocabulary(const GgufFile& file, const Tokenizer& t
   return prompt;
 }
 
-Result<RankPrompt> read_prompt(const GgufFile& file, const Tokenizer& tokenizer,
+Result<RankPrompt> read_prompt(const GgufFile& file, const Tokenizer& tokenizer, bool one_separator,
                                std::string_view asked_template) {
   if (has_both_marks(asked_template)) return prompt_of_template(asked_template);
   BULKHEAD_TRY(const auto own, file.get_string("tokenizer.chat_template.rerank"));
-  if (!own) return prompt_of_vocabulary(file, tokenizer);
+  if (!own) return prompt_of_vocabulary(file, tokenizer, one_separator);
   if (has_both_marks(*own)) return prompt_of_template(*own);
   return Error(ErrorCode::kUnsupported,
                "the template rerank of this model's file lacks {query} or {document}; name a "
@@ -255,7 +253,7 @@ bool has_rank_head(const GgufFile& file) {
 }
 
 Result<Ranker> load_ranker(const GgufFile& file, const Tokenizer& tokenizer,
-                           std::uint32_t embedding, std::string_view asked_template) {
+                           const ModelGraph& graph, std::string_view asked_template) {
   if (!has_rank_head(file)) {
     return Error(ErrorCode::kUnsupported,
                  "this model does not rank documents: its file has no classification head "
@@ -271,8 +269,9 @@ Result<Ranker> load_ranker(const GgufFile& file, const Tokenizer& tokenizer,
                      " types (tokenizer.ggml.token_type_count), which are not supported; load "
                      "Qwen3-Reranker, or compare vectors of /v1/embeddings");
   Ranker ranker;
-  BULKHEAD_TRY(ranker.head, read_head(file, embedding));
-  BULKHEAD_TRY(ranker.prompt, read_prompt(file, tokenizer, asked_template));
+  BULKHEAD_TRY(ranker.head, read_head(file, graph));
+  BULKHEAD_TRY(ranker.prompt,
+               read_prompt(file, tokenizer, graph.ranking.one_separator, asked_template));
   ranker.generates = file.find_tensor("output.weight") != nullptr;
   return ranker;
 }

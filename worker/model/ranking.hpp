@@ -11,6 +11,7 @@
 
 #include "config/base/error.hpp"
 #include "worker/model/gguf.hpp"
+#include "worker/model/graph.hpp"
 #include "worker/model/tokenizer.hpp"
 
 namespace bulkhead::model {
@@ -78,10 +79,10 @@ struct Ranker {
 
 // Reads what the file has for ranking: the tensors cls.*, ARCHITECTURE.classifier.output_labels, and the template
 // tokenizer.chat_template.rerank, or the tokens that its vocabulary puts around texts. `asked_template` is used
-// instead of the file's template if it has {query} and {document}. `embedding`: entries of a hidden state.
-// kUnsupported: the model does not rank, and why; kCorrupt: the file is damaged.
+// instead of the file's template if it has {query} and {document}. `graph` is the file's model. kUnsupported: the model
+// does not rank, and why; kCorrupt: the file is damaged.
 Result<Ranker> load_ranker(const GgufFile& file, const Tokenizer& tokenizer,
-                           std::uint32_t embedding, std::string_view asked_template);
+                           const ModelGraph& graph, std::string_view asked_template);
 
 // Returns whether the file has a head for ranking, for `inspect`.
 bool has_rank_head(const GgufFile& file);

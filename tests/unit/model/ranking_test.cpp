@@ -25,10 +25,12 @@ class RankingTest : public ::testing::Test {
  protected:
   RankingTest() {
     builder_.text("tokenizer.chat_template.rerank", "</s>{query}</s>{document}a{query}");
+    graph_.architecture = "llama";
+    graph_.embedding = kWidth;
   }
   void make_modern_bert() {
-    builder_.drop("general.architecture");
-    builder_.text("general.architecture", "modern-bert");
+    graph_.architecture = "modern-bert";
+    graph_.ranking = {.gelu = true, .norm_epsilon = 0.01F, .one_separator = true};
   }
   void add_head(std::uint64_t outputs) { builder_.tensor("cls.output.weight", {kWidth, outputs}); }
   void set(const std::string& tensor, const std::vector<float>& values) {
@@ -47,7 +49,7 @@ class RankingTest : public ::testing::Test {
     tokenizer_ = *std::move(tokenizer);
   }
   Result<Ranker> load(std::string_view asked = {}) {
-    return load_ranker(*file_, *tokenizer_, kWidth, asked);
+    return load_ranker(*file_, *tokenizer_, graph_, asked);
   }
   void expect_refused(ErrorCode code, const std::string& words) {
     open();
@@ -58,6 +60,7 @@ class RankingTest : public ::testing::Test {
   }
 
   testing::GgufBuilder builder_ = testing::small_llama();
+  ModelGraph graph_;
   std::string bytes_;
   std::unique_ptr<GgufFile> file_;
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -192,7 +195,6 @@ TEST_F(RankingTest, ModernBertsTextsHaveOneSeparatorBetweenThem) {
 // Its head is output * norm(gelu(dense * state)).
 TEST_F(RankingTest, ModernBertsHeadHasGeluAndANorm) {
   make_modern_bert();
-  builder_.f32("modern-bert.attention.layer_norm_epsilon", 0.01F);
   add_head(1);
   builder_.tensor("cls.weight", {kWidth, kWidth}).tensor("cls.norm.weight", {kWidth});
   builder_.tensor("cls.norm.bias", {kWidth});
@@ -258,7 +260,15 @@ TEST_F(RankingTest, AHeadOfAnotherWidthIsDamage) {
 TEST_F(RankingTest, AHeadWithANormIsRefused) {
   add_head(1);
   builder_.tensor("cls.norm.weight", {kWidth});
-  expect_refused(ErrorCode::kUnsupported, "cls.norm.weight");
+  expect_refused(ErrorCode::kUnsupported,
+                 "norm (cls.norm.weight), which is not supported for architecture llama");
+}
+
+TEST_F(RankingTest, ANormWithoutADenseLayerIsRefused) {
+  make_modern_bert();
+  add_head(1);
+  builder_.tensor("cls.norm.weight", {kWidth});
+  expect_refused(ErrorCode::kUnsupported, "without a dense layer (cls.weight)");
 }
 
 }  // namespace

@@ -72,6 +72,8 @@ void describe_modern_bert(GraphBuilder& model) {
   normalise(model.layer(model.layer_count() - 1), "output_norm");
   pool_text(model, pooling);
   model.plain_output();
+  // Files of rankers ask for an end and a separator between two texts, but the models have read one [SEP] there.
+  model.rank_as({.gelu = true, .norm_epsilon = epsilon, .one_separator = true});
 }
 
 }  // namespace
