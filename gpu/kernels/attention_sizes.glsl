@@ -31,7 +31,6 @@ const uint kWeightRows = kLanes + 1u;  // positions of a block, then the factor 
 const uint kRoomOfWeights = kWideWeights ? 0u : kWeightRows * kWeightFloats;
 
 // attention_spread.glsl
-const uint kPartialQuads = kPartialFloats / 4u;
 const uint kHeadQuads = kHeadPadded / 4u;
 // [head][split]: the factor of the result so far, the factor of the split's result, and the split's sum times that.
 const uint kShares = kShare * kMaximumSplits;

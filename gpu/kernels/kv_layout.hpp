@@ -10,14 +10,28 @@ namespace bulkhead::gpu::kernels {
 
 // Returns the entries of a head, including the zeros after them.
 constexpr std::uint32_t kv_padded(std::uint32_t head, KvFormat format) {
-  return format == KvFormat::kQ8 ? (head + 31) & ~31U : (head + 7) & ~7U;
+  switch (format) {
+    case KvFormat::kF16:
+    case KvFormat::kF32:
+      return (head + 7) & ~7U;
+    case KvFormat::kQ8:
+      return (head + 31) & ~31U;
+  }
+  return 0;
 }
 
 // Returns the bytes of one position's key (or value) in one KV head.
 constexpr std::uint32_t kv_position_bytes(std::uint32_t head, KvFormat format) {
   const std::uint32_t entries = kv_padded(head, format);
-  return format == KvFormat::kQ8 ? entries + entries / 32 * 2
-                                 : entries * (format == KvFormat::kF32 ? 4 : 2);
+  switch (format) {
+    case KvFormat::kF16:
+      return entries * 2;
+    case KvFormat::kF32:
+      return entries * 4;
+    case KvFormat::kQ8:
+      return entries + entries / 32 * 2;
+  }
+  return 0;
 }
 
 }  // namespace bulkhead::gpu::kernels

@@ -1,10 +1,19 @@
 // Derives from a model's graph and matrices the shapes that kernels are specialised for, and the weights' sizes.
+#include "gpu/kernels/delta.hpp"
+#include "gpu/kernels/experts.hpp"
 #include "worker/forward/model_plan.hpp"
 #include "worker/forward/rope_table.hpp"
+#include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::forward {
 
 namespace k = gpu::kernels;
+
+// The kernels compute whatever a file may ask for.
+static_assert(model::kMaxExperts <= k::kMostExperts);
+static_assert(model::kMaxUsedExperts <= k::kMostUsedExperts);
+static_assert(model::kMaxExpertGroups <= k::kMostExpertGroups);
+static_assert(model::kMaxDeltaSize <= k::kMostDeltaSize);
 
 k::AttentionShape attention_shape(const model::ModelGraph& graph, const model::HeadShape& heads,
                                   model::RopeIndex rope, k::KvFormat kv) {

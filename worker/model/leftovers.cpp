@@ -82,10 +82,15 @@ Status GraphBuilder::refuse_other_computations() const {
           "has attention that is not causal, as models for embeddings have; for architecture " +
           prefix_ + " only models that generate text are supported");
   }
-  for (const char* const name : {"expert_weights_norm", "use_parallel_residual"}) {
+  struct Wish {
+    const char* name;
+    bool computed;
+  };
+  const Wish kWishes[] = {{"expert_weights_norm", renormalises_experts(graph_)},
+                          {"use_parallel_residual", false}};
+  for (const auto& [name, computed] : kWishes) {
     if (!unread(name) || !file_.has(key(name))) continue;
     BULKHEAD_TRY(const auto wanted, file_.get_bool(key(name)));
-    const bool computed = name[0] == 'e' && renormalises_experts(graph_);
     if (wanted.value_or(false) && !computed) return refused_key(name);
   }
   return refuse_other_numbers();
