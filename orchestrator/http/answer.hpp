@@ -71,7 +71,9 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   const std::string& endpoint() const { return endpoint_; }
   // When the request arrived; if an earlier daemon began the answer, when this daemon went on with it.
   Clock::time_point began() const { return began_; }
-  Clock::time_point first_token() const { return first_token_; }  // 0 until the first token has come
+  Clock::time_point first_token() const {
+    return first_token_;
+  }                                   // 0 until the first token has come
   std::string_view key_name() const;  // name of the client's key; empty if the client has none
   std::string_view turn_of() const override { return key_name(); }
   std::string request_name() const override { return std::string(id()); }
@@ -186,7 +188,7 @@ class ConnectedAnswer : public Answer {
   // Counts the memory for copies of the prompts that the request's body does not cover. If there is no room now, or
   // never will be, the answer fails, and this returns false.
   bool hold_prompts(const GenerationRequest& request);
-  // Begins the stream of a request with `count` answers, of which each prompt has `n`, if it may begin now. Called for
+  // Begins the stream of a request with `count` answers, `n` for each prompt, if it may begin now. Called for
   // each answer that a worker accepts. The stream begins when each prompt has an answer that was accepted: the other
   // answers to the prompt may wait long for their turn, but the request gives no reason to refuse them. If prompts
   // wait, too, it begins after AnswerServices::keep_alive all the same, so that neither client nor proxy gives it up.

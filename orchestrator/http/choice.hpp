@@ -25,8 +25,9 @@ struct ChoiceOptions {
 // Returns the parts of an answer without the reasoning, for a client that does not ask for it.
 std::vector<ipc::AnswerPart> without_reasoning(std::span<const ipc::AnswerPart> parts);
 
-// Returns the reason that OpenAI's protocols tell. `arguments` are those of the answer's last call, as far as they
-// came. If they are not JSON, the model itself broke the call; clients learn of that as if a limit had cut it.
+// Returns the finish reason for clients of OpenAI's protocols. `arguments` are those of the answer's last call, as far
+// as they have come. If they are not JSON, the model broke the call itself, and clients get kLength, as for a call that
+// a limit cut.
 ipc::FinishReason told_reason(ipc::FinishReason reason, std::string_view arguments);
 
 class Choice {

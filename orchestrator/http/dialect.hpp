@@ -21,8 +21,8 @@ class Dialect {
   virtual ~Dialect() = default;
 
   virtual std::string new_id() const = 0;
-  // Comes before begin(), for protocols whose answers tell the sampler: the request's, with what the model's file
-  // recommends for what the request leaves open.
+  // Comes before begin(), for protocols whose answers repeat the sampler's settings: those of the request, completed by
+  // what the model's file recommends.
   virtual void note_sampling(const ipc::Sampling&) {}
   virtual void begin(const AnswerHead& head, const Usage& usage, std::string& events) = 0;
   // Comes before the add() that has the text of these tokens. `logprobs` has one entry for each token, or none.

@@ -22,9 +22,10 @@ struct HttpRequest {
   // Access-Control-Request-Method and -Headers of a browser that asks what a page may send.
   std::string cors_method, cors_headers;
   TraceContext trace;  // from the field `traceparent`
-  std::chrono::steady_clock::time_point arrived = std::chrono::steady_clock::now();  // when its head arrived
-  int hosts = 0;     // how many Host fields were sent
-  std::string body;  // empty while only the head has been read
+  std::chrono::steady_clock::time_point arrived =
+      std::chrono::steady_clock::now();  // when its head arrived
+  int hosts = 0;                         // how many Host fields were sent
+  std::string body;                      // empty while only the head has been read
 };
 
 // Names and values of header fields, in the order in which they are sent.
@@ -46,8 +47,8 @@ class Exchange {
   virtual ~Exchange() = default;
   // Sends the whole answer, once. A stream of events uses begin_stream, write..., end_stream instead.
   virtual void respond(HttpResponse response) = 0;
-  // `answers`: how many of them the stream carries at a time. A client may leave as much of each unread as of the only
-  // one of another stream, up to a share of server.max_memory_mb.
+  // `answers` is the number of answers that the stream carries at a time. The client may leave as many bytes unread for
+  // each of them as for the answer of a stream with one, up to a share of server.max_memory_mb.
   virtual void begin_stream(std::string_view content_type = kEventStream,
                             std::size_t answers = 1) = 0;
   virtual void write(std::string_view events) = 0;

@@ -2,7 +2,8 @@
 // connections share one budget, so the number of connections times the limit of one does not matter. A part of it is
 // reserved for the operator's endpoints, which must answer when nothing else does.
 //
-// A body counts from its first byte to the end of the answer, because what was made of it lives as long. One thread.
+// A body counts from its first byte to the end of the answer, because what the daemon makes of the body lives that
+// long. One thread.
 #pragma once
 
 #include <algorithm>

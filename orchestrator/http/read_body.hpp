@@ -1,4 +1,5 @@
-// How a call's body becomes what its route's handler takes: on the event loop if that is short, else in a thread.
+// Parses a call's body into what its route's handler takes: on the event loop if that takes little time, otherwise in a
+// thread.
 #pragma once
 
 #include <exception>
@@ -20,7 +21,8 @@ void hand_on(Call call, const Takes<Wanted>& takes, Parsed<Wanted> parsed) {
   takes.handle(std::move(call), std::get<Wanted>(std::move(parsed)));
 }
 
-// Parses a body on the event loop. Returns nothing if that would take too long: the body is large, or names much.
+// Parses a body on the event loop. Returns nothing if that would take too long, because the body is large or names long
+// stored items.
 template <typename Wanted>
 std::optional<Parsed<Wanted>> parse_at_once(std::string_view body, const Takes<Wanted>& takes) {
   constexpr std::size_t kMost = Takes<Wanted>::kMostAtOnce;

@@ -65,7 +65,7 @@ class RequestObserver {
   virtual void on_answer(RequestId, const ipc::FromWorker&) {}
   // Returns the request's name at the client; empty if it has none.
   virtual std::string request_name() const { return ""; }
-  // Returns the name of the client's key, because the router takes keys in turns. Empty if the client has none.
+  // Returns the name of the client's key, because the router lets keys take turns. Empty if the client has none.
   virtual std::string_view turn_of() const { return {}; }
 
  private:

@@ -24,10 +24,10 @@ Status resolve_all_devices(config::Settings& settings, const std::string& worker
                            std::chrono::milliseconds patience = std::chrono::seconds(30));
 
 // Finds out which devices the settings name, if models share a bound on their devices' memory and one device may be
-// named in several ways ("auto", "0", "H200"). It then starts `worker_program` and waits at most `patience` for it. If
-// Returns why that failed; each text then counts as a device of its own. Any thread.
+// named in several ways ("auto", "0", "H200"). For that it starts `worker_program` and waits at most `patience` for it.
+// An error says why that failed; each text then counts as a device of its own. Any thread.
 Status number_devices(const config::Settings& settings, const std::string& worker_program,
-                    std::chrono::milliseconds patience = std::chrono::seconds(30));
+                      std::chrono::milliseconds patience = std::chrono::seconds(30));
 
 // Replaces the texts that number_devices() has found by the devices' numbers, so that equal texts mean the same device.
 // Any thread.

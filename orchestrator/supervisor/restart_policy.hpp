@@ -6,11 +6,11 @@
 // somebody kills the worker from outside, its clients should not have to wait: four such deaths count as one here,
 // too.
 //
-// A hostile worker can die of something else each time. The parent can't distinguish that from a bad hour, in which
-// others kill the worker in many ways soon after it began to serve; and with waits of 30 s in a bad hour it would
-// serve nobody. So deaths of all kinds also cause a wait if they came early (before the process was ready, or within
-// ten seconds of that): from the fourth in a row on, and at most two seconds. So a loop of them does not keep the
-// machine busy, and a bad hour costs little. They do not make the daemon give up.
+// A hostile worker can die in another way each time. The parent can't distinguish that from a bad hour, in which others
+// kill the worker in many ways soon after it began to serve. If each of these deaths caused a wait of 30 s, the worker
+// would serve nobody during a bad hour. So deaths of all kinds also cause a wait if they came early (before the process
+// was ready, or within ten seconds of that): from the fourth in a row on, and at most two seconds. So a loop of them
+// does not keep the machine busy, and a bad hour costs little. They do not make the daemon give up.
 //
 // A death for which no request can be blamed (while the worker loaded, or was idle) also counts against the crash
 // budget, by the same rule. A death for which a request can be blamed counts against that request (the router's

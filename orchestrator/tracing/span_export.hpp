@@ -44,7 +44,7 @@ class SpanExport {
     std::size_t most_at_once = 256;
     std::chrono::milliseconds patience =
         std::chrono::seconds(5);  // for one request to the collector
-    // The pause after a request that failed; twice as long after each further one, up to the latter.
+    // The pause after a request that failed; twice as long after each further one, up to `longest_pause`.
     std::chrono::milliseconds pause = std::chrono::seconds(1);
     std::chrono::milliseconds longest_pause = std::chrono::seconds(30);
   };

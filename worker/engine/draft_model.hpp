@@ -16,7 +16,7 @@
 // In place of a small model there may be a block behind the large model's layers (multi-token prediction,
 // model/graph_draft.cpp). For a token and the hidden state from which the large model chose it, the block computes the
 // logits of the next token. It goes on from its own hidden states for further guesses, and reads right guesses again
-// with the large model's. It gets hidden states of generated tokens alone. So it sees the answer and not the prompt,
+// with the large model's. It gets the hidden states of generated tokens only. So it sees the answer and not the prompt,
 // and if it lacks the hidden state of a token, it sees only what follows that token. It numbers positions from the
 // first token that it sees, because rotations depend on the distance between positions alone.
 //
@@ -127,7 +127,7 @@ class DraftModel {
 
   // Whether the model is a block that drafts tokens. If so, it guesses after tokens that add_hidden() got.
   bool takes_hidden() const { return limits_.takes_hidden; }
-  // Whether it guesses for so many sequences at once.
+  // Whether it guesses for this many sequences at once.
   bool serves(std::size_t sequences) const { return !off_ && sequences <= limits_.max_sequences; }
   // Adds the hidden state from which the last of these tokens was chosen.
   void add_hidden(DraftContext& context, std::span<const TokenId> tokens,

@@ -57,8 +57,7 @@ struct EngineOptions {
   SchedulerOptions scheduler;
   std::uint32_t flush_tokens = 1;
   std::chrono::microseconds flush_interval{2000};
-  std::size_t max_message_bytes =
-      SIZE_MAX;  // a larger answer is refused, a larger batch is split
+  std::size_t max_message_bytes = SIZE_MAX;  // a larger answer is refused, a larger batch is split
   // The engine cuts prompts so that a step takes at most about this long, because other streams wait for the step,
   // and a heartbeat is due between steps.
   std::chrono::milliseconds longest_step{1000};
@@ -71,7 +70,7 @@ struct EngineOptions {
   Executor* draft_model = nullptr;
   // The model's file recommends these values for samplers that requests leave open (Submit::open_samplers).
   std::vector<ipc::SamplingAdvice> sampler_advice = {};
-  // The background compares all memory once in this time (page_guard.hpp); 0: never.
+  // The page guard compares all memory once in this time, beside the steps (page_guard.hpp); 0: never.
   std::chrono::seconds check_memory{0};
   // A slab of KV pages goes back to the device when fewer slabs have sufficed for this long; 0:
   // never.
@@ -255,7 +254,8 @@ class Engine {
   std::optional<Clock::time_point> refused_at_;  // when the device had no memory for a slab
   Clock::time_point slabs_looked_at_{};
   Sampler sampler_;
-  std::unique_ptr<DraftModel> draft_model_;  // null: none; declared before requests_, which hold its pages
+  std::unique_ptr<DraftModel>
+      draft_model_;  // null: none; declared before requests_, which hold its pages
   Speculator speculator_;
 
   std::unordered_map<RequestId, RequestPtr> requests_;
@@ -299,8 +299,9 @@ class Engine {
   bool draining_ = false;
   bool drained_ = false;  // Drained was sent
   FigureCounts counts_;
-  std::uint64_t last_step_ = 0;                  // the number of the step that ended last
-  std::optional<Clock::time_point> step_ended_;  // when the last step ended, if there was more to compute
+  std::uint64_t last_step_ = 0;  // the number of the step that ended last
+  std::optional<Clock::time_point>
+      step_ended_;  // when the last step ended, if there was more to compute
   std::chrono::nanoseconds device_time_{0};
 
   Preparer preparer_;  // the last member: its thread ends first

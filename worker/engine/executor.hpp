@@ -37,12 +37,12 @@ inline constexpr StateSlot kNoState = 0xFFFFFFFF;
 using PageSum = std::array<std::uint32_t, 4>;
 
 enum class Output : std::uint8_t {
-  kNone,    // a prompt token before the last one
-  // the best token and its log-probability; the device chooses it, and of equal ones the one with the lowest id
+  kNone,  // a prompt token before the last one
+  // the best token and its log-probability; of equally good tokens the device chooses the one with the lowest id
   kGreedy,
   kLogits,   // like kGreedy, plus the whole row of logits
   kSampled,  // like kGreedy, but the device draws the token as Column::choice says
-  kHidden,   // like kGreedy, plus the hidden state after the last norm, from which the logits are computed
+  kHidden,  // like kGreedy, plus the hidden state after the last norm, from which the logits are computed
 };
 
 // A draw, as worker/engine/sampler.hpp defines it, at a temperature above 0.
@@ -58,7 +58,8 @@ struct Choice {
 
 constexpr std::uint32_t kByHost = 0xFFFFFFFF;
 
-constexpr std::uint32_t kMostDrafts = 15;  // of one sequence in a step: 16 columns including its own
+constexpr std::uint32_t kMostDrafts =
+    15;  // of one sequence in a step: 16 columns including its own
 
 struct Column {
   TokenId token = 0;
@@ -75,7 +76,7 @@ struct Column {
   // For kGreedy and kSampled: Executor::choose() will say which tokens may come, and what changes in their logits.
   // Log-probabilities stay those of the row before these changes.
   bool adjusted = false;
-  bool edited = false;  // for adjusted columns: the adjustment may have edits
+  bool edited = false;        // for adjusted columns: the adjustment may have edits
   bool tells_hidden = false;  // for outputs: they also have the hidden state of kHidden outputs
   // For a draft, if the model has states: the slot that gets the states after this column (see StateUse). The other
   // columns have kNoState.
@@ -122,8 +123,8 @@ struct Adjustment {
 struct StateUse {
   StateSlot from = 0;  // read before the sequence's first column; ignored if that is position 0
   StateSlot to = 0;    // written after its last column that is no draft; may equal `from`
-  // The slot `saved` also gets the states after this many of the sequence's columns, of which none is a draft; 0:
-  // never.
+  // The slot `saved` also gets the states after this many columns of the sequence, none of them a draft; 0: no states
+  // are saved.
   std::uint32_t saved_after = 0;
   StateSlot saved = 0;
 };
@@ -196,14 +197,15 @@ struct ExecutorLimits {
   std::uint32_t window_first_pages = 0;
   std::uint32_t window_slab_pages = 0;
   std::uint32_t window_eager_pages = 0;
-  std::uint32_t states = 0;   // slots for the states of layers; 0: no layer of the model carries states
+  std::uint32_t states =
+      0;  // slots for the states of layers; 0: no layer of the model carries states
   std::uint32_t context = 0;  // positions that a sequence may have
-  std::uint32_t asked_context =
-      0;  // that it should have; context is less where memory holds no more
+  // The positions that a sequence should have. `context` is less if the memory holds no more.
+  std::uint32_t asked_context = 0;
   std::uint32_t model_context = 0;  // what the model allows
   std::uint32_t vocabulary = 0;
-  std::uint32_t embedding = 0;        // entries of a hidden state; 0: kHidden is not available
-  std::uint32_t sampled_top_k = 0;    // the largest top_k for kSampled; 0: kSampled is not available
+  std::uint32_t embedding = 0;      // entries of a hidden state; 0: kHidden is not available
+  std::uint32_t sampled_top_k = 0;  // the largest top_k for kSampled; 0: kSampled is not available
   std::uint32_t steps_in_flight = 1;  // how many steps may be submitted and not waited for
   // Whether a column may take its token from an output of the step before (Column::chosen_by). If not, generating
   // sequences take turns: each step has only some of them, so that several steps can still be in flight.
@@ -255,7 +257,7 @@ class Executor {
   // columns; steps may be in flight. The memory is kept until the end. Errors are those of reserve_logits().
   virtual Status reserve_adjustments(std::uint64_t /*edits*/) { return {}; }
 
-  // Gives memory to the pages of a slab, which has none. The first page of a slab of full pages is
+  // Gives memory to the pages of a slab that has none. The first page of a slab of full pages is
   // first_pages + slab * slab_pages; that of a slab of window pages is
   // total_pages + window_first_pages + (slab - slabs()) * window_slab_pages. Steps may be in flight. Returns false, and
   // nothing has changed, if the device has no memory to spare.

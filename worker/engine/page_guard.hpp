@@ -54,8 +54,8 @@ struct DamagedMemory {
 class PageGuard final : public PageLedger, public StateLedger {
  public:
   using Now = std::function<std::chrono::steady_clock::time_point()>;
-  // The executor and the pool must outlive the guard. `pass` is the time in which the background compares all
-  // weights, all pages that can be found and all saved states once; 0: the background does nothing.
+  // The executor and the pool must outlive the guard. In each time of `pass` the guard compares, in the background, all
+  // weights, all pages that can be found and all saved states once; 0: it compares nothing in the background.
   PageGuard(Executor& executor, const PagePool& pool, std::chrono::seconds pass, Now now);
 
   // The ledger in which the guard enters pages and their sums; null: none.

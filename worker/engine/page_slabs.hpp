@@ -2,7 +2,7 @@
 //
 //     absent    no memory
 //     present   its pages can be handed out
-//     leaving   its pages are handed out no more; it is absent once nobody uses one of them
+//     leaving   its pages are no longer handed out; once nobody uses any of them, it is absent
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class PageSlabs {
   std::uint32_t place_of(std::uint32_t slab) const { return slab - first_number_; }
 
   void add(std::uint32_t slab);
-  // Makes the present slab leave that is used least. used(slab) returns how many of its pages are in use, or nothing if
+  // Makes the least used present slab leave. used(slab) returns how many of its pages are in use, or nothing if
   // it has to stay. Returns the slab; none if all have to stay or one leaves already.
   template <typename Used>
   std::optional<std::uint32_t> let_leave(const Used& used) {
@@ -59,8 +59,8 @@ class PageSlabs {
     if (leaving_) at(*leaving_) = State::kLeaving;
     return leaving_;
   }
-  // Makes the slab that leaves absent and returns it, if none of its pages is in use. If it has to stay, `stay` is
-  // called with it, which must call add(). `used` is the same as for let_leave().
+  // If no page of the leaving slab is in use, makes this slab absent and returns it. If the slab has to stay, calls
+  // stay(slab), which must call add(). `used` is the same as for let_leave().
   template <typename Used, typename Stay>
   std::optional<std::uint32_t> that_left(const Used& used, const Stay& stay) {
     if (!leaving_) return std::nullopt;

@@ -10,10 +10,10 @@
 // delay nobody, and a step has up to `prefill_chunk_alone` columns.
 //
 // Admission. The scheduler admits waiting sequences in the order of their arrival, each when enough pages are free for
-// all its tokens and one more. A sequence for which too few are free lets later ones pass that fit, but only as many
-// as may run at once, and the cache does not grow for these. From then on nobody passes, so the pages that become free
-// are for it. So short requests do not wait behind a long one for the answers of others, and the long one begins at
-// the latest when those that run have ended.
+// all its tokens and one more. If too few are free for a sequence, later ones that fit may pass it, but only as many as
+// may run at once, and the cache does not grow for them. After that nobody passes the sequence, and it gets all pages
+// that become free. So a short request need not wait until a long one before it has enough pages, and the long one
+// begins at the latest when all sequences that run by then have ended.
 //
 // Pages. When a running sequence needs a page and none is free, the scheduler preempts the youngest running sequence:
 // that sequence gives its pages back and waits before all that arrived later. Once it is admitted again, its prompt and
@@ -55,8 +55,8 @@
 // in order, and confirm() says for each whether its column had the token that the sequence has there now. After the
 // first wrong guess, the owner drops what later columns computed, and the next step overwrites their keys and values.
 // The scheduler never counts such positions as computed, so no other sequence and no ledger gets a page that holds
-// one. It plans no step while a step with drafts is in flight, because it is open where that step's sequences will
-// continue. Drafts never take a page from a sequence, and a step has no drafts while a prompt could be read.
+// one. It plans no step while a step with drafts is in flight, because nobody knows yet where that step's sequences
+// will continue. Drafts never take a page from a sequence, and a step has no drafts while a prompt could be read.
 //
 // Doubt. If the content of pages has changed, or if a sequence's logits are not numbers, the scheduler removes these
 // pages and all pages that follow them from the cache, and sends back each sequence that uses one of them. It drops
@@ -77,9 +77,10 @@
 // saved the states, too (state_book.hpp), and goes on from there. The scheduler has steps save the states after these
 // pages, and keeps a right draft's slot where the draft fills one:
 //
-//   the last page but a few tokens of a prompt   chat templates end prompts differently in the next turn
-//   where a prompt leaves what others had        more prompts are likely to begin so; the scheduler notices it
-//                                                when pages are known further than states are
+//   the last page that ends some tokens before a prompt does
+//                                                a chat template ends the same prompt differently in the next turn
+//   the page where a prompt parts from others    more prompts are likely to begin like this; the scheduler notices it
+//                                                when it finds more pages than states for a prompt
 //   the last page of each step of a prompt, and each page of an answer; only the latest of these is kept: for the
 //   same sequence after a preemption or this process's death, and for the next turn of a chat
 //
@@ -117,7 +118,7 @@ struct Sequence {
   // Where its generated tokens begin, including those that a dead process generated. Other sequences are not likely to
   // continue from positions behind it while this one runs.
   std::uint32_t own_from = 0xFFFFFFFF;
-  bool may_ask_otherwise = false;   // Scheduler::ask() may change `output` while it generates
+  bool may_ask_otherwise = false;  // Scheduler::ask() may change `output` while it generates
   // What each of the first `prompt_length` tokens except the last of them asks for, besides `output`: kNone, kLogits or
   // kHidden. Unless this is kNone, the sequence reuses no pages, because their columns would not be computed.
   Output prompt_output = Output::kNone;
@@ -152,7 +153,7 @@ struct Sequence {
   // It takes no pages from the cache and enters none there: its logits were not numbers once, and any page with its
   // tokens may be the reason.
   bool alone = false;
-  std::uint64_t planned_in = 0;   // the last step that had columns of it
+  std::uint64_t planned_in = 0;      // the last step that had columns of it
   std::uint64_t passed_over_in = 0;  // the last step that left its token to another step
   std::uint64_t served = 0;          // for taking turns among sequences that prefill
   std::uint32_t in_turn = 0;         // columns that it has had in its turn
@@ -232,13 +233,15 @@ class Scheduler {
   // completed). A removed sequence is null.
   struct Member {
     Sequence* sequence = nullptr;
-    std::uint32_t columns = 0;      // without drafts
-    std::uint32_t outputs = 0;      // how many of the columns, from the last one backwards, choose a token
+    std::uint32_t columns = 0;  // without drafts
+    std::uint32_t outputs =
+        0;  // how many of the columns, from the last one backwards, choose a token
     std::uint32_t preemptions = 0;  // the sequence's preemptions when this was planned
     StateSlot saved = kNoState;     // the slot that gets the states after position `saved_at` - 1
     std::uint32_t saved_at = 0;
-    bool passing = false;           // the sequence's next snapshot replaces it
-    std::uint32_t drafts_from = 0;  // the sequence's drafts are the columns of the step from here on
+    bool passing = false;  // the sequence's next snapshot replaces it
+    std::uint32_t drafts_from =
+        0;  // the sequence's drafts are the columns of the step from here on
   };
   std::span<const Member> members() const { return oldest().members; }
   // About the same step: the sequence and the position of a column, and the step's number, counted from 1.
@@ -286,7 +289,7 @@ class Scheduler {
   void take_slab(std::uint32_t slab) { pool_.add_slab(slab); }
   std::optional<std::uint32_t> slab_that_left() { return pool_.slab_that_left(); }
 
-  // See PagePool. Call take_over() and the like while no sequence has been added.
+  // See PagePool. Call these and adopt() before the first add().
   void set_ledger(PageLedger* ledger) { pool_.set_ledger(ledger); }
   // See StateBook; the states after pages that were adopted before.
   void set_state_ledger(StateLedger* ledger) { states_.set_ledger(ledger); }
@@ -312,7 +315,10 @@ class Scheduler {
   bool lacks_pages(PageKind kind, std::uint32_t wanted) const;
   std::size_t most_generating() const;
   void plan_generating();
-  enum class Growth : std::uint8_t { kAllowed, kForbidden };  // whether the cache may grow for a sequence
+  enum class Growth : std::uint8_t {
+    kAllowed,
+    kForbidden
+  };  // whether the cache may grow for a sequence
   void admit();
   bool give_pages(Sequence& sequence, Growth growth);
   void run(Sequence& sequence);
@@ -377,8 +383,10 @@ class Scheduler {
   PagePool pool_;
   Grow grow_;
   bool grew_ = false;  // in this plan
-  std::uint64_t eager_until_ = 0;  // until this step the cache grows beyond its eager size, too, to forget nothing
-  std::uint64_t in_need_until_ = 0;  // the step from which on the cache may grow for the prefix cache alone
+  // Until this step the cache grows beyond its eager size, too, rather than forget pages.
+  std::uint64_t eager_until_ = 0;
+  std::uint64_t in_need_until_ =
+      0;  // the step from which on the cache may grow for the prefix cache alone
 
   // Both in the order of arrival: the youngest is last.
   std::vector<Sequence*> running_;

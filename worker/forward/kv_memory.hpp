@@ -67,7 +67,7 @@ class KvMemory {
   std::uint64_t bytes_at_first() const;
   std::uint64_t bytes_of_slabs() const;
   // Takes the slabs that a predecessor had. Those that do not fit here give their memory back; one warning says how
-  // many they are, and why.
+  // many do not fit, and why.
   void take_slabs(std::span<ExportedSlab> slabs);
 
  private:

@@ -33,9 +33,10 @@ struct DeviceSize {
 // They also have a number for engine.state_cache_mb where its 0 stands for more than 2 GiB (usual_state_cache_mb).
 config::EngineSettings with_sizes(config::EngineSettings engine, const model::GgufFile& file,
                                   const model::ModelGraph& graph, const DeviceSize& device);
-// Returns engine.state_cache_mb, or, if that is 0 and stands for more than 2 GiB on this device, the MiB that it stands
-// for; otherwise 0, and state_slots() takes two states for each sequence, at most 2 GiB. More than 2 GiB never make a
-// KV cache smaller that does not grow; one that grows has less room for it. `engine` has a number for max_batch.
+// Returns engine.state_cache_mb. If the setting is 0 and stands for more than 2 GiB on this device, returns that number
+// of MiB; if it stands for less, returns 0, and state_slots() then takes two states for each sequence, at most 2 GiB.
+// More than 2 GiB are taken only from what a KV cache of a fixed size leaves; a cache that grows has less room for it.
+// `engine` has a number for max_batch.
 std::uint32_t usual_state_cache_mb(const config::EngineSettings& engine, std::uint64_t weight_bytes,
                                    const model::ModelGraph& graph, const DeviceSize& device);
 // The numbers for which engine.max_batch 0 stands with a model: `most` on a GPU with at least `memory_bytes`, fewer

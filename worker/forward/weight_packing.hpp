@@ -41,7 +41,7 @@ enum class RowsAre { kRows, kColumns };
 
 // Returns the type of such a matrix for a tensor of that type. Columns of floats keep their bits.
 // Blocks lie along rows, so columns of quantised rows are decoded and rounded to F16. That moves a
-// weight by at most 2^-11 of itself, which is an eighth of what Q8_0 may be off.
+// weight by at most 2^-11 of itself, which is an eighth of the error that Q8_0 may have.
 gpu::kernels::WeightType packed_type(model::TensorType type, RowsAre rows);
 
 // One matrix in device memory: the rows of one or more tensors of equal type and row length, one after another (q, k
