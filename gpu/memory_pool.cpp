@@ -318,7 +318,7 @@ class HeapPool final : public MemoryPool {
     if (settings_.log_exhaustion) {
       spdlog::warn(
           "memory pool: no room for {} ({:.1f} MiB) in {} x {} MiB; allocated outside the pool ({} "
-          "so far), which takes longer and works as well. "
+          "so far), which works but takes longer. "
           "gpu_optimizations.memory_pool.{} would hold it",
           name, static_cast<double>(bytes) / kMib, settings_.num_heaps, settings_.heap_size_mb,
           count, large_enough(block));

@@ -41,7 +41,7 @@ std::uint64_t drain_ns(std::uint32_t timeout_ms) {
 
 void abandon_hung(Device& device, const char* what) {
   if (!device.abandoned()) {
-    spdlog::error("{}: the device hangs; its objects are left to it, end this process", what);
+    spdlog::error("{}: the device hangs, so its objects are not freed; end this process", what);
   }
   device.abandon();
 }

@@ -13,7 +13,8 @@ namespace bulkhead::gpu {
 namespace {
 
 constexpr std::size_t kHeldBack = 512;
-constexpr std::size_t kEnoughToSettle = 32;  // enough events for flush(), which cannot wait for more
+constexpr std::size_t kEnoughToSettle =
+    32;  // enough events for flush(), which cannot wait for more
 constexpr int kDeviceProcess = 1, kHostProcess = 2;
 constexpr const char* kHeading =
     R"([{"ph":"M","pid":1,"name":"process_name","args":{"name":"device"}},
@@ -101,7 +102,7 @@ void Trace::write(const Event& event) {
   if (bytes > left_) {
     full_ = true;
     std::fflush(file_);
-    spdlog::warn("the trace file is full: what comes now is not in it");
+    spdlog::warn("the trace file is full: nothing more is written to it");
     return;
   }
   left_ -= bytes;

@@ -145,7 +145,7 @@ void Router::free_memory(const std::string& device, std::size_t wanting, std::ui
       if (busy) {
         models_[i].yields = true;
       } else {
-        spdlog::info("model {}: is unloaded, since another needs its memory", models_[i].id);
+        spdlog::info("model {}: is unloaded because another model needs its memory", models_[i].id);
         unload_now(i);
       }
     }
@@ -163,7 +163,7 @@ void Router::keep_within_budget(const std::string& device) {
       next_turn_ = std::min(next_turn_.value_or(end), end);
       continue;
     }
-    spdlog::info("model {}: is unloaded, since the models take more than server.device_memory_mb",
+    spdlog::info("model {}: is unloaded because the models take more than server.device_memory_mb",
                  models_[loaded[n]].id);
     return unload_now(loaded[n]);  // unload_now()'s end calls this function again
   }

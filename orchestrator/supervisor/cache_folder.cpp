@@ -262,8 +262,8 @@ bool CacheFolder::passed(Check& check) {
     drop(found.doubt);
   } else if (found.deleted > 0) {
     spdlog::info(
-        "worker {}: {} files of its cache folder are deleted, which a process wrote after its "
-        "first request, or while it was loading and died; {} are kept",
+        "worker {}: deleted {} files of its cache folder, which a process wrote after its first "
+        "request, or while it was loading before it died; kept {}",
         name_, found.deleted, found.kept);
   }
   return true;
@@ -347,7 +347,8 @@ bool CacheFolder::claim(const std::string& folder_name) {
 }
 
 void CacheFolder::take_away_doubtful(const std::string& doubt) {
-  spdlog::warn("worker {}: its cache folder {} is not used and deleted: {}", name_, path_, doubt);
+  spdlog::warn("worker {}: its cache folder {} is not used, and is deleted: {}", name_, path_,
+               doubt);
   take_away();
 }
 

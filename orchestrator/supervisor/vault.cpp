@@ -28,7 +28,8 @@ Status Vault::take(ipc::Channel& channel, const ipc::VaultOffer& offer, std::str
     return violation(
         fmt::format("{} descriptors, and {} are allowed", wanted, ipc::kMostVaultDescriptors));
   }
-  ipc::Channel::Descriptors all(closer_);  // closes the descriptors that are not taken, without waiting
+  ipc::Channel::Descriptors all(
+      closer_);  // closes the descriptors that are not taken, without waiting
   while (all.fds.size() < wanted) {
     auto packet = channel.take_descriptors();
     if (!packet && channel.lost_descriptors()) {
@@ -129,7 +130,7 @@ void Vault::ended(DeathCause cause) {
       kv_doubtful_ = true;
       return;
     case DeathCause::kDeviceLost:
-      return drop("the device failed, and its memory with it, perhaps");
+      return drop("the device failed, and perhaps its memory, too");
     case DeathCause::kProtocolViolation:
       return drop("the process that made it can't be trusted");
   }

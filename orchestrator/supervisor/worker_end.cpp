@@ -91,8 +91,9 @@ void Worker::predecessor_gone(const Death& death) {
   recovery.gone();
   if (state_ == WorkerState::kStopped) return events_.worker_changed(*this);
   if (!death.by_others()) {  // the worker had assumed a kill from outside
-    spdlog::error("worker {}: the process before it ended otherwise: {}", name(), death.words);
-    vault_.drop("the process that made it did not end as it seemed");
+    spdlog::error("worker {}: the process before it ended in another way than it had seemed: {}",
+                  name(), death.words);
+    vault_.drop("the process that made it did not end as it had seemed");
     vault_dropped();
     if (process_ != nullptr) process_->kill("took over from a process whose end casts doubt");
   } else if (process_ != nullptr) {

@@ -133,9 +133,9 @@ void WorkerProcess::exit_took_too_long() {
                              options_.exit_timeout.count());
   spdlog::error(
       "worker {}: process {} {}, but the kernel has not taken it back for {} ms "
-      "(isolation.exit_timeout_ms); it is not waited for any more, and what it has on the device "
-      "is "
-      "not free",
+      "(isolation.exit_timeout_ms); the daemon no longer waits for it, and its device memory is "
+      "not "
+      "free",
       name_, process_.pid(), stopped_.has_value() ? "has ended" : "was killed",
       options_.exit_timeout.count());
   stuck_ = true;

@@ -101,7 +101,8 @@ void WorkerProcess::tell_what_it_did(const std::string& verdict, const Activity&
   double load[1] = {0};
   (void)::getloadavg(load, 1);
   spdlog::warn(
-      "worker {}: {}: process {} is {}, and has computed {} ms since half of that time; "
+      "worker {}: {}: process {} is {}, and has computed for {} ms in the second half of that "
+      "time; "
       "the machine's load average is {:.1f}",
       name_, verdict, process_.pid(), state, computed.count(), load[0]);
 }

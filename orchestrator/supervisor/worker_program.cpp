@@ -76,8 +76,8 @@ void look_at_program(const std::string& path) {
   const std::lock_guard lock(all.mutex);
   if (std::exchange(all.programs[path].told, true)) return;
   spdlog::warn(
-      "the worker program {} is not the one any more that this daemon began with (an upgrade?); "
-      "workers go on being started from that one, until the daemon is restarted",
+      "the worker program {} has been replaced or changed since this daemon began (an upgrade?); "
+      "until it is restarted, the daemon starts workers from the earlier program",
       path);
 }
 

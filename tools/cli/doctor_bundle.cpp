@@ -39,8 +39,8 @@ constexpr const char* kReadme =
     "had\n"
     "logs/NAME.txt   what each worker wrote last, and what the daemon's log said of it\n"
     "\n"
-    "There are no prompts, no answers and no keys in it. File names, names of models and keys' "
-    "names are.\n";
+    "There are no prompts, no answers and no keys in it. There are the names of files, of models "
+    "and of keys.\n";
 
 std::string distribution() {
   std::ifstream file("/etc/os-release");

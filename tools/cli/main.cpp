@@ -278,8 +278,9 @@ void add_check(CLI::App& app, CheckOptions& options, int& code) {
       ->allow_extra_args(false);
   command->add_flag("--reference", options.reference,
                     "Print every setting with its default (config/runtime.yaml)");
-  command->add_flag("--json", options.json,
-                    "Print the verdict as JSON: valid, error, notes, models, models_folder, host, port");
+  command->add_flag(
+      "--json", options.json,
+      "Print the verdict as JSON: valid, error, notes, models, models_folder, host, port");
   add_footer(*command,
              "Examples:\n"
              "  bulkhead check --config my.yaml\n"
@@ -297,7 +298,7 @@ void add_doctor(CLI::App& app, DoctorOptions& options, int& code) {
       command->add_option("--bundle", options.bundle,
                           "Write a tar archive of versions, settings, metrics, logs and the last "
                           "crashes, without keys and prompts");
-  command->add_option("--model", options.model, "Tell which devices this model file fits on")
+  command->add_option("--model", options.model, "Say on which devices this model file fits")
       ->excludes(bundle);
   command->add_flag("--json", options.json, "Print the diagnosis as JSON; sizes are bytes")
       ->excludes(bundle);

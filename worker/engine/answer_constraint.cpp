@@ -392,10 +392,7 @@ Result<std::span<const std::uint32_t>> AnswerConstraint::mask() {
   locate();
   const constrain::TokenMask* mask = rules_.held->get().mask(at_);
   if (mask == nullptr && rules_.may_give_up) return free_mask();
-  if (mask == nullptr || at_ == constrain::kNowhere) {
-    return Error(ErrorCode::kResourceExhausted,
-                 "what the answer must be is too ambiguous: too many ways lead on from here");
-  }
+  if (mask == nullptr || at_ == constrain::kNowhere) return too_ambiguous();
   const std::string_view opener = opener_left();
   if (opener.empty()) return std::span<const std::uint32_t>(*mask);
   mask_ = *mask;

@@ -58,8 +58,7 @@ Result<const CallConstraints::Kept*> CallConstraints::kept(std::string key,
   // Once it has been handed out, only the engine's thread touches it.
   const constrain::TokenMask* first = masks->get().mask(masks->get().start());
   if (first == nullptr)
-    return Error(ErrorCode::kUnsupported,
-                 "it is too ambiguous: too many ways lead on from its start");
+    return Error(ErrorCode::kUnsupported, "it is too ambiguous: it can begin in too many ways");
   if (!constrain::lets_any_through(*first))
     return Error(ErrorCode::kUnsupported, "no token of this model's vocabulary can begin it");
   std::vector<std::string> warnings = short_warnings(std::move(made.warnings));

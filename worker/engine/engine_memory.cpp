@@ -106,12 +106,12 @@ Status Engine::look_at_memory(std::uint64_t step) {
   if (!scheduler_.can_leave_out(damaged)) {
     return Error(ErrorCode::kDeviceLost,
                  std::to_string(damaged.size()) +
-                     " KV pages are not what they were, and the cache is too small without them");
+                     " KV pages have changed in memory, and the cache is too small without them");
   }
   const std::size_t again = scheduler_.distrust(damaged, PagePool::Fate::kLeaveOut);
   counts_.add("requests_computed_again_total", again);
   spdlog::error(
-      "{} KV pages are not what they were, page {} among them: they are not used any more, and {} "
+      "{} KV pages have changed in memory, page {} among them: they are no longer used, and {} "
       "requests are computed again; the device's memory, or what writes to it, can't be trusted",
       damaged.size(), damaged.front(), again);
   return {};
@@ -129,9 +129,9 @@ void Engine::leave_out_states(std::span<const EnteredState> states) {
   for (const EnteredState& state : states)
     left_out += scheduler_.leave_out_state(state.slot) ? 1 : 0;
   spdlog::error(
-      "{} saved states are not what they were, slot {} among them: {} slots are not used any more, "
-      "and {} requests are computed again; the device's memory, or what writes to it, can't be "
-      "trusted",
+      "{} saved states have changed in memory, slot {} among them: {} slots are no longer used, "
+      "and "
+      "{} requests are computed again; the device's memory, or what writes to it, can't be trusted",
       states.size(), states.front().slot, left_out, again);
 }
 
@@ -164,8 +164,8 @@ Result<std::uint32_t> Engine::adopt(std::span<const EnteredPage> pages) {
   scheduler_.distrust(damaged, scheduler_.can_leave_out(damaged) ? PagePool::Fate::kLeaveOut
                                                                  : PagePool::Fate::kUseAgain);
   spdlog::error(
-      "{} of {} KV pages that the last process left are not what they were, page {} among them: "
-      "what they held is computed again",
+      "{} of {} KV pages that the last process left have changed in memory, page {} among them: "
+      "their tokens are computed again",
       damaged.size(), pages.size(), damaged.front());
   return taken;
 }
@@ -174,7 +174,7 @@ Result<std::uint32_t> Engine::adopt_states(std::span<const EnteredState> states)
   const std::uint64_t damaged = guard_.figures().damaged;
   BULKHEAD_TRY(const std::vector<bool> whole, guard_.whole(states));
   if (const std::uint64_t spoilt = guard_.figures().damaged - damaged; spoilt > 0) {
-    spdlog::error("{} of {} saved states that the last process left are not what they were", spoilt,
+    spdlog::error("{} of {} saved states that the last process left have changed in memory", spoilt,
                   states.size());
   }
   std::uint32_t taken = 0;

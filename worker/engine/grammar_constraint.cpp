@@ -13,11 +13,6 @@ namespace {
 constexpr std::size_t kMostRemembered = std::size_t{48} << 20;
 constexpr std::size_t kMostGrammars = 16;
 
-Error too_ambiguous() {
-  return Error(ErrorCode::kResourceExhausted,
-               "what the answer must be is too ambiguous: too many ways lead on from here");
-}
-
 Result<constrain::Compiled> compile(const ipc::Constraint& wanted) {
   switch (wanted.kind) {
     case ipc::ConstraintKind::kNone:
@@ -35,6 +30,11 @@ Result<constrain::Compiled> compile(const ipc::Constraint& wanted) {
 }
 
 }  // namespace
+
+Error too_ambiguous() {
+  return Error(ErrorCode::kResourceExhausted,
+               "the required form of the answer is too ambiguous: it can go on in too many ways");
+}
 
 Error for_good(const Error& error) {
   const bool limit = error.code() == ErrorCode::kResourceExhausted;

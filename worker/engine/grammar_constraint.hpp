@@ -27,6 +27,8 @@ namespace bulkhead::engine {
 // Returns the error as one that will not pass. A constraint that is too complex stays too complex, so a limit's error
 // must not say "try again later".
 Error for_good(const Error& error);
+// Returns the error for a form that an answer can go on with in more ways than are followed.
+Error too_ambiguous();
 
 // Compiles the grammar of a request's form; kNone is not allowed. Errors are those of ConstraintCompiler.
 Result<constrain::Compiled> compile_constraint(const ipc::Constraint& wanted);

@@ -41,7 +41,7 @@ namespace bulkhead::engine {
 
 // The error if a mask allows no token.
 inline constexpr const char* kNothingGoesOn =
-    "no token of the model's vocabulary can go on with what the answer must be";
+    "no token of the model's vocabulary can continue the answer in its required form";
 
 // kInvalidArgument names the parameter that is invalid (a negative temperature, NaN, ...).
 Status check_sampling(const ipc::Sampling& sampling);

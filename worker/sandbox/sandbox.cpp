@@ -221,7 +221,7 @@ std::vector<Protection> protections(const SandboxReport& report) {
       {"ipc_namespace", own.ipc, told(own.ipc, "no object of others")},
       {"mount_namespace", own.mounts, told(own.mounts, "/proc shows no other process")},
       {"pid_namespace", own.pids,
-       own.pids ? "no number of a process but its own, and that of one which only waits"
+       own.pids ? "no process id but its own, and that of bulkhead-first, which only waits"
                 : own.pid_gap},
       {"private_root", own.root,
        own.root ? "no file exists but those that it may read or write" : own.root_gap},

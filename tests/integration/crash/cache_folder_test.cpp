@@ -260,7 +260,7 @@ TEST_F(CacheFolder, IsNoLinkAndNobodyElseMayWriteToIt) {
   fs::create_directory_symlink(caches_ / "elsewhere", folder());
   {
     const Serving serving = serve_here();
-    EXPECT_TRUE(serving.daemon->says("is not used and deleted: it is a link"));
+    EXPECT_TRUE(serving.daemon->says("is not used, and is deleted: it is a link"));
     EXPECT_FALSE(fs::is_symlink(folder()));
     EXPECT_TRUE(fs::exists(caches_ / "elsewhere" / "kernel"));
     EXPECT_TRUE(Serving::eventually([&] { return nothing_is_left(); }));

@@ -108,7 +108,7 @@ TEST_F(SpoiltMemory, StatesThatAreSpoiltBetweenDeathAndAdoptionAreComputedAnew) 
   if (!kill_and_spoil([&] { return flip_states(); }))
     GTEST_SKIP() << "this device's memory is no memory file";
   EXPECT_GT(vault()["pages_adopted"], 1) << "the pages are what they were: " << vault();
-  EXPECT_TRUE(serving_.daemon->says("saved states that the last process left are not what they"))
+  EXPECT_TRUE(serving_.daemon->says("saved states that the last process left have changed in memory"))
       << serving_.daemon->log();
   expect_found();
 }
@@ -122,10 +122,10 @@ TEST_F(SpoiltMemory, StatesThatAreSpoiltWhileTheyWaitAreFoundByTheBackground) {
   if (!flip_states()) GTEST_SKIP() << "this device's memory is no memory file";
   // No sequence continues from these states.
   EXPECT_TRUE(Serving::eventually([&] {
-    return serving_.daemon->says("saved states are not what they were");
+    return serving_.daemon->says("saved states have changed in memory");
   })) << serving_.daemon->log();
   const std::string log = serving_.daemon->log();
-  EXPECT_EQ(log.find("KV pages are not what they were"), std::string::npos) << log;
+  EXPECT_EQ(log.find("KV pages have changed in memory"), std::string::npos) << log;
   EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard);
   EXPECT_GT(serving_.metric(kDamaged), 0);
   EXPECT_EQ(serving_.worker()["restarts"], 0);

@@ -379,7 +379,7 @@ TEST(WorkerProgram, ThatWasReplacedIsNoticedAndTheFirstOneGoesOn) {
     ASSERT_TRUE(Serving::eventually([&] {
       return serving.worker()["restarts"] == 1 && serving.worker()["state"] == "ready";
     })) << serving.daemon->log();
-    EXPECT_TRUE(serving.daemon->says("is not the one any more that this daemon began with"));
+    EXPECT_TRUE(serving.daemon->says("has been replaced or changed since this daemon began"));
   }
 }
 
