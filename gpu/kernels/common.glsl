@@ -23,9 +23,9 @@ layout(buffer_reference, std430, buffer_reference_align = 4) buffer FloatsOut { 
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer WordsOut { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 2) buffer HalvesOut { float16_t v[]; };
 
-// The step's parameters begin with counts (forward/step_parameters.hpp); a push constant says which count applies to
-// a kernel. Columns follow as {token, position, first word of its page table, 0 or 1 + a row of results that has the
-// token}.
+// The step's parameters begin with counts (forward/step_slots.cpp writes them); a push constant says which count
+// applies to a kernel. Columns follow as {token, position, first word of its page table, 0 or 1 + a row of results that
+// has the token}.
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer ColumnsRef { uvec4 v[]; };
 
 // Loads two words at once.
