@@ -1,6 +1,5 @@
 #include "tools/model-maker/metadata.hpp"
 
-#include <cmath>
 #include <cstring>
 #include <fstream>
 
@@ -188,30 +187,6 @@ void add_scored_expert_keys(const Shape& shape, Metadata& metadata) {
   metadata.add_float(prefix + ".expert_weights_scale", shape.expert_scale);
 }
 
-// Adds the numbers of xIELU with which a training begins, the same for all layers. The two alphas are written as their
-// values before softplus.
-void add_xielu_keys(Metadata& metadata) {
-  metadata.add_float("xielu.alpha_p", std::log(std::expm1(0.8F)));
-  metadata.add_float("xielu.alpha_n", std::log(std::expm1(0.3F)));
-  metadata.add_float("xielu.beta", 0.5F);
-  metadata.add_float("xielu.eps", -1e-6F);
-}
-
-// Adds keys that Bulkhead can do without, with values that mean what their absence means. llama.cpp refuses a model of
-// these architectures without them.
-void add_keys_of_llama_cpp(const Shape& shape, Metadata& metadata) {
-  const std::string& prefix = shape.architecture;
-  if (prefix == "granite" || prefix == "granitemoe") metadata.add_float(prefix + ".logit_scale", 1);
-  if (prefix == "gemma4") metadata.add_uint(prefix + ".embedding_length_per_layer_input", 0);
-  if (prefix == "qwen35" || prefix == "qwen35moe") {
-    // The pairs that turn by a picture's time, row and column. All three are the position of a text's token.
-    const std::uint32_t turning = shape.turning != 0 ? shape.turning : shape.head_size;
-    const auto pairs = static_cast<std::int32_t>(turning / 2);
-    metadata.add_ints(prefix + ".rope.dimension_sections",
-                      {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0});
-  }
-}
-
 }  // namespace
 
 void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metadata) {
@@ -274,9 +249,7 @@ void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metad
   }
   if (shape.rope_original != 0)
     metadata.add_uint(prefix + ".rope.scaling.original_context_length", shape.rope_original);
-  if (prefix == "nomic-bert-moe") metadata.add_uint(prefix + ".moe_every_n_layers", 2);
-  if (prefix == "apertus") add_xielu_keys(metadata);
-  add_keys_of_llama_cpp(shape, metadata);
+  add_own_keys(shape, metadata);
 }
 
 namespace {

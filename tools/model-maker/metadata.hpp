@@ -41,6 +41,8 @@ void append_text(std::string& out, std::string_view text);
 std::string header_without_tensors(const Metadata& metadata);
 
 void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metadata);
+// Adds those that only the shape's architecture has (own_keys.cpp).
+void add_own_keys(const Shape& shape, Metadata& metadata);
 
 // Adds a byte-level BPE vocabulary that can encode any text: 256 bytes, syllables built by merges, and at its end
 // ChatML's and the usual special tokens, followed by the padding. kInvalidArgument if there are fewer than 270 tokens
