@@ -131,7 +131,7 @@ std::vector<WindowPool::End> WindowPool::ends_among(std::span<const EnteredPage>
 // Puts adopted pages into the lists of idle ones. The predecessor's sequences come back one after another, and each
 // takes a few further pages. These must not be pages that the others need, so pages that no end's window sees are
 // emptied first, and those that a sequence needs if it has lost its last pages come after them. The pages of a window
-// lie next to each other in their list: whoever takes several spoils one window, not many.
+// lie next to each other in their list: a sequence that takes several pages spoils one window, not many.
 void WindowPool::line_up(std::span<const EnteredPage> adopted) {
   if (cached_ == 0) return;
   std::vector<End> ends = ends_among(adopted);

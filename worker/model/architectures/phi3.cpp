@@ -9,7 +9,7 @@ void describe_phi3(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
-  // Files of Phi-3-mini-4k and Phi-3-medium-4k tell of a window of 2,047 positions, half of their context. As in
+  // Files of Phi-3-mini-4k and Phi-3-medium-4k name a window of 2,047 positions, half of their context. As in
   // llama.cpp, every layer sees all positions: converters have written wrong windows, too.
   (void)model.window(0);
   const RopeIndex rope = model.long_rope(heads, RopePairing::kHalves);
