@@ -1,19 +1,9 @@
 #include "config/base/clean_text.hpp"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 
 namespace bulkhead {
-namespace {
 
-struct Character {
-  std::size_t bytes = 1;
-  bool valid = false;
-  std::uint32_t code = 0;
-};
-
-// The first character of a text that is not empty. RFC 3629: no overlong forms, no surrogates.
 Character first_character(std::string_view text) {
   const auto byte = [&text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
@@ -29,6 +19,8 @@ Character first_character(std::string_view text) {
   if (code < kLeast[length] || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) return {};
   return {length, true, code};
 }
+
+namespace {
 
 void append_escape(std::string& out, std::uint32_t code, bool json) {
   constexpr char kHex[] = "0123456789abcdef";

@@ -2,10 +2,21 @@
 // cannot start a new line and cannot control the terminal.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace bulkhead {
+
+struct Character {
+  std::size_t bytes = 1;
+  bool valid = false;
+  std::uint32_t code = 0;
+};
+// Returns the first character of UTF-8 text that is not empty, or a single byte that begins none (RFC 3629: no overlong
+// forms, no surrogates).
+Character first_character(std::string_view text);
 
 // How to write a byte that is not plain text.
 enum class Escapes {

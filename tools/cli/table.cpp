@@ -7,28 +7,21 @@
 #include <nlohmann/json.hpp>
 
 #include "config/base/clean_text.hpp"
+#include "tools/cli/columns.hpp"
 
 namespace bulkhead::cli {
 
-namespace {
-
-// Returns how many characters the UTF-8 text has: all bytes but those that continue one.
-std::size_t characters_of(const std::string& text) {
-  return static_cast<std::size_t>(std::ranges::count_if(
-      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
-}
-
-}  // namespace
-
 std::string table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths(rows.empty() ? 0 : rows.front().size());
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < widths.size(); ++i)
+      widths[i] = std::max(widths[i], columns_of(row[i]));
+  }
   std::string text;
   for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      std::size_t width = 0;
-      for (const auto& other : rows)
-        width = std::max(width, characters_of(other[i]));
+    for (std::size_t i = 0; i < widths.size(); ++i) {
       text += row[i];
-      if (i + 1 < row.size()) text += std::string(width - characters_of(row[i]) + 2, ' ');
+      if (i + 1 < widths.size()) text += std::string(widths[i] - columns_of(row[i]) + 2, ' ');
     }
     text += '\n';
   }

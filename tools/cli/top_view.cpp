@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "tools/cli/columns.hpp"
 #include "tools/cli/table.hpp"
 
 namespace bulkhead::cli {
@@ -238,57 +239,70 @@ void sort_workers(TopFrame& frame, TopOrder order) {
   });
 }
 
-std::string_view first_columns(std::string_view text, std::size_t columns) {
-  std::size_t at = 0;
-  for (; at < text.size(); ++at) {
-    const bool begins = (static_cast<unsigned char>(text[at]) & 0xc0) != 0x80;
-    if (begins && columns-- == 0) break;
-  }
-  return text.substr(0, at);
+namespace {
+
+// The lines above the workers.
+std::vector<std::string> head_of(const TopFrame& frame) {
+  if (!frame.error.empty()) return {cell(frame.error)};
+  return {std::to_string(frame.requests) + " requests, " + std::to_string(frame.waiting) +
+              " waiting; " + rounded(frame.tokens_per_second, 1) + " tokens/s; first token " +
+              milliseconds(frame.first_token_ms) + ", between tokens " +
+              milliseconds(frame.inter_token_ms),
+          "memory pool hits " + percent(frame.pool_hits) + "; transfers beside computing " +
+              percent(frame.blit_overlap) + "; command ring reuse " + percent(frame.ring_reuse) +
+              "; message ring " + std::to_string(frame.ring_depth_bytes) + " bytes deep"};
 }
 
+// How many lines of each kind a screen has room for. The workers' titles are among the head's lines.
+struct Lines {
+  std::size_t head = 0, workers = 0;
+  bool counts_rest = false;  // a line says how many workers more there are
+};
+
+Lines lines_for(std::size_t head, std::size_t workers, const TopLayout& layout) {
+  if (layout.height == 0) return {head, workers, false};
+  const std::size_t foot = layout.foot.empty() ? 0 : 1;
+  const std::size_t height = layout.height - std::min(foot, layout.height);
+  Lines lines;
+  lines.head = std::min(head, height - std::min({height, workers, std::size_t{1}}));
+  const std::size_t rest = height - lines.head;
+  lines.counts_rest = rest < workers && rest > 1;
+  lines.workers = std::min(workers, lines.counts_rest ? rest - 1 : rest);
+  return lines;
+}
+
+}  // namespace
+
 std::string to_text(const TopFrame& frame, const TopLayout& layout) {
-  std::vector<std::string> lines;
-  if (!frame.error.empty()) {
-    lines.push_back(cell(frame.error));
-  } else {
-    lines.push_back(std::to_string(frame.requests) + " requests, " + std::to_string(frame.waiting) +
-                    " waiting; " + rounded(frame.tokens_per_second, 1) + " tokens/s; first token " +
-                    milliseconds(frame.first_token_ms) + ", between tokens " +
-                    milliseconds(frame.inter_token_ms));
-    lines.push_back("memory pool hits " + percent(frame.pool_hits) +
-                    "; transfers beside computing " + percent(frame.blit_overlap) +
-                    "; command ring reuse " + percent(frame.ring_reuse) + "; message ring " +
-                    std::to_string(frame.ring_depth_bytes) + " bytes deep");
-  }
   std::vector<std::vector<std::string>> rows = {{"WORKER", "STATE", "REQUESTS", "RUNNING",
                                                  "WAITING", "TOKENS/S", "KV CACHE", "RESTARTS",
                                                  "PID", "MODEL", "DEVICE", "LAST DEATH"}};
   for (const TopWorker& each : frame.workers) {
     rows.push_back(
         {each.name, each.state, std::to_string(each.requests), std::to_string(each.running),
-         std::to_string(each.waiting), rounded(each.tokens_per_second, 1),
-         percent(each.kv_share),
+         std::to_string(each.waiting), rounded(each.tokens_per_second, 1), percent(each.kv_share),
          std::to_string(each.restarts), each.pid, each.model, each.device, each.last_death});
   }
   const std::vector<std::string> shown = lines_of(table(rows));
-  const std::size_t others = lines.size() + 1 + (layout.foot.empty() ? 0 : 1);
-  std::size_t room = frame.workers.size();
-  if (layout.height > 0 && others + room > layout.height)
-    room = layout.height > others + 1 ? layout.height - others - 1 : 0;
+  std::vector<std::string> head = head_of(frame);
+  // The titles come after the figures, and an error is more than both.
+  head.insert(frame.error.empty() ? head.begin() : head.end(), shown[0]);
+  const Lines lines = lines_for(head.size(), frame.workers.size(), layout);
+  head.resize(lines.head);
+  if (frame.error.empty() && !head.empty()) std::ranges::rotate(head, head.begin() + 1);
   // The selected worker always stays visible.
   std::size_t first = 0;
   for (std::size_t i = 0; i < frame.workers.size(); ++i) {
-    if (frame.workers[i].name == layout.selected && i >= room && room > 0) first = i + 1 - room;
+    if (frame.workers[i].name == layout.selected && i >= lines.workers && lines.workers > 0)
+      first = i + 1 - lines.workers;
   }
   const auto fitted = [&](const std::string& line) {
     return layout.width == 0 ? line : std::string(first_columns(line, layout.width));
   };
   std::string text;
-  for (const std::string& line : lines)
+  for (const std::string& line : head)
     text += fitted(line) + "\n";
-  text += fitted(shown[0]) + "\n";
-  for (std::size_t i = first; i < std::min(first + room, frame.workers.size()); ++i) {
+  for (std::size_t i = first; i < first + lines.workers; ++i) {
     const TopWorker& worker = frame.workers[i];
     const bool selected = !layout.selected.empty() && worker.name == layout.selected;
     std::string line = fitted(shown[i + 1]);
@@ -300,8 +314,10 @@ std::string to_text(const TopFrame& frame, const TopLayout& layout) {
     }
     text += selected ? "\033[7m" + line + "\033[0m\n" : line + "\n";
   }
-  if (room < frame.workers.size())
-    text += fitted(std::to_string(frame.workers.size() - room) + " more workers") + "\n";
+  if (lines.counts_rest) {
+    const std::size_t rest = frame.workers.size() - lines.workers;
+    text += fitted(std::to_string(rest) + " more workers") + "\n";
+  }
   if (!layout.foot.empty()) text += fitted(layout.foot) + "\n";
   return text;
 }

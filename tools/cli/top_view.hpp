@@ -24,7 +24,8 @@ struct TopWorker {
   std::string pid;                                     // "-": no process
   std::uint64_t requests = 0, running = 0, waiting = 0, restarts = 0;
   double tokens_per_second = 0;
-  double kv_share = -1;  // share of the KV cache's pages in use, 0 to 1; negative: there is no cache
+  double kv_share =
+      -1;  // share of the KV cache's pages in use, 0 to 1; negative: there is no cache
 };
 
 struct TopFrame {
@@ -55,11 +56,9 @@ struct TopLayout {
   bool colours = false;
   std::string foot;  // a line at the end
 };
-// Renders lines that end with '\n'. If the workers don't fit the height, a line counts the rest.
+// Renders lines that end with '\n'. If the workers don't fit the height, a line counts the rest. If the height has few
+// lines, the foot comes first, then the selected worker.
 std::string to_text(const TopFrame& frame, const TopLayout& layout);
 nlohmann::json to_json(const TopFrame& frame);
-
-// Returns the first `columns` characters of UTF-8 text.
-std::string_view first_columns(std::string_view text, std::size_t columns);
 
 }  // namespace bulkhead::cli

@@ -147,10 +147,13 @@ TEST_F(Cli, ABundleTakesNoPipeFromOthers) {
 TEST_F(Cli, TablesHaveStraightColumns) {
   const test::CannedServer server({{test::whole_answer(
       "200 OK",
-      R"({"data": [{"id": "é", "state": "loaded"}, {"id": "ab", "state": "loaded"}]})")}});
+      R"({"data": [{"id": "é", "state": "loaded"}, {"id": "ab", "state": "loaded"},
+                   {"id": "模型", "state": "loaded"}, {"id": "e\u0301", "state": "loaded"}]})")}});
   const Outcome models = run(kTool + " models --url " + server.url());
   EXPECT_THAT(models.out, HasSubstr("\né      loaded"));
   EXPECT_THAT(models.out, HasSubstr("\nab     loaded"));
+  EXPECT_THAT(models.out, HasSubstr("\n模型   loaded"));
+  EXPECT_THAT(models.out, HasSubstr("\ne\u0301      loaded"));
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tools/cli/columns.hpp"
+
 namespace bulkhead::cli {
 namespace {
 
@@ -35,7 +37,8 @@ TEST(TopView, RatesAreThoseBetweenTheLooks) {
                                   look(12, {worker("a", 150), worker("b", 900)}));
   ASSERT_EQ(frame.workers.size(), 2U);
   EXPECT_EQ(frame.workers[0].tokens_per_second, 25);
-  EXPECT_EQ(frame.workers[1].tokens_per_second, 0);  // this worker appeared in between, and nobody knows when
+  EXPECT_EQ(frame.workers[1].tokens_per_second,
+            0);  // this worker appeared in between, and nobody knows when
   EXPECT_EQ(frame.tokens_per_second, 25);
   EXPECT_EQ(frame.workers[0].kv_share, 0.25);
   // A counter that shrank gives no rate.
@@ -77,9 +80,10 @@ TEST(TopView, ShowsHowWellTheDeviceIsUsedBetweenTheLooks) {
   EXPECT_NEAR(frame.blit_overlap, 0.75, 1e-9);
   EXPECT_NEAR(frame.ring_reuse, 0.8, 1e-9);
   EXPECT_EQ(frame.ring_depth_bytes, 320U);
-  EXPECT_THAT(to_text(frame, {}),
-              HasSubstr("memory pool hits 95 %; transfers beside computing 75 %; command ring reuse "
-                        "80 %; message ring 320 bytes deep\n"));
+  EXPECT_THAT(
+      to_text(frame, {}),
+      HasSubstr("memory pool hits 95 %; transfers beside computing 75 %; command ring reuse "
+                "80 %; message ring 320 bytes deep\n"));
   EXPECT_EQ(to_json(frame)["ring_depth_bytes"], 320);
   // Nothing happened between the looks; then nothing ever happened.
   frame = frame_of(look(1, {}, figures(190, 3, 40)), look(2, {}, figures(190, 3, 40)));
@@ -119,9 +123,40 @@ TEST(TopView, FitsItsScreenAndSpeaksToNoTerminal) {
   EXPECT_THAT(part, HasSubstr("worker-28"));
   EXPECT_THAT(part, HasSubstr("15 more workers"));
   EXPECT_THAT(part, testing::EndsWith("keys\n"));
-  layout.height = 2;  // too small for any worker
-  EXPECT_THAT(to_text(frame, layout), Not(HasSubstr("worker-1")));
+}
+
+// A terminal would scroll if it got more lines than it has.
+TEST(TopView, ShowsWhatMattersMostOnALowScreen) {
+  json workers = json::array();
+  for (int i = 0; i < 3; ++i)
+    workers.push_back(worker("worker-" + std::to_string(i), 0));
+  const TopFrame frame = frame_of(look(1, {}), look(2, workers));
+  TopLayout layout{.width = 20, .selected = "worker-2", .foot = "drain? y/n"};
+  const std::string marked = "\x1b[7mworker-2  ready  0  \x1b[0m\n";
+  const std::string shown[] = {
+      "", "drain? y/n\n", marked + "drain? y/n\n",
+      "WORKER    STATE  REQ\n" + marked + "drain? y/n\n",
+      "0 requests, 0 waitin\nWORKER    STATE  REQ\n" + marked + "drain? y/n\n"};
+  for (std::size_t height = 1; height < std::size(shown); ++height) {
+    layout.height = height;
+    EXPECT_EQ(to_text(frame, layout), shown[height]) << height;
+  }
+  for (std::size_t height = 5; height < 12; ++height) {
+    layout.height = height;
+    const std::string text = to_text(frame, layout);
+    EXPECT_LE(std::ranges::count(text, '\n'), static_cast<std::ptrdiff_t>(height)) << text;
+    EXPECT_THAT(text, HasSubstr("worker-2"));
+  }
+  layout.height = 2;
+  const TopFrame none = frame_of(look(1, {}), {2, {}, "", "nobody listens"});
+  EXPECT_EQ(to_text(none, layout), "nobody listens\ndrain? y/n\n");
+}
+
+TEST(TopView, CountsTheColumnsThatCharactersTake) {
   EXPECT_EQ(first_columns("\xc3\xa4\xc3\xb6\xc3\xbc", 2), "\xc3\xa4\xc3\xb6");
+  EXPECT_EQ(first_columns("\xe6\xa8\xa1\xe5\x9e\x8b", 3), "\xe6\xa8\xa1") << "two Chinese letters";
+  EXPECT_EQ(first_columns("e\xcc\x81x", 1), "e\xcc\x81") << "an accent of its own";
+  EXPECT_EQ(columns_of("\xe6\xa8\xa1 e\xcc\x81 \xff"), 6U);
 }
 
 TEST(TopView, TakesAnyAnswer) {
