@@ -215,6 +215,27 @@ TEST(Operating, TopGivesTheTerminalBackWhenItIsTerminated) {
   EXPECT_EQ(terminal.exit_code(), 0);
 }
 
+// While the shell has the terminal, it must be as the shell left it.
+TEST(Operating, TopStopsAtCtrlZAndComesBack) {
+  const Serving serving = serve();
+  const Home home;
+  const std::string top = BULKHEAD_TOOL " top --interval 0.1 --url "s + url_of(serving);
+  Terminal terminal("set -m; " + top + "; echo in the shell; read line; fg", home.path);
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_TRUE(terminal.shows("\033[?1049h")) << terminal.shown();
+    ASSERT_TRUE(terminal.shows("builtin-0")) << terminal.shown();
+    EXPECT_FALSE(terminal.edits_lines());
+    if (round > 0) break;
+    terminal.type("\x1a");
+    ASSERT_TRUE(terminal.shows("\033[?25h\033[?1049l")) << terminal.shown();
+    ASSERT_TRUE(terminal.shows("in the shell")) << terminal.shown();
+    EXPECT_TRUE(terminal.edits_lines());
+    terminal.type("\n");
+  }
+  terminal.type("q");
+  EXPECT_EQ(terminal.exit_code(), 0);
+}
+
 // An operator looks at `top` because the daemon hangs.
 TEST(Operating, TopEndsAndSaysSoWhenTheDaemonHangs) {
   const Serving serving = serve();

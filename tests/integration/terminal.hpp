@@ -25,25 +25,14 @@ namespace bulkhead::test {
 class Terminal {
  public:
   // `more` has environment variables to add to those of this process.
-  Terminal(const std::vector<std::string>& arguments, const std::string& home,
+  Terminal(std::vector<std::string> arguments, const std::string& home,
            const std::map<std::string, std::string>& more = {}) {
-    std::vector<char*> words = {const_cast<char*>(BULKHEAD_TOOL)};
-    for (const std::string& each : arguments)
-      words.push_back(const_cast<char*>(each.c_str()));
-    words.push_back(nullptr);
-    int fd = -1;
-    pid_ = ::forkpty(&fd, nullptr, nullptr, nullptr);
-    if (pid_ == 0) {
-      ::setenv("TERM", "xterm", 1);
-      ::setenv("HOME", home.c_str(), 1);
-      ::unsetenv("XDG_STATE_HOME");
-      ::unsetenv("NO_COLOR");
-      for (const auto& [name, value] : more)
-        ::setenv(name.c_str(), value.c_str(), 1);
-      ::execv(BULKHEAD_TOOL, words.data());
-      ::_exit(127);
-    }
-    fd_.reset(fd);
+    arguments.insert(arguments.begin(), BULKHEAD_TOOL);
+    start(arguments, home, more);
+  }
+  // Runs a line of a shell instead.
+  Terminal(const std::string& line, const std::string& home) {
+    start({"/bin/bash", "-c", line}, home, {});
   }
   ~Terminal() {
     if (pid_ > 0) ::kill(pid_, SIGKILL);
@@ -87,6 +76,27 @@ class Terminal {
   }
 
  private:
+  void start(const std::vector<std::string>& command, const std::string& home,
+             const std::map<std::string, std::string>& more) {
+    std::vector<char*> words;
+    for (const std::string& each : command)
+      words.push_back(const_cast<char*>(each.c_str()));
+    words.push_back(nullptr);
+    int fd = -1;
+    pid_ = ::forkpty(&fd, nullptr, nullptr, nullptr);
+    if (pid_ == 0) {
+      ::setenv("TERM", "xterm", 1);
+      ::setenv("HOME", home.c_str(), 1);
+      ::unsetenv("XDG_STATE_HOME");
+      ::unsetenv("NO_COLOR");
+      for (const auto& [name, value] : more)
+        ::setenv(name.c_str(), value.c_str(), 1);
+      ::execv(words[0], words.data());
+      ::_exit(127);
+    }
+    fd_.reset(fd);
+  }
+
   pid_t pid_ = -1;
   UniqueFd fd_;
   std::string shown_;

@@ -66,6 +66,32 @@ TEST(Terminal, KeysAreTheChatsOnceThePromptShows) {
   }
 }
 
+// While the shell has the terminal, it must be as the shell left it.
+TEST(Terminal, CtrlZGivesTheTerminalToTheShellAndTakesItBack) {
+  const Serving serving = serve();
+  const Home home;
+  std::string chat = BULKHEAD_TOOL;
+  for (const std::string& word : chat_with(serving))
+    chat += " " + word;
+  Terminal terminal("set -m; " + chat + "; echo in the shell; read line; fg", home.path);
+  ASSERT_TRUE(terminal.shows("> ")) << terminal.shown();
+  terminal.type("half a");
+  ASSERT_TRUE(terminal.shows("half a")) << terminal.shown();
+  terminal.type("\x1a");
+  ASSERT_TRUE(terminal.shows("in the shell")) << terminal.shown();
+  EXPECT_TRUE(terminal.edits_lines());
+  terminal.type("\n");
+  ASSERT_TRUE(terminal.shows("> half a")) << terminal.shown();
+  EXPECT_FALSE(terminal.edits_lines());
+  terminal.type(" line\r");
+  ASSERT_TRUE(terminal.shows(expected_text(4, 3))) << terminal.shown();
+  ASSERT_TRUE(terminal.shows("> "));
+  terminal.type("\x04");
+  EXPECT_EQ(terminal.exit_code(), 0);
+  const std::string prompt = "prompt_tokens=" + std::to_string("user: half a line\n"s.size()) + " ";
+  EXPECT_NE(serving.daemon->log().find(prompt), std::string::npos) << serving.daemon->log();
+}
+
 TEST(Terminal, WhatIsPastedAtOnceIsOneMessage) {
   const Serving serving = serve();
   const Home home;

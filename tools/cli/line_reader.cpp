@@ -20,6 +20,7 @@
 #include "config/base/unique_fd.hpp"
 #include "tools/cli/api.hpp"
 #include "tools/cli/archive.hpp"
+#include "tools/cli/held_stops.hpp"
 
 namespace bulkhead::cli {
 
@@ -76,7 +77,6 @@ class HeldInterrupts {
   ~HeldInterrupts() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
   HeldInterrupts(const HeldInterrupts&) = delete;
   HeldInterrupts& operator=(const HeldInterrupts&) = delete;
-  const sigset_t* before() const { return &before_; }
 
  private:
   sigset_t before_;
@@ -167,8 +167,9 @@ class EditedReader final : public LineReader {
   EditedReader& operator=(const EditedReader&) = delete;
 
   Outcome next(std::string& line) override {
+    const HeldStops stops;
     const HeldInterrupts held;
-    waits_with_ = held.before();
+    stops_ = &stops;
     // libedit shows the prompt, and only then takes the keys from the terminal. A Ctrl-D typed in between would be
     // lost.
     ::el_set(edit_, EL_PREP_TERM, 1);
@@ -210,16 +211,28 @@ class EditedReader final : public LineReader {
   int read_byte(char& byte) const {
     for (;;) {
       pollfd input{STDIN_FILENO, POLLIN, 0};
-      const int ready = ::ppoll(&input, 1, nullptr, waits_with_);
+      const int ready = ::ppoll(&input, 1, nullptr, stops_->before());
       if (interrupted) {
         errno = EINTR;
         return -1;
       }
+      if (HeldStops::asked()) stop();
       if (ready < 0 && errno == EINTR) continue;
       if (ready < 0) return -1;
       const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
       if (got >= 0 || errno != EINTR) return static_cast<int>(got);
     }
+  }
+
+  // Gives the shell the terminal as it was. When the user comes back, the line is shown again.
+  void stop() const {
+    put(kLeavePastes);
+    ::el_set(edit_, EL_PREP_TERM, 0);
+    put("\n");
+    stops_->stop();
+    ::el_set(edit_, EL_PREP_TERM, 1);
+    put(kMarkPastes);
+    ::el_set(edit_, EL_REFRESH);
   }
 
   // Reads the next character from its bytes, as EL_GETCFN requires. Bytes that form none become '?'.
@@ -267,7 +280,7 @@ class EditedReader final : public LineReader {
   KeptMessages kept_;
   History* history_;
   EditLine* edit_ = nullptr;
-  const sigset_t* waits_with_ = nullptr;  // the mask of signals while the reader waits
+  const HeldStops* stops_ = nullptr;  // while the reader waits
   std::string last_;
 };
 

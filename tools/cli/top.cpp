@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/cli/commands.hpp"
+#include "tools/cli/held_stops.hpp"
 #include "tools/cli/table.hpp"
 #include "tools/cli/top_view.hpp"
 
@@ -53,19 +54,22 @@ Look look_at(HttpClient& client) {
 // the alternate screen. Its destructor restores the terminal.
 class Screen {
  public:
-  Screen() {
+  Screen() { enter(); }
+  ~Screen() { leave(); }
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
+
+  void enter() {
     ::tcgetattr(STDIN_FILENO, &before_);
     termios raw = before_;
     raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
     ::tcsetattr(STDIN_FILENO, TCSANOW, &raw);
     put("\033[?1049h\033[?25l");
   }
-  ~Screen() {
+  void leave() const {
     put("\033[?25h\033[?1049l");
     ::tcsetattr(STDIN_FILENO, TCSANOW, &before_);
   }
-  Screen(const Screen&) = delete;
-  Screen& operator=(const Screen&) = delete;
 
   static void size(TopLayout& layout) {
     winsize window{};
@@ -96,11 +100,13 @@ enum class Key { kNone, kUp, kDown, kSort, kDrain, kRestart, kYes, kOther, kQuit
 class Keys {
  public:
   // Returns the next key within `patience`; kNone if the user pressed none, and kQuit also if the
-  // terminal is gone.
-  Key next(std::chrono::milliseconds patience) {
+  // terminal is gone. `mask`: the mask of signals while it waits.
+  Key next(std::chrono::milliseconds patience, const sigset_t* mask) {
     if (pressed_.empty()) {
       pollfd readable{STDIN_FILENO, POLLIN, 0};
-      if (::poll(&readable, 1, static_cast<int>(patience.count())) <= 0) return Key::kNone;
+      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(patience);
+      const timespec time{seconds.count(), std::chrono::nanoseconds(patience - seconds).count()};
+      if (::ppoll(&readable, 1, &time, mask) <= 0) return Key::kNone;
       char bytes[256];
       const ssize_t got = ::read(STDIN_FILENO, bytes, sizeof bytes);
       if (got <= 0) return Key::kQuit;
@@ -134,7 +140,8 @@ class Top {
   }
 
   int run() {
-    const Screen screen;
+    const HeldStops stops;
+    Screen screen;
     Look before = look_at(client_), now = before;
     Clock::time_point next = Clock::now();
     while (!interrupted) {
@@ -147,7 +154,12 @@ class Top {
       }
       if (!show()) return 0;
       const auto patience = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
-      const Key key = keys_.next(std::max(patience, std::chrono::milliseconds(1)));
+      const Key key = keys_.next(std::max(patience, std::chrono::milliseconds(1)), stops.before());
+      if (HeldStops::asked()) {
+        screen.leave();
+        stops.stop();
+        screen.enter();
+      }
       if (key == Key::kQuit) return 0;
       if (key != Key::kNone) press(key);
     }
