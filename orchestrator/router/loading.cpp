@@ -262,9 +262,9 @@ void Router::load_now(std::size_t model) {
 
 void Router::unload_now(std::size_t model) {
   ModelInfo& info = models_[model];
+  if (info.loaded) ++unloads_;  // a model that has failed may have lost its memory before
   info.loaded = info.unload_asked = info.yields = false;
   info.on_demand = true;
-  ++unloads_;
   for (Worker* worker : info.workers)
     worker->unload();
   loop_.post(
@@ -315,7 +315,10 @@ Router::Retry Router::worker_may_retry(Worker& worker) {
 
 void Router::worker_became_ready(const Worker& worker) {
   ModelInfo& info = models_[worker.options().model];
-  if (!worker.unloading()) info.loaded = true;  // somebody restarted it while it was being unloaded
+  if (!worker.unloading() && !info.loaded) {  // somebody restarted it while it was being unloaded
+    info.loaded = true;
+    ++loads_;
+  }
   const Clock::time_point began = std::exchange(info.load_began, {});
   if (began == Clock::time_point{}) return;  // not the first of its workers since
   info.turn_began = Clock::now();

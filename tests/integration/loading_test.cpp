@@ -112,6 +112,27 @@ TEST_F(RunTimeModels, AWorkerThatIsKilledWhileItsModelIsUnloadedCostsNoRequest) 
   EXPECT_TRUE(comes_to(serving, "one", "unloaded"));
 }
 
+// A restart that comes while the worker's process ends loads the model again.
+TEST_F(RunTimeModels, LoadsAndUnloadsAreCountedInPairs) {
+  const Serving serving = serve(models(
+      {"one"}, {"isolation.heartbeat_timeout_ms=600000", "isolation.exit_timeout_ms=600000"}));
+  EXPECT_EQ(act(serving, "load", "one").status, 202);
+  EXPECT_TRUE(comes_to(serving, "one", "loaded"));
+  const pid_t process = pid_in(serving, "one-0", "ready");
+  send_signal(process, SIGSTOP);  // it does not end yet
+  EXPECT_EQ(act(serving, "unload", "one").status, 202);
+  EXPECT_TRUE(comes_to(serving, "one", "unloading"));
+  EXPECT_TRUE(Serving::eventually([&] { return find(serving, "one-0")["state"] == "drained"; }));
+  EXPECT_EQ(serving.post("/v1/workers/one-0/restart", "").status, 202);
+  send_signal(process, SIGCONT);
+  EXPECT_TRUE(comes_to(serving, "one", "loaded"));
+  EXPECT_EQ(serving.metric("bulkhead_model_loads_total"), 2);
+  EXPECT_EQ(serving.metric("bulkhead_model_unloads_total"), 1);
+  EXPECT_EQ(act(serving, "unload", "one").status, 202);
+  EXPECT_TRUE(comes_to(serving, "one", "unloaded"));
+  EXPECT_EQ(serving.metric("bulkhead_model_unloads_total"), 2);
+}
+
 TEST_F(RunTimeModels, OllamasClientsSeeWhatIsLoadedAndAskForIt) {
   const Serving serving = serve(models({"one", "two"}));
   const auto listed = [&](const char* path) {
