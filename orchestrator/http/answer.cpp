@@ -107,7 +107,7 @@ void Answer::tokens_came(Clock::time_point& last, std::size_t count) {
   const Clock::time_point now = Clock::now();
   if (first_token_ == Clock::time_point{}) {
     first_token_ = now;
-    services_.metrics.time(events::kFirstToken, now - began_);
+    if (counts_first_token_) services_.metrics.time(events::kFirstToken, now - began_);
   }
   if (last != Clock::time_point{} && count > 0) {
     const std::chrono::duration<double> each = now - last;

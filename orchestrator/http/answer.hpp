@@ -113,10 +113,14 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   // Arranges that lost() is called, at most once, when the client is gone. The first exchange also says when the
   // request arrived.
   void watch(Exchange& exchange);
-  // Sets the trace for the log. Without this call it is the trace of the first exchange that is watched.
-  void take(TraceContext trace) {
+  // Continues an answer that an earlier daemon began: sets the request's method and trace for the log, which are
+  // otherwise those of the first exchange that is watched. `has_tokens`: the earlier daemon has counted the time to the
+  // first token.
+  void take_over(std::string_view method, TraceContext trace, bool has_tokens) {
+    method_ = method;
     trace_ = std::move(trace);
     knows_request_ = true;
+    counts_first_token_ = !has_tokens;
   }
   const TraceContext& trace() const { return trace_; }
   // Calls fail() with kTimeout when `timeout` has passed since began(), unless the answer has ended.
@@ -153,6 +157,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   std::string method_;
   TraceContext trace_;
   bool knows_request_ = false;         // request_id_, method_, trace_ and began_ are set
+  bool counts_first_token_ = true;
   std::shared_ptr<KeyTicket> ticket_;  // the ticket of the client's key, until the answer ends
   Timer deadline_, silence_;
   bool spoke_ = false;  // whether the stream has sent anything since silence_ was started

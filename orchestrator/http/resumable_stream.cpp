@@ -57,7 +57,9 @@ Status ResumableStream::start(std::size_t model, std::shared_ptr<Exchange> excha
 void ResumableStream::restore(DiskRequest& from) {
   key_ = from.key;
   recovered_ = true;
-  take(TraceContext::from_record(begun_.trace));
+  const bool has_tokens =
+      std::ranges::any_of(from.tokens, [](const auto& each) { return !each.tokens.empty(); });
+  take_over("POST", TraceContext::from_record(begun_.trace), has_tokens);
   made_by_ = from.worker;
   head_.fingerprint = system_fingerprint(made_by_);
   choice_.accepted(from.accepted->prompt_tokens, emit_);

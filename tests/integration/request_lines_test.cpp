@@ -236,9 +236,12 @@ TEST(RequestLines, AStreamThatGoesOnStaysInItsTrace) {
   EXPECT_TRUE(Serving::eventually([&] {
     return std::ranges::any_of(lines_of(serving, "/v1/completions"), [&](const json& line) {
       return line.value("recovered", false) && line.value("trace_id", "") == kTrace &&
-             line.value("span_id", "") == field.substr(36, 16);
+             line.value("span_id", "") == field.substr(36, 16) &&
+             line.value("method", "") == "POST";
     });
   })) << serving.daemon->log();
+  EXPECT_EQ(serving.metric("bulkhead_time_to_first_token_seconds_count"), 0)
+      << "the first daemon has counted it";
   std::filesystem::remove_all(journal);
 }
 
