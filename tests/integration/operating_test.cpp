@@ -240,10 +240,11 @@ TEST(Operating, TopStopsAtCtrlZAndComesBack) {
 TEST(Operating, TopEndsAndSaysSoWhenTheDaemonHangs) {
   const Serving serving = serve();
   const Home home;
-  Terminal terminal({"top", "--url", url_of(serving), "--interval", "0.1"}, home.path);
+  Terminal terminal({"top", "--url", url_of(serving), "--interval", "0.1", "--timeout", "1"},
+                    home.path);
   ASSERT_TRUE(terminal.shows("builtin-0")) << terminal.shown();
   serving.daemon->signal(SIGSTOP);
-  EXPECT_TRUE(terminal.shows("does not answer in time")) << terminal.shown();
+  EXPECT_TRUE(terminal.shows("does not answer within 1 s")) << terminal.shown();
   terminal.type("q");
   EXPECT_EQ(terminal.exit_code(), 0);
   serving.daemon->signal(SIGCONT);

@@ -93,11 +93,18 @@ void watch_interrupts(std::initializer_list<int> signals) {
     ::sigaction(number, &action, nullptr);
 }
 
-Result<HttpClient> make_client(const Connection& connection) {
+Result<HttpClient> make_client(const Connection& connection, std::chrono::milliseconds usual) {
   BULKHEAD_TRY(Url url, parse_url(connection.url));
   if (const std::string why = config::why_never_sent(connection.api_key); !why.empty())
     return Error(ErrorCode::kInvalidArgument, "the API key (--api-key or BULKHEAD_API_KEY) " + why);
-  return HttpClient(connection.url, std::move(url), connection.api_key, &interrupted);
+  HttpClient client(connection.url, std::move(url), connection.api_key, &interrupted);
+  const double asked = connection.timeout_s.value_or(0);
+  if (!connection.timeout_s) {
+    client.answer_within(usual);
+  } else if (asked > 0) {
+    client.answer_within(std::chrono::milliseconds(static_cast<std::int64_t>(asked * 1000)));
+  }
+  return client;
 }
 
 Error api_error(const HttpResponse& response) {

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -22,14 +23,20 @@ namespace bulkhead::cli {
 struct Connection {
   std::string url = "http://127.0.0.1:8484";
   std::string api_key;
+  std::optional<double> timeout_s = {};  // --timeout; 0: wait for ever
 };
+
+// How long a command waits for an answer that no model computes, unless the user says otherwise.
+inline constexpr std::chrono::seconds kUsualTimeout{20};
 
 // Ctrl-C sets this once watch_interrupts() was called; a second Ctrl-C before it is cleared ends the program. A command
 // that must restore the terminal before it ends also watches SIGTERM.
 extern std::atomic<bool> interrupted;
 void watch_interrupts(std::initializer_list<int> signals = {SIGINT});
 
-Result<HttpClient> make_client(const Connection& connection);
+// Each get() and post() of the client ends after connection.timeout_s or, without that, after `usual`.
+Result<HttpClient> make_client(const Connection& connection,
+                               std::chrono::milliseconds usual = kUsualTimeout);
 
 // Waits while the daemon says that the model (empty: any) is loading; shows a progress line on stderr if that is a
 // terminal. It does not wait for a model that is drained or was given up, because the request's own answer reports

@@ -1,6 +1,7 @@
 // The parts of the command line that main.cpp and operating.cpp share.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -9,8 +10,9 @@
 
 namespace bulkhead::cli {
 
-// Adds --url and --api-key.
-void add_connection(CLI::App& command, Connection& connection);
+// Adds --url, --api-key and --timeout. `usual_timeout`: what make_client() is given.
+void add_connection(CLI::App& command, Connection& connection,
+                    std::chrono::seconds usual_timeout = kUsualTimeout);
 
 // Sets the help's text after the options. Exit codes begin a line of their own, and lines are broken after 78
 // columns, except examples, which begin with a blank.

@@ -2,6 +2,7 @@
 // success, 1 for failure with one message on stderr. (2 is a wrong command line.)
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -46,6 +47,8 @@ struct ModelsOptions {
 // Also returns 130 if Ctrl-C ended the waiting.
 int run_models(const ModelsOptions& options);
 
+// `top` waits no longer than this for an answer, because the user's keys wait for it, too.
+inline constexpr std::chrono::seconds kTopTimeout{5};
 struct TopOptions {
   Connection connection;
   std::string sort = "name";

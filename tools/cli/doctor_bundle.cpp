@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -97,7 +98,7 @@ class Gathering {
 
   // Adds the body of the answer; if there is none, the file says why.
   std::string fetch(const std::string& name, const std::string& path) {
-    const Result<HttpResponse> response = client_.get(path);
+    const Result<HttpResponse> response = ask(path);
     const bool had = response.ok() && (response->status == 200 || path == "/health");
     if (had) {
       add(name, response->body);
@@ -114,8 +115,7 @@ class Gathering {
     for (const json& worker : workers) {
       if (!worker.is_object() || !worker.value("name", json()).is_string()) continue;
       const std::string name = worker["name"];
-      const Result<HttpResponse> response =
-          client_.get("/v1/workers/" + url_encoded(name) + "/log");
+      const Result<HttpResponse> response = ask("/v1/workers/" + url_encoded(name) + "/log");
       const json log = response.ok() ? json::parse(response->body, nullptr, false) : json(nullptr);
       if (!log.is_object() || !log.value("lines", json()).is_array()) {
         miss("the log of " + name, response.ok() ? "it is no log" : response.error().message());
@@ -144,6 +144,15 @@ class Gathering {
   }
 
  private:
+  // Waits for a daemon that hangs once, and not for each file.
+  Result<HttpResponse> ask(const std::string& path) {
+    if (hangs_) return *hangs_;
+    Result<HttpResponse> response = client_.get(path);
+    if (!response.ok() && response.error().code() == ErrorCode::kDeadlineExceeded)
+      hangs_ = response.error();
+    return response;
+  }
+
   // Names that are missing one after the other for the same reason share a line.
   void miss(const std::string& name, const std::string& why) {
     if (!missing_.empty() && missing_.back().second == why) {
@@ -161,6 +170,7 @@ class Gathering {
   }
 
   HttpClient client_;
+  std::optional<Error> hangs_;  // set once the daemon has not answered in time
   std::string secret_;
   std::vector<ArchivedFile> files_;
   std::vector<std::pair<std::string, std::string>> missing_;  // names, and why they are missing

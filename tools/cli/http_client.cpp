@@ -1,5 +1,6 @@
 #include "tools/cli/http_client.hpp"
 
+#include <cstdio>
 #include <limits>
 #include <utility>  // included before Asio, because GCC 12 needs it there
 
@@ -24,7 +25,9 @@ constexpr auto kConnectTimeout = std::chrono::seconds(10);
 // One request and its answer, over its own connection. perform() calls its steps in order.
 class Call {
  public:
-  Call(const HttpClient& client, const Url& url) : client_(client), url_(url), stream_(context_) {}
+  using Limit = std::optional<std::chrono::milliseconds>;
+  Call(const HttpClient& client, const Url& url, Limit longest)
+      : client_(client), url_(url), longest_(longest), stream_(context_) {}
 
   Status connect() {
     tcp::resolver resolver(context_);
@@ -113,12 +116,14 @@ class Call {
     return !client_.stopped();
   }
 
-  bool late() const {
-    return client_.longest() && std::chrono::steady_clock::now() - began_ > *client_.longest();
-  }
+  bool late() const { return longest_ && std::chrono::steady_clock::now() - began_ > *longest_; }
   Error ended_early() const {
     if (client_.stopped()) return Error(ErrorCode::kUnavailable, "stopped");
-    return Error(ErrorCode::kUnavailable, client_.url() + " does not answer in time");
+    char seconds[40];
+    std::snprintf(seconds, sizeof seconds, "%g",
+                  std::chrono::duration<double>(longest_.value_or(Limit::value_type())).count());
+    return Error(ErrorCode::kDeadlineExceeded,
+                 client_.url() + " does not answer within " + seconds + " s");
   }
   Error failed(const std::string& what, const beast::error_code& code) const {
     return Error(ErrorCode::kUnavailable, what + " " + client_.url() + ": " + code.message());
@@ -126,6 +131,7 @@ class Call {
 
   const HttpClient& client_;
   const Url& url_;
+  const Limit longest_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   asio::io_context context_;
   beast::tcp_stream stream_;
@@ -203,7 +209,7 @@ Result<HttpResponse> HttpClient::perform(const char* method, const std::string& 
     request.body() = body;
     request.prepare_payload();
 
-    Call call(*this, url_);
+    Call call(*this, url_, on_bytes == nullptr ? longest_ : std::nullopt);
     BULKHEAD_RETURN_IF_ERROR(call.connect());
     BULKHEAD_RETURN_IF_ERROR(call.write(request));
     return call.read(on_bytes);

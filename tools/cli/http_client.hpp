@@ -40,21 +40,22 @@ class HttpClient {
         api_key_(std::move(api_key)),
         stop_(stop) {}
 
-  // kUnavailable: nothing listens there. Any status that the server sends counts as success here.
+  // kUnavailable: nothing listens there. kDeadlineExceeded: answer_within() bounds the call, and its time is over. Any
+  // status that the server sends counts as success here.
   Result<HttpResponse> get(const std::string& path) { return perform("GET", path, "", nullptr); }
   Result<HttpResponse> post(const std::string& path, const std::string& body) {
     return perform("POST", path, body, nullptr);
   }
-  // A body of status 200 goes to on_bytes as it arrives; other bodies are returned whole.
+  // A body of status 200 goes to on_bytes as it arrives; other bodies are returned whole. However long that takes: a
+  // model may be slow.
   using OnBytes = std::function<Status(std::string_view)>;
   Result<HttpResponse> post_streaming(const std::string& path, const std::string& body,
                                       const OnBytes& on_bytes) {
     return perform("POST", path, body, on_bytes);
   }
 
-  // Limits the time of each later call. A call that takes longer fails. Without a limit, a call waits for the server.
-  void answer_within(std::chrono::milliseconds time) { longest_ = time; }
-  std::optional<std::chrono::milliseconds> longest() const { return longest_; }
+  // Limits the time of each later get() and post(). Without a limit (nullopt), they wait for the server.
+  void answer_within(std::optional<std::chrono::milliseconds> time) { longest_ = time; }
 
   const std::string& url() const { return url_text_; }
   bool stopped() const { return stop_ != nullptr && stop_->load(); }

@@ -346,7 +346,8 @@ int run(int argc, char** argv) {
       "  bulkheadd                        serve the built-in model on 127.0.0.1:8484\n"
       "  bulkhead chat                    talk to it\n"
       "  bulkhead SUBCOMMAND --help       options and examples\n"
-      "BULKHEAD_URL and BULKHEAD_API_KEY stand in for --url and --api-key.\n"
+      "BULKHEAD_URL and BULKHEAD_API_KEY stand in for --url and --api-key. A command that the "
+      "daemon does not answer in time (--timeout) ends with an error.\n"
       "Exit code: 0; 1 for an error, with a message on stderr; 2 for a wrong command line; 3 where "
       "check-schema rejects the text; 130 when Ctrl-C ended it.");
 

@@ -23,7 +23,7 @@ void take_environment(const char* name, std::string& value) {
 // The environment is read here, before the command line, and not by CLI11's envname(). A command shares its connection
 // with its subcommands. CLI11 would read the environment for options that do not come after the subcommand's name, and
 // so replace what the user wrote before that name.
-void add_connection(CLI::App& command, Connection& connection) {
+void add_connection(CLI::App& command, Connection& connection, std::chrono::seconds usual_timeout) {
   const std::string usual = Connection().url;
   take_environment("BULKHEAD_URL", connection.url);
   take_environment("BULKHEAD_API_KEY", connection.api_key);
@@ -31,6 +31,11 @@ void add_connection(CLI::App& command, Connection& connection) {
       ->option_text("TEXT=" + usual + " (Env:BULKHEAD_URL)");
   command.add_option("--api-key", connection.api_key, "API key, if the daemon needs one")
       ->option_text("TEXT (Env:BULKHEAD_API_KEY)");
+  command
+      .add_option("--timeout", connection.timeout_s,
+                  "Seconds to wait for an answer that no model computes; 0: for ever")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->option_text("FLOAT=" + std::to_string(usual_timeout.count()));
 }
 
 void add_footer(CLI::App& command, std::string text) {
@@ -129,7 +134,7 @@ void add_models(CLI::App& app, ModelsOptions& options, int& code) {
 void add_top(CLI::App& app, TopOptions& options, int& code) {
   CLI::App* command =
       app.add_subcommand("top", "Show live what the workers do; keys sort, drain and restart them");
-  add_connection(*command, options.connection);
+  add_connection(*command, options.connection, kTopTimeout);
   command->add_option("--sort", options.sort, "Order of the workers")
       ->check(CLI::IsMember(std::vector<std::string>(std::begin(kTopOrders), std::end(kTopOrders))))
       ->capture_default_str();

@@ -37,9 +37,9 @@ Result<Tokens> ids_of(const std::string& text) {
 
 class Model {
  public:
-  Model(HttpClient client, std::string name) : client_(std::move(client)), name_(std::move(name)) {}
-
-  HttpClient& client() { return client_; }
+  Model(HttpClient client, std::string name) : client_(std::move(client)), name_(std::move(name)) {
+    client_.answer_within(std::nullopt);  // a long text takes its time
+  }
 
   Result<Tokens> tokenize(const std::string& text, bool special) {
     const json request = {{"model", name_}, {"prompt", text}, {"add_special", special}};
@@ -136,9 +136,9 @@ int run_perplexity(const PerplexityOptions& options) {
   const Result<std::string> text = read_file(options.file);
   if (!text.ok()) return fail(text.error());
   watch_interrupts();
-  Model model(*client, options.model);
-  if (const Status ready = wait_until_ready(model.client(), options.model); !ready.ok())
+  if (const Status ready = wait_until_ready(*client, options.model); !ready.ok())
     return fail(ready.error());
+  Model model(*client, options.model);
   const Result<Tokens> bos = model.bos();
   if (!bos.ok()) return fail(bos.error());
   const Result<Tokens> tokens = options.token_ids ? ids_of(*text) : model.tokenize(*text, true);

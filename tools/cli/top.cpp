@@ -25,7 +25,6 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr std::chrono::seconds kLongestAnswer{5};  // keys wait for it
 constexpr std::size_t kOrders = std::size(kTopOrders);
 constexpr const char* kKeys = "up/down select   s sort   d drain   r restart   q quit";
 
@@ -241,9 +240,8 @@ class Top {
 }  // namespace
 
 int run_top(const TopOptions& options) {
-  Result<HttpClient> client = make_client(options.connection);
+  Result<HttpClient> client = make_client(options.connection, kTopTimeout);
   if (!client.ok()) return fail(client.error());
-  client->answer_within(kLongestAnswer);
   const auto known = std::ranges::find(kTopOrders, options.sort,
                                        [](const char* name) { return std::string(name); });
   const auto order = static_cast<TopOrder>(std::distance(std::begin(kTopOrders), known));

@@ -16,6 +16,7 @@
 namespace bulkhead {
 namespace {
 
+using namespace std::string_literals;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
@@ -36,6 +37,41 @@ TEST_F(Cli, WithoutADaemonEachCommandSaysHowToStartOne) {
   EXPECT_THAT(bundle.err, StartsWith("bulkhead: not in the archive: health.json, settings.yaml, "));
   EXPECT_EQ(std::ranges::count(bundle.err, '\n'), 1) << bundle.err;
   EXPECT_EQ(run(kTool + " load-test --rate 3 --concurrency 4 http://127.0.0.1:1").code, 2);
+}
+
+// The server takes connections and answers none.
+TEST_F(Cli, ADaemonThatHangsIsGivenUp) {
+  const std::vector<std::vector<std::string>> no_answers;
+  const test::CannedServer server(no_answers);
+  const std::string text = write("text", "one");
+  const std::string wanted = "bulkhead: " + server.url() + " does not answer within 0.1 s\n";
+  for (const std::string& command :
+       {"chat"s, "complete hello"s, "workers"s, "workers drain w0"s, "models"s, "models load m"s,
+        "top --once"s, "requests"s, "logs w0"s, "logs w0 --follow"s,
+        "perplexity m --file " + text}) {
+    const Outcome none = run(kTool + " " + command + " --timeout 0.1 --url " + server.url());
+    EXPECT_EQ(none.code, 1) << command;
+    EXPECT_EQ(none.err, wanted) << command;
+  }
+  EXPECT_EQ(run(kTool + " workers --timeout -1").code, 2);
+  const Outcome bundle = run(kTool + " doctor --bundle " + path("report.tar") +
+                             " --timeout 0.1 --url " + server.url());
+  EXPECT_EQ(bundle.code, 0);
+  EXPECT_EQ(bundle.err,
+            "bulkhead: not in the archive: health.json, settings.yaml, metrics.txt, models.json, "
+            "requests.json, crashes.json, workers.json: " +
+                server.url() + " does not answer within 0.1 s\n");
+}
+
+// The command waits for the model, however long that takes, but not for a daemon that has begun to hang.
+TEST_F(Cli, ADaemonThatHangsWhileAModelLoadsIsGivenUp) {
+  const std::string loading = R"({"id": "m", "state": "loading"})";
+  const test::CannedServer server({{test::whole_answer("202 Accepted", loading)},
+                                   {test::whole_answer("200 OK", loading)},
+                                   {test::whole_answer("200 OK", loading)}});
+  const Outcome load = run(kTool + " models load m --timeout 0.3 --url " + server.url());
+  EXPECT_EQ(load.code, 1);
+  EXPECT_THAT(load.err, HasSubstr("does not answer within 0.3 s"));
 }
 
 // A server of another kind is no daemon without work, and what it sends is not the API's JSON.

@@ -56,17 +56,32 @@ TEST(Client, NobodyListensSaysHowToStart) {
               HasSubstr("nothing listens on http://127.0.0.1:1; start it with `bulkheadd`"));
 }
 
-// Who leaves out the port means HTTP's own, and seldom knows it.
 TEST(Client, MayBoundTheTimeOfAnAnswer) {
   const std::vector<std::vector<std::string>> no_answers;
   const CannedServer server(no_answers);
   HttpClient client = *make_client(connection_to(server));
   client.answer_within(std::chrono::milliseconds(1));
-  const Result<HttpResponse> none = client.get("/");
-  ASSERT_FALSE(none.ok());
-  EXPECT_EQ(none.error().message(), server.url() + " does not answer in time");
+  for (const Result<HttpResponse>& none : {client.get("/"), client.post("/", "{}")}) {
+    ASSERT_FALSE(none.ok());
+    EXPECT_EQ(none.error().code(), ErrorCode::kDeadlineExceeded);
+    EXPECT_EQ(none.error().message(), server.url() + " does not answer within 0.001 s");
+  }
 }
 
+// A model may take long for its first token, and longer for its last.
+TEST(Client, TheTimeOfAStreamHasNoBound) {
+  const std::vector<std::string> pieces(20, chunked("data: {\"choices\":[]}\n\n"));
+  std::vector<std::string> answer = {kStreamHead};
+  answer.insert(answer.end(), pieces.begin(), pieces.end());
+  answer.push_back(chunked("data: [DONE]\n\n") + "0\r\n\r\n");
+  const CannedServer server({answer});
+  HttpClient client = *make_client(connection_to(server));
+  client.answer_within(std::chrono::milliseconds(1));
+  EXPECT_TRUE(
+      stream_answer(client, "/v1/completions", {{"prompt", "x"}}, [](std::string_view) {}).ok());
+}
+
+// Who leaves out the port means HTTP's own, and seldom knows it.
 TEST(Client, AnErrorNamesThePortThatTheAddressLeavesOut) {
   for (const char* text : {"127.0.0.1", "http://127.0.0.1", "http://127.0.0.1/v1"})
     EXPECT_EQ(with_port(text, *parse_url(text)), std::string(text) + ", port 80");
