@@ -5,6 +5,7 @@
 // file gives the reason.
 #include <sys/sysinfo.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -179,6 +180,12 @@ class Gathering {
 }  // namespace
 
 int write_bundle(const DoctorOptions& options) {
+  const bool to_stdout = options.bundle == "-";
+  if (to_stdout && ::isatty(STDOUT_FILENO) != 0) {
+    return fail(Error(ErrorCode::kInvalidArgument,
+                      "the archive does not go to a terminal; write `--bundle - > report.tar`, or "
+                      "name a file with --bundle"));
+  }
   Result<HttpClient> client = make_client(options.connection);
   if (!client.ok()) return fail(client.error());
   Gathering bundle(*client, options.connection.api_key);
@@ -194,14 +201,19 @@ int write_bundle(const DoctorOptions& options) {
   const json workers = json::parse(bundle.fetch("workers.json", "/v1/workers"), nullptr, false);
   if (workers.is_array()) bundle.fetch_logs(workers);
 
-  const Status written = write_private_file(
-      options.bundle, tar_archive(bundle.files(), static_cast<std::uint64_t>(std::time(nullptr))));
-  if (!written.ok()) return fail(written.error());
+  const std::string archive =
+      tar_archive(bundle.files(), static_cast<std::uint64_t>(std::time(nullptr)));
+  if (to_stdout) {
+    if (!put(archive)) return 1;
+  } else if (const Status written = write_private_file(options.bundle, archive); !written.ok()) {
+    return fail(written.error());
+  }
   for (const std::string& each : bundle.missing())
     std::fprintf(stderr, "bulkhead: not in the archive: %s\n", cleaned_lines(each).c_str());
-  put("wrote " + options.bundle +
-      ": no prompts and no keys are in it; look through it before you "
-      "pass it on\n");
+  if (!to_stdout) {
+    put("wrote " + options.bundle +
+        ": no prompts and no keys are in it; look through it before you pass it on\n");
+  }
   return 0;
 }
 

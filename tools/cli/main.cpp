@@ -297,7 +297,7 @@ void add_doctor(CLI::App& app, DoctorOptions& options, int& code) {
   CLI::Option* const bundle =
       command->add_option("--bundle", options.bundle,
                           "Write a tar archive of versions, settings, metrics, logs and the last "
-                          "crashes, without keys and prompts");
+                          "crashes, without keys and prompts; -: to stdout");
   command->add_option("--model", options.model, "Say on which devices this model file fits")
       ->excludes(bundle);
   command->add_flag("--json", options.json, "Print the diagnosis as JSON; sizes are bytes")

@@ -180,6 +180,15 @@ TEST_F(Cli, ABundleTakesNoPipeFromOthers) {
   EXPECT_EQ(status.st_mode & 0777, 0666U);
 }
 
+TEST_F(Cli, ABundleMayGoToStdout) {
+  const Outcome bundle = run("cd " + path("") + " && " + kTool +
+                             " doctor --bundle - --url http://127.0.0.1:1 | tar -tf -");
+  EXPECT_EQ(bundle.code, 0);
+  EXPECT_THAT(bundle.out, StartsWith("README.txt\nversions.txt\n"));
+  EXPECT_THAT(bundle.err, StartsWith("bulkhead: not in the archive: "));
+  EXPECT_FALSE(std::filesystem::exists(path("-")));
+}
+
 TEST_F(Cli, TablesHaveStraightColumns) {
   const test::CannedServer server({{test::whole_answer(
       "200 OK",
