@@ -216,6 +216,12 @@ const std::string* text_in(const json& object, const char* name) {
   return text->empty() ? nullptr : text;
 }
 
+std::optional<std::uint64_t> number_in(const json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_number_unsigned()) return std::nullopt;
+  return found->get<std::uint64_t>();
+}
+
 // Takes what one choice of an event brings: a completion's text, or a part of a chat's message.
 void take_choice(const json& choice, Answer& answer, const OnPiece& on_text,
                  const OnPiece& on_reasoning) {
@@ -259,6 +265,10 @@ Result<Answer> stream_answer(HttpClient& client, const std::string& path, json r
     if (event.contains("error")) {
       failure = api_error({200, "", std::string(data)});
       return;
+    }
+    if (const auto usage = event.find("usage"); usage != event.end() && usage->is_object()) {
+      answer.prompt_tokens = number_in(*usage, "prompt_tokens");
+      answer.completion_tokens = number_in(*usage, "completion_tokens");
     }
     if (!event.contains("choices") || !event["choices"].is_array()) return;
     for (const json& choice : event["choices"])

@@ -67,6 +67,8 @@ struct Answer {
   std::string text;
   std::string finish_reason;  // "stop", "length"; empty if it was interrupted
   bool interrupted = false;
+  // If the request has stream_options.include_usage and the answer came to its end.
+  std::optional<std::uint64_t> prompt_tokens, completion_tokens;
 };
 
 using OnPiece = std::function<void(std::string_view)>;

@@ -176,6 +176,21 @@ class Chat {
   json messages_;
 };
 
+int complete_as_json(HttpClient& client, json request, bool echo) {
+  const std::string before = echo ? request["prompt"].get<std::string>() : "";
+  request["stream_options"] = {{"include_usage", true}};
+  const Result<Answer> answer =
+      stream_answer(client, "/v1/completions", std::move(request), [](std::string_view) {});
+  if (!answer.ok()) return fail(answer.error());
+  const auto number = [](const auto& value) { return value ? json(*value) : json(nullptr); };
+  const std::string& reason = answer->finish_reason;
+  put_json({{"text", before + answer->text},
+            {"finish_reason", reason.empty() ? json(nullptr) : json(reason)},
+            {"prompt_tokens", number(answer->prompt_tokens)},
+            {"completion_tokens", number(answer->completion_tokens)}});
+  return answer->interrupted ? 130 : 0;
+}
+
 }  // namespace
 
 int run_chat(const ChatOptions& options) {
@@ -237,6 +252,7 @@ int run_complete(const CompleteOptions& options) {
 
   json request = {{"prompt", prompt}};
   options.sampling.write_to(request);
+  if (options.json) return complete_as_json(*client, std::move(request), options.echo);
   Shown shown;
   if (options.echo) shown.text(prompt);
   const Result<Answer> answer = stream_answer(*client, "/v1/completions", std::move(request),

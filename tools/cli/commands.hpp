@@ -25,6 +25,7 @@ struct CompleteOptions {
   std::string prompt;  // empty and !has_prompt: from stdin
   bool has_prompt = false;
   bool echo = false;
+  bool json = false;
 };
 int run_complete(const CompleteOptions& options);
 

@@ -141,6 +141,9 @@ void add_complete(CLI::App& app, CompleteOptions& options, int& code) {
   CLI::Option* prompt =
       command->add_option("prompt", options.prompt, "The text (left out: from stdin)");
   command->add_flag("--echo", options.echo, "Print the prompt before the continuation");
+  command->add_flag("--json", options.json,
+                    "Print the whole answer as JSON when it has ended: text, finish_reason, "
+                    "prompt_tokens, completion_tokens");
   add_footer(*command,
              "Examples:\n"
              "  bulkhead complete --max-tokens 100 'Once upon a time'\n"

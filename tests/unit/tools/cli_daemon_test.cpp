@@ -130,6 +130,29 @@ TEST_F(Cli, ALoadTestTakesReasoningForTokensWhateverItIsCalled) {
   }
 }
 
+TEST_F(Cli, ACompletionForAScriptSaysHowItEnded) {
+  const std::string ready = test::whole_answer("200 OK", R"({"status": "ok"})");
+  const std::string events =
+      R"(data: {"choices": [{"text": " upon"}]})"
+      "\n\n"
+      R"(data: {"choices": [{"text": " a\u00e9", "finish_reason": "length"}]})"
+      "\n\n"
+      R"(data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}})"
+      "\n\ndata: [DONE]\n\n";
+  for (const bool echo : {false, true}) {
+    const test::CannedServer server({{ready}, {test::whole_answer("200 OK", events)}});
+    const Outcome done = run(kTool + " complete Once --json --url " + server.url() +
+                             (echo ? " --echo" : ""));
+    EXPECT_EQ(done.code, 0) << done.err;
+    EXPECT_EQ(nlohmann::json::parse(done.out),
+              (nlohmann::json{{"text", echo ? "Once upon a\u00e9" : " upon a\u00e9"},
+                              {"finish_reason", "length"},
+                              {"prompt_tokens", 3},
+                              {"completion_tokens", 2}}));
+    EXPECT_THAT(server.request(1), HasSubstr("include_usage"));
+  }
+}
+
 TEST_F(Cli, ANameThatIsNotUtf8EndsNoCommand) {
   const std::string refusal =
       test::whole_answer("404 Not Found", R"({"error": {"message": "no such model"}})");
