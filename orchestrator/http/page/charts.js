@@ -64,7 +64,10 @@ export class Chart {
     setText(this.grade, grade === null ? ""
       : `${grade === "bad" ? "far " : ""}${row.above ? "above" : "below"} ${row.format(row.warn)}`);
     const range = values.length > 0 ? `, between ${row.format(Math.min(...values))} and ${row.format(Math.max(...values))}` : "";
-    this.drawing.setAttribute("aria-label", `${row.title}: ${shown} now${range} in the last two minutes`);
+    const target = row.warn === undefined ? "" : `, target at ${row.above ? "most" : "least"} ${row.format(row.warn)}`;
+    const marked = baseline === null ? "" : `, baseline ${row.format(baseline)}`;
+    this.drawing.setAttribute("aria-label",
+      `${row.title}: ${shown} now${range} in the last two minutes${target}${marked}`);
   }
 
   gradeOf(value) {

@@ -249,6 +249,7 @@ const hasBaseline = () => Object.keys(baseline).length > 0;
 
 function showBaselineButton() {
   setText(byId("mark-baseline"), hasBaseline() ? "Clear the baseline" : "Mark as baseline");
+  byId("baseline-sample").hidden = !hasBaseline();
 }
 
 // The means of what is shown, as dashed lines to compare with later; in this browser alone.

@@ -108,9 +108,15 @@ async function linesAreDrawn(page, moving) {
   await page.click(button("Mark as baseline"));
   const marked = await eventually("the baseline is drawn", async () => (await lines("baseline")).length > 4 && lines("baseline"));
   for (const id of moving) assert.ok(marked.includes(id), `${id} has a baseline`);
+  // Each line has its name, for those who see it and for those who hear it.
+  assert.match(await page.run(`document.querySelector("[data-chart=pool] svg").getAttribute("aria-label")`),
+    /, target at least 90 %, baseline /);
+  const legend = () => page.run(`document.querySelector(".legend").innerText.split(/\\s+/).filter(Boolean)`);
+  assert.deepEqual(await legend(), ["target", "baseline"]);
   await page.screenshot(join(work, "baseline.png"));
   await page.click(button("Clear the baseline"));
   await eventually("the baseline is gone", async () => (await lines("baseline")).length === 0);
+  assert.deepEqual(await legend(), ["target"]);
   await page.run(`location.hash = "chat"`);
 }
 
