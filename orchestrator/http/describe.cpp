@@ -270,16 +270,15 @@ json describe_spare(const Router& router, const Worker& worker, const Spare& spa
   return out;
 }
 
-json describe_workers(const Router& router, const DiskJournal* disk) {
-  json list = json::array();
+void describe_workers(const Router& router, const DiskJournal* disk,
+                      const std::function<void(json)>& use) {
   for (const auto& worker : router.workers())
-    list.push_back(describe_worker(router, *worker, disk));
+    use(describe_worker(router, *worker, disk));
   for (const auto& worker : router.workers()) {
     for (const auto& spare : worker->pool().spares()) {
-      if (!spare->leaving()) list.push_back(describe_spare(router, *worker, *spare));
+      if (!spare->leaving()) use(describe_spare(router, *worker, *spare));
     }
   }
-  return list;
 }
 
 json describe_health(const Router& router) {

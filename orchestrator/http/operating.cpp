@@ -17,10 +17,18 @@ namespace bulkhead::orchestrator {
 
 using nlohmann::json;
 
+namespace {
+
+std::string compact_text(const json& body) {
+  return body.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace
+
 HttpResponse json_response(int status, const json& body) {
   HttpResponse response;
   response.status = status;
-  response.body = body.dump(-1, ' ', false, json::error_handler_t::replace);
+  response.body = compact_text(body);
   return response;
 }
 
@@ -36,10 +44,15 @@ HttpResponse no_worker(const std::string& name) {
 // ---- the present state ----
 
 HttpResponse get_workers(const ApiContext& context, const std::string&) {
-  json list = describe_workers(context.services.router, context.streams.disk());
-  for (json& worker : list)
+  HttpResponse response;
+  response.body = "[";
+  describe_workers(context.services.router, context.streams.disk(), [&](json worker) {
     worker["kill_allowed"] = context.options.server.allow_kill;
-  return json_response(200, list);
+    if (response.body.size() > 1) response.body += ',';
+    response.body += compact_text(worker);
+  });
+  response.body += ']';
+  return response;
 }
 
 // Lists the requests in progress, the oldest first.

@@ -141,8 +141,8 @@ TEST_F(Cli, ACompletionForAScriptSaysHowItEnded) {
       "\n\ndata: [DONE]\n\n";
   for (const bool echo : {false, true}) {
     const test::CannedServer server({{ready}, {test::whole_answer("200 OK", events)}});
-    const Outcome done = run(kTool + " complete Once --json --url " + server.url() +
-                             (echo ? " --echo" : ""));
+    const Outcome done =
+        run(kTool + " complete Once --json --url " + server.url() + (echo ? " --echo" : ""));
     EXPECT_EQ(done.code, 0) << done.err;
     EXPECT_EQ(nlohmann::json::parse(done.out),
               (nlohmann::json{{"text", echo ? "Once upon a\u00e9" : " upon a\u00e9"},
