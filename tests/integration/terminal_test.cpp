@@ -92,6 +92,19 @@ TEST(Terminal, CtrlZGivesTheTerminalToTheShellAndTakesItBack) {
   EXPECT_NE(serving.daemon->log().find(prompt), std::string::npos) << serving.daemon->log();
 }
 
+// `timeout 60 bulkhead chat`, for example, must not leave a terminal that shows nothing of what is typed.
+TEST(Terminal, IsGivenBackWhenTheChatIsTerminated) {
+  const Serving serving = serve();
+  const Home home;
+  Terminal terminal(chat_with(serving), home.path);
+  ASSERT_TRUE(terminal.shows("> ")) << terminal.shown();
+  EXPECT_FALSE(terminal.edits_lines());
+  terminal.signal(SIGTERM);
+  EXPECT_TRUE(terminal.shows("\x1b[?2004l")) << terminal.shown();
+  EXPECT_EQ(terminal.exit_code(), 1000 + SIGTERM);
+  EXPECT_TRUE(terminal.edits_lines());
+}
+
 TEST(Terminal, WhatIsPastedAtOnceIsOneMessage) {
   const Serving serving = serve();
   const Home home;

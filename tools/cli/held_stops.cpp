@@ -6,49 +6,54 @@ namespace bulkhead::cli {
 
 namespace {
 
-std::atomic<bool> stop_asked{false};
+std::atomic<int> arrived_stop{0};  // the signal's number; 0: none
 
-sigset_t only_stops() {
-  sigset_t stops;
-  sigemptyset(&stops);
-  sigaddset(&stops, SIGTSTP);
-  return stops;
+sigset_t only(int number) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, number);
+  return set;
 }
 
 }  // namespace
 
-HeldStops::HeldStops() {
-  const sigset_t stops = only_stops();
-  ::sigprocmask(SIG_BLOCK, &stops, &mask_before_);
-  ::sigaction(SIGTSTP, nullptr, &action_before_);
-  hold();
+HeldStops::HeldStops(std::initializer_list<int> signals) {
+  ::sigprocmask(SIG_BLOCK, nullptr, &mask_before_);
+  for (const int number : signals) {
+    const sigset_t blocked = only(number);
+    ::sigprocmask(SIG_BLOCK, &blocked, nullptr);
+    ::sigaction(number, nullptr, &actions_before_[number]);
+    hold(number);
+  }
 }
 
 HeldStops::~HeldStops() {
-  ::sigaction(SIGTSTP, &action_before_, nullptr);
+  for (const auto& [number, action] : actions_before_)
+    ::sigaction(number, &action, nullptr);
   ::sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
 }
 
-void HeldStops::hold() const {
+void HeldStops::hold(int number) const {
   // Who started this program may have made it ignore the signal.
-  if (action_before_.sa_handler == SIG_IGN) return;
+  if (actions_before_.at(number).sa_handler == SIG_IGN) return;
   struct sigaction action {};
-  action.sa_handler = [](int) { stop_asked = true; };
+  action.sa_handler = [](int which) { arrived_stop = which; };
   sigemptyset(&action.sa_mask);
-  ::sigaction(SIGTSTP, &action, nullptr);
+  ::sigaction(number, &action, nullptr);
 }
 
-bool HeldStops::asked() {
-  return stop_asked.exchange(false);
+bool HeldStops::arrived() {
+  return arrived_stop != 0;
 }
 
-void HeldStops::stop() const {
-  const sigset_t stops = only_stops();
-  ::sigaction(SIGTSTP, &action_before_, nullptr);
-  ::raise(SIGTSTP);
-  ::sigprocmask(SIG_UNBLOCK, &stops, nullptr);  // the process stops here
-  ::sigprocmask(SIG_BLOCK, &stops, nullptr);
-  hold();
+void HeldStops::obey() const {
+  const int number = arrived_stop.exchange(0);
+  const sigset_t unblocked = only(number);
+  ::sigaction(number, &actions_before_.at(number), nullptr);
+  ::raise(number);
+  ::sigprocmask(SIG_UNBLOCK, &unblocked, nullptr);  // the process stops or ends here
+  ::sigprocmask(SIG_BLOCK, &unblocked, nullptr);
+  hold(number);
 }
 
 }  // namespace bulkhead::cli

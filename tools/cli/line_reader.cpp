@@ -167,7 +167,7 @@ class EditedReader final : public LineReader {
   EditedReader& operator=(const EditedReader&) = delete;
 
   Outcome next(std::string& line) override {
-    const HeldStops stops;
+    const HeldStops stops({SIGTSTP, SIGTERM});
     const HeldInterrupts held;
     stops_ = &stops;
     // libedit shows the prompt, and only then takes the keys from the terminal. A Ctrl-D typed in between would be
@@ -216,7 +216,7 @@ class EditedReader final : public LineReader {
         errno = EINTR;
         return -1;
       }
-      if (HeldStops::asked()) stop();
+      if (HeldStops::arrived()) stop_or_end();
       if (ready < 0 && errno == EINTR) continue;
       if (ready < 0) return -1;
       const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
@@ -225,11 +225,11 @@ class EditedReader final : public LineReader {
   }
 
   // Gives the shell the terminal as it was. When the user comes back, the line is shown again.
-  void stop() const {
+  void stop_or_end() const {
     put(kLeavePastes);
     ::el_set(edit_, EL_PREP_TERM, 0);
     put("\n");
-    stops_->stop();
+    stops_->obey();
     ::el_set(edit_, EL_PREP_TERM, 1);
     put(kMarkPastes);
     ::el_set(edit_, EL_REFRESH);

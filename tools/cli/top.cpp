@@ -139,7 +139,7 @@ class Top {
   }
 
   int run() {
-    const HeldStops stops;
+    const HeldStops stops({SIGTSTP});
     Screen screen;
     Look before = look_at(client_), now = before;
     Clock::time_point next = Clock::now();
@@ -154,9 +154,9 @@ class Top {
       if (!show()) return 0;
       const auto patience = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
       const Key key = keys_.next(std::max(patience, std::chrono::milliseconds(1)), stops.before());
-      if (HeldStops::asked()) {
+      if (HeldStops::arrived()) {
         screen.leave();
-        stops.stop();
+        stops.obey();
         screen.enter();
       }
       if (key == Key::kQuit) return 0;
