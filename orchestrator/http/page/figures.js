@@ -71,13 +71,8 @@ function kvShare(sample) {
   return total > 0 ? sum(sample, "bulkhead_worker_kv_pages_used") / total : null;
 }
 
-function kvBytes(workers) {
-  return workers.reduce((total, worker) => {
-    const pages = worker.kv_pages_total || 0;
-    if (!pages) return total;
-    return total + (worker.kv_bytes_per_token * worker.kv_cache_tokens * worker.kv_pages_used) / pages;
-  }, 0);
-}
+// The memory that caches take now. Of a cache that can grow, this is less than all its pages would take.
+const kvBytes = (workers) => workers.reduce((total, worker) => total + (worker.kv_bytes || 0), 0);
 
 // ---- in words ----
 
@@ -157,7 +152,7 @@ export const kCharts = [
   {
     id: "kv", title: "KV memory used", format: formatShare, top: 1,
     value: (before, now) => kvShare(now),
-    note: (before, now) => formatBytes(kvBytes(now.workers)),
+    note: (before, now) => `the cache takes ${formatBytes(kvBytes(now.workers))}`,
   },
   {
     id: "pool", title: "Memory pool, hit rate", format: formatShare, top: 1, warn: 0.9, bad: 0.8,

@@ -145,8 +145,7 @@ function restartsOf(worker) {
 }
 function kvOf(worker) {
   if (!worker.kv_pages_total) return "none";
-  const bytes = worker.kv_bytes_per_token * worker.kv_cache_tokens;
-  return `${worker.kv_pages_used} of ${worker.kv_pages_total} pages, ${formatBytes(bytes)} in all`;
+  return `${worker.kv_pages_used} of ${worker.kv_pages_total} pages; the cache takes ${formatBytes(worker.kv_bytes)}`;
 }
 const kWays = { loaded: "the model was loaded anew", imported: "from the vault", standby: "a spare took over" };
 function deathOf(worker) {

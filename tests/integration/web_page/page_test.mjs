@@ -93,9 +93,19 @@ async function chartsMove(page) {
     console.log("this device does not time transfers: their chart stays empty");
   }
   await linesAreDrawn(page, moving);
+  await memoryOfCachesIsWhatTheyTake(page);
   const heights = (id) => new Set(after[id].split(/[ML]/).filter(Boolean).map((point) => point.split(" ")[1]));
   for (const id of ["tokens", "requests", "next"]) assert.ok(heights(id).size > 1, `the chart ${id} is no flat line`);
   assert.match(await page.run(`document.querySelector("[data-chart=tokens] svg").getAttribute("aria-label")`), /now.*between/);
+}
+
+// A cache that can grow may have more pages than it has memory for now.
+async function memoryOfCachesIsWhatTheyTake(page) {
+  const taken = await page.run(`fetch("v1/workers").then((r) => r.json()).then(([worker]) => worker.kv_bytes)`);
+  const size = `${(taken / 2 ** 20).toFixed(1)} MiB`;
+  assert.ok(taken > 0);
+  assert.match(await page.run(`document.querySelector("[data-worker] dl").textContent`), new RegExp(`pages; the cache takes ${size}`));
+  assert.equal(await page.run(`document.querySelector("[data-chart=kv] .note").textContent`), `the cache takes ${size}`);
 }
 
 // A dashed line at the target where there is one; after a click, another one at the values of now.
