@@ -70,6 +70,7 @@ async function killedWorkerCostsAPause(page, expected) {
   assert.match(note, /Paused for [\d.]+ s: builtin-0 died \(.*SIGKILL.*\)/);
   assert.notEqual(await pid(), before);
   await sleep(1500);  // the charts have the answer's end
+  await page.run(`document.getElementById("toast").hidden = true`);  // it would cover a part of the README's picture
   await page.screenshot(join(work, "survived.png"));
   await eventually("the worker's card tells of it",
     () => page.run(`/SIGKILL/.test(document.querySelector("[data-worker=builtin-0] dl").textContent)`));
