@@ -27,6 +27,12 @@ float scores[kHeadsTogether];  // scores of the lane's position in a block
 uint hidden_positions = 0u;
 bool sees(uint at, uint end) { return at < end && (kWindow == 0u || at >= hidden_positions); }
 
+// Returns sixteen bytes. A CPU's driver loads eight at a time, in a loop over the lanes.
+uvec4 key_quad(uint64_t keys, uint index) {
+  if (kRowsMapping != 0u) return uvec4(long_at(keys, index * 2u), long_at(keys, index * 2u + 1u));
+  return Quads(keys).v[index];
+}
+
 // Adds entries 8 * chunk ... of q times the lane's key to the scores. `head_at` is the KV head's part of the page.
 void score_chunk(uint chunk, uint64_t keys, uint64_t head_at, uint slot, uint64_t q_base) {
   uint lane = gl_SubgroupInvocationID;
@@ -41,14 +47,14 @@ void score_chunk(uint chunk, uint64_t keys, uint64_t head_at, uint slot, uint64_
       k[i + 4u] = second;
     }
   } else if (kKvFormat == kKvFloat) {
-    uvec4 a = Quads(keys).v[chunk * 2u * kPageTokens];
-    uvec4 b = Quads(keys).v[(chunk * 2u + 1u) * kPageTokens];
+    uvec4 a = key_quad(keys, chunk * 2u * kPageTokens);
+    uvec4 b = key_quad(keys, (chunk * 2u + 1u) * kPageTokens);
     [[unroll]] for (uint i = 0; i < 4; i++) {
       k[i] = uintBitsToFloat(a[i]);
       k[i + 4u] = uintBitsToFloat(b[i]);
     }
   } else {
-    uvec4 a = Quads(keys).v[chunk * kPageTokens];
+    uvec4 a = key_quad(keys, chunk * kPageTokens);
     [[unroll]] for (uint i = 0; i < 4; i++) {
       vec2 two = unpackHalf2x16(a[i]);
       k[i * 2u] = two.x;
@@ -59,10 +65,12 @@ void score_chunk(uint chunk, uint64_t keys, uint64_t head_at, uint slot, uint64_
     float q[8];
     uint64_t q_at = q_base + (h * kHeadPadded + chunk * 8u) * 4u;
     if (kRowsMapping != 0u) {
-      // A broadcast to four lanes costs a CPU's driver nearly nothing, one to the subgroup a loop (matvec_rows.comp).
-      float halves[2];
-      [[unroll]] for (uint i = 0; i < 2; i++) halves[i] = Floats(q_at).v[i * 4u + (lane & 3u)];
-      [[unroll]] for (uint i = 0; i < 8; i++) q[i] = subgroupQuadBroadcast(halves[i / 4u], i & 3u);
+      // A load costs a CPU's driver a loop over the lanes, and a broadcast to four lanes nearly nothing.
+      vec2 mine = uintBitsToFloat(long_at(q_at, lane & 3u));
+      [[unroll]] for (uint i = 0; i < 4; i++) {
+        q[i * 2u] = subgroupQuadBroadcast(mine.x, i);
+        q[i * 2u + 1u] = subgroupQuadBroadcast(mine.y, i);
+      }
     } else {
       vec4 a = Vec4s(q_at).v[0], b = Vec4s(q_at).v[1];
       [[unroll]] for (uint i = 0; i < 4; i++) {
@@ -106,6 +114,19 @@ float weigh(uint h, bool visible) {
   return weight;
 }
 
+// The weights of a block's positions for one head, to be read in any lane.
+struct Weights {
+  float own, other;  // of the lane's position, and of the one four lanes away (kRowsMapping)
+};
+Weights weights_of(float own) {
+  return Weights(own, kRowsMapping != 0u && kLanes == 8u ? subgroupShuffleXor(own, 4u) : 0.0);
+}
+float weight_at(Weights weights, uint j) {
+  if (kRowsMapping == 0u || kLanes != 8u) return subgroupBroadcast(weights.own, j);
+  float same = subgroupQuadBroadcast(weights.own, j & 3u), across = subgroupQuadBroadcast(weights.other, j & 3u);
+  return (gl_SubgroupInvocationID < 4u) == (j < 4u) ? same : across;
+}
+
 // Adds the positions [start, end) to the results. They are at most one block; each lane takes one
 // position.
 void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t q_base) {
@@ -137,14 +158,14 @@ void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t 
       score_chunk(chunk, keys, head_at, page_slot, q_base);
   }
 
-  precise float weights[kHeadsTogether];
-  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) weights[h] = weigh(h, visible);
+  Weights weights[kHeadsTogether];
+  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) weights[h] = weights_of(weigh(h, visible));
 
   [[unroll]] for (uint j = 0; j < kLanes; j++) {
     uint64_t row = kOnePage ? value_row(page, min(first_slot + j, last_slot), kv_head)
                             : value_row(subgroupBroadcast(page, j), subgroupBroadcast(page_slot, j), kv_head);
     precise float weight[kHeadsTogether];
-    [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) weight[h] = subgroupBroadcast(weights[h], j);
+    [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) weight[h] = weight_at(weights[h], j);
     [[unroll]] for (uint w = 0; w < kLaneWords; w++) {
       uint word;
       if (kKeepValues) {
