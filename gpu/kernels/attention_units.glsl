@@ -334,15 +334,6 @@ uint entry_of_result(uint tile, uint e) {
   return ((tile / 4u) * 8u + (unit_lane >> 2)) * 8u + (tile & 3u) * 2u + (e >> 1);
 }
 
-// Writes the zeros that follow the heads' results of these columns.
-void pad_results(uint column, uint count) {
-  for (uint c = 0; c < count; c++) {
-    for (uint pad = kHeads * kHead + unit_lane; pad < push.padded_width; pad += kLanes) {
-      store_input(push.out_address, column + c, push.out_stride, pad, 0.0, kOutForm);
-    }
-  }
-}
-
 // Computes all splits of the queries, and the results.
 void attend_whole(uint column, uint count, uint group, uint end, uint page_table) {
   uint kv_head = group / kGroupsOfKv, begin = first_block(end - count + 1u);
@@ -420,5 +411,11 @@ void attend_whole(uint column, uint count, uint group, uint end, uint page_table
       }
     }
   }
-  if (group == 0u) pad_results(column, count);
+  if (group == 0u) {
+    for (uint c = 0; c < count; c++) {
+      for (uint pad = kHeads * kHead + unit_lane; pad < push.padded_width; pad += kLanes) {
+        store_input(push.out_address, column + c, push.out_stride, pad, 0.0, kOutForm);
+      }
+    }
+  }
 }

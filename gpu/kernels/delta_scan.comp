@@ -118,77 +118,6 @@ void keep_inputs(Run run, uint columns, uint slot) {
   }
 }
 
-// What an invocation has of its value's state, and the columns that a step of kTogether columns has loaded.
-vec4 state[kOwnQuads];
-vec4 keys[kTogether * kOwnQuads], queries[kTogether * kOwnQuads];
-Scalars loaded[kTogether];
-
-// `at` is the address of the invocation's first quad in a slot.
-void load_state(Lane lane, bool fresh, uint64_t at) {
-  [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
-    state[i] = vec4(0.0);
-    if (!fresh && has_quad(lane, i)) state[i] = QuadsOut(at).v[i * kParts];
-  }
-}
-
-void store_state(Lane lane, uint64_t at) {
-  [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
-    if (has_quad(lane, i)) QuadsOut(at).v[i * kParts] = state[i];
-  }
-}
-
-// Loads the inputs of a run's columns from column `t` of it on, as many as are computed together.
-void load_together(Lane lane, Run run, uint t) {
-  [[unroll]] for (uint c = 0; c < kTogether; c++) {
-    uint column = run.first + min(t + c, run.columns - 1u);
-    loaded[c] = scalars_of(lane, column);
-    [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
-      keys[c * kOwnQuads + i] = key_quad(lane, column, i);
-      queries[c * kOwnQuads + i] = query_quad(lane, column, i);
-    }
-  }
-}
-
-// Changes the state by a column, the c-th of those that are computed together, and returns what its query reads.
-float take_column(Lane lane, uint column, uint c, float rate, float bias) {
-  Scalars own = loaded[c];
-  if (kTogether == 1u) own = scalars_of(lane, column);
-  precise float beta = 0.0;
-  if (kRule != kSumRule) beta = 1.0 / (1.0 + exp(-own.beta));
-  precise float biased = own.alpha + bias;
-  precise float pace = softplus(biased);
-  precise float grown = rate * pace;
-  precise float decay = exp(grown);
-
-  vec4 k[kOwnQuads], q[kOwnQuads];
-  precise vec4 sums = vec4(0.0);
-  [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
-    k[i] = keys[c * kOwnQuads + i];
-    q[i] = queries[c * kOwnQuads + i];
-    if (kTogether == 1u) {
-      k[i] = key_quad(lane, column, i);
-      q[i] = query_quad(lane, column, i);
-    }
-    precise vec4 decayed = state[i] * decay;
-    if (kRule == kChannelRule) decayed = state[i] * decay_quad(lane, column, i);
-    state[i] = decayed;
-    if (kRule != kSumRule) sums = fma(decayed, k[i], sums);
-  }
-  precise float learnt = own.value * pace;
-  if (kRule != kSumRule) {
-    precise float known = sum_of_parts(sums);
-    precise float missing = own.value - known;
-    learnt = missing * beta;
-  }
-  sums = vec4(0.0);
-  [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
-    precise vec4 grown_state = fma(k[i], vec4(learnt), state[i]);
-    state[i] = grown_state;
-    sums = fma(grown_state, q[i], sums);
-  }
-  return sum_of_parts(sums);
-}
-
 void scan() {
   uint index = gl_WorkGroupID.x;
   if (index >= run_count()) return;
@@ -205,7 +134,13 @@ void scan() {
   Lane lane = Lane(head, key_head, value_at, part);
   uint64_t row_at = ((uint64_t(head) * kValueSize + value_at) * kQuads + part) * 16u;
 
-  load_state(lane, run.fresh, slot_at(run.from) + row_at);
+  vec4 state[kOwnQuads];
+  [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
+    state[i] = vec4(0.0);
+    if (!run.fresh && has_quad(lane, i)) {
+      state[i] = QuadsOut(slot_at(run.from) + row_at).v[i * kParts];
+    }
+  }
   float rate = 0.0, bias = 0.0;
   if (kRule != kChannelRule) {
     rate = Floats(push.weights).v[head];
@@ -220,16 +155,72 @@ void scan() {
   for (uint columns = run.columns; columns >= run.sure; columns--) keep_inputs(run, columns, slot_after(run, columns));
 
   for (uint t = 0; t < run.columns; t += kTogether) {
-    if (kTogether > 1u) load_together(lane, run, t);
+    vec4 keys[kTogether * kOwnQuads], queries[kTogether * kOwnQuads];
+    Scalars loaded[kTogether];
+    if (kTogether > 1u) {
+      [[unroll]] for (uint c = 0; c < kTogether; c++) {
+        uint column = run.first + min(t + c, run.columns - 1u);
+        loaded[c] = scalars_of(lane, column);
+        [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
+          keys[c * kOwnQuads + i] = key_quad(lane, column, i);
+          queries[c * kOwnQuads + i] = query_quad(lane, column, i);
+        }
+      }
+    }
     [[unroll]] for (uint c = 0; c < kTogether; c++) {
       if (kTogether > 1u && t + c >= run.columns) break;
-      uint column = run.first + t + c, done = t + c + 1u;
-      precise float made = take_column(lane, column, c, rate, bias);
+      uint column = run.first + t + c;
+      Scalars own = loaded[c];
+      if (kTogether == 1u) own = scalars_of(lane, column);
+      precise float beta = 0.0;
+      if (kRule != kSumRule) beta = 1.0 / (1.0 + exp(-own.beta));
+      precise float biased = own.alpha + bias;
+      precise float pace = softplus(biased);
+      precise float grown = rate * pace;
+      precise float decay = exp(grown);
+
+      vec4 k[kOwnQuads], q[kOwnQuads];
+      precise vec4 sums = vec4(0.0);
+      [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
+        k[i] = keys[c * kOwnQuads + i];
+        q[i] = queries[c * kOwnQuads + i];
+        if (kTogether == 1u) {
+          k[i] = key_quad(lane, column, i);
+          q[i] = query_quad(lane, column, i);
+        }
+        precise vec4 decayed = state[i] * decay;
+        if (kRule == kChannelRule) decayed = state[i] * decay_quad(lane, column, i);
+        state[i] = decayed;
+        if (kRule != kSumRule) sums = fma(decayed, k[i], sums);
+      }
+      precise float learnt = own.value * pace;
+      if (kRule != kSumRule) {
+        precise float known = sum_of_parts(sums);
+        precise float missing = own.value - known;
+        learnt = missing * beta;
+      }
+      sums = vec4(0.0);
+      [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
+        precise vec4 grown_state = fma(k[i], vec4(learnt), state[i]);
+        state[i] = grown_state;
+        sums = fma(grown_state, q[i], sums);
+      }
+      precise float made = sum_of_parts(sums);
       if (there && part == 0u) {
         FloatsOut(push.read + (uint64_t(column) * kValueWidth + head * kValueSize) * 4u).v[value_at] = made;
       }
-      if (there && done == run.saved_after) store_state(lane, slot_at(run.saved) + row_at);
-      if (there && done >= run.sure) store_state(lane, slot_at(slot_after(run, done)) + row_at);
+      uint done = t + c + 1u;
+      if (there && done == run.saved_after) {
+        [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
+          if (has_quad(lane, i)) QuadsOut(slot_at(run.saved) + row_at).v[i * kParts] = state[i];
+        }
+      }
+      if (there && done >= run.sure) {
+        uint64_t slot = slot_at(slot_after(run, done));
+        [[unroll]] for (uint i = 0; i < kOwnQuads; i++) {
+          if (has_quad(lane, i)) QuadsOut(slot + row_at).v[i * kParts] = state[i];
+        }
+      }
     }
   }
 }
