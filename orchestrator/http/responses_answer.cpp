@@ -1,5 +1,6 @@
 // Writes answers of the Responses API: output items, whole or as server-sent events. A new item begins where the kind
 // of an answer's parts changes, and each call is an item of its own.
+#include <ctime>
 #include <iterator>
 #include <map>
 #include <ranges>
@@ -10,10 +11,10 @@
 #include <nlohmann/json.hpp>
 #include <spdlog/fmt/fmt.h>
 
-#include "config/base/json_members.hpp"
 #include "config/base/random.hpp"
 #include "orchestrator/http/choice.hpp"
 #include "orchestrator/http/responses.hpp"
+#include "orchestrator/http/responses_echo.hpp"
 #include "orchestrator/http/stored_items.hpp"
 
 namespace bulkhead::orchestrator {
@@ -43,43 +44,8 @@ constexpr FieldName kResponsesNames[] = {{"messages", "input"},
 
 class ResponsesDialect final : public Dialect {
  public:
-  explicit ResponsesDialect(std::string_view body) {
-    struct Echo {
-      const char* name;
-      const char* otherwise;  // null: note_sampling() tells it
-    };
-    static constexpr Echo kEchoes[] = {{"instructions", "null"},
-                                       {"max_output_tokens", "null"},
-                                       {"metadata", "{}"},
-                                       {"parallel_tool_calls", "true"},
-                                       {"reasoning", "null"},
-                                       {"temperature", nullptr},
-                                       {"text", "{\"format\":{\"type\":\"text\"}}"},
-                                       {"tool_choice", "\"auto\""},
-                                       {"tools", "[]"},
-                                       {"top_p", nullptr},
-                                       {"truncation", "\"disabled\""}};
-    std::vector<JsonMember> members;
-    for (const Echo& echo : kEchoes)
-      members.push_back({echo.name});
-    members.push_back({"store"});
-    find_json_members(body, members);
-    store_ = members.back().text != "false";
-    members.pop_back();
-    for (std::size_t i = 0; i < members.size(); ++i) {
-      const std::string_view given = members[i].text;
-      const bool missing = given.empty() || given == "null";
-      if (missing && kEchoes[i].otherwise == nullptr) {
-        open_samplers_.emplace_back(members[i].name);
-        continue;
-      }
-      echo_ += fmt::format(",\"{}\":{}", members[i].name, missing ? kEchoes[i].otherwise : given);
-    }
-    for (const JsonMember& member : members) {
-      if (member.name == "tools") find_namespaces(member.text);
-    }
-    // A line break would end an event's line. Valid JSON has none inside a string.
-    std::erase_if(echo_, [](char c) { return c == '\n' || c == '\r'; });
+  explicit ResponsesDialect(std::string_view body) : echo_(responses_echo(body)) {
+    find_namespaces(echo_.tools);
   }
 
   std::string new_id() const override { return fmt::format("resp_{:016x}", random_u64()); }
@@ -88,9 +54,9 @@ class ResponsesDialect final : public Dialect {
 
   void begin(const AnswerHead& head, const Usage&, std::string& events) override {
     head_ = head;
-    for (const std::string& name : std::exchange(open_samplers_, {}))
-      echo_ += fmt::format(",\"{}\":{}", name,
-                           name == "top_p" ? sampling_.top_p : sampling_.temperature);
+    for (const std::string& name : std::exchange(echo_.open_samplers, {}))
+      echo_.members += fmt::format(",\"{}\":{}", name,
+                                   name == "top_p" ? sampling_.top_p : sampling_.temperature);
     for (const char* type : {"response.created", "response.in_progress"})
       event(events, type, ",\"response\":" + response("in_progress"));
   }
@@ -115,22 +81,27 @@ class ResponsesDialect final : public Dialect {
       break;
     }
     cut_ = reason == ipc::FinishReason::kLength;
+    if (!cut_) completed_at_ = std::to_string(std::time(nullptr));
     usage_ = usage;
     close(cut_ ? "incomplete" : "completed", events);
     over_ = true;
     for (const Item& each : items_) {
-      if (store_) stored_items().keep(each.id, item(each, "completed"));
+      if (echo_.store) stored_items().keep(each.id, item(each, "completed"));
     }
     event(events, cut_ ? "response.incomplete" : "response.completed", ",\"response\":" + whole());
     return reason;
   }
 
+  // OpenAI's reference has the members in the event itself. But its servers send them within `error`, and only there
+  // its clients look for them.
   void fail(const ApiError& error, std::string& events) override {
-    const std::string code = json_string(error.code.empty() ? "server_error" : error.code);
+    const std::string facts = fmt::format(
+        "\"code\":{},\"message\":{}", json_string(error.code.empty() ? "server_error" : error.code),
+        json_string(error.message));
     event(events, "error",
-          fmt::format(",\"code\":{},\"message\":{},\"param\":null", code,
-                      json_string(error.message)));
-    error_ = fmt::format("{{\"code\":{},\"message\":{}}}", code, json_string(error.message));
+          fmt::format(",{},\"param\":null,\"error\":{{\"type\":{},{},\"param\":null}}", facts,
+                      json_string(error.type), facts));
+    error_ = "{" + facts + "}";
     event(events, "response.failed", ",\"response\":" + response("failed"));
   }
 
@@ -179,12 +150,13 @@ class ResponsesDialect final : public Dialect {
           usage_.reasoning_tokens, usage_.prompt_tokens + usage_.completion_tokens);
     }
     return fmt::format(
-        "{{\"id\":\"{}\",\"object\":\"response\",\"created_at\":{},\"status\":\"{}\",\"error\":{},"
+        "{{\"id\":\"{}\",\"object\":\"response\",\"created_at\":{},\"completed_at\":{},"
+        "\"status\":\"{}\",\"error\":{},"
         "\"incomplete_details\":{},\"model\":{},\"output\":[{}],\"previous_response_id\":null,"
         "\"store\":{},\"usage\":{}{}}}",
-        head_.id, head_.created, status, error_,
+        head_.id, head_.created, completed_at_, status, error_,
         status == "incomplete" ? "{\"reason\":\"max_output_tokens\"}" : "null",
-        json_string(head_.model), output, store_, usage, echo_);
+        json_string(head_.model), output, echo_.store, usage, echo_.members);
   }
 
   static std::string text_part(const Item& item) {
@@ -281,8 +253,7 @@ class ResponsesDialect final : public Dialect {
 
   AnswerHead head_;
   Usage usage_;
-  std::string echo_;                        // members that repeat the request's
-  std::vector<std::string> open_samplers_;  // which the request does not have, until begin()
+  ResponsesEcho echo_;  // its open samplers join its members in begin()
   ipc::Sampling sampling_;
   std::vector<Item> items_;
   // The namespaces and names of tools, by the names that the model gets.
@@ -290,8 +261,8 @@ class ResponsesDialect final : public Dialect {
   bool open_ = false;  // the last item
   bool cut_ = false;
   bool over_ = false;
-  bool store_ = true;
-  std::string error_ = "null";
+  std::string error_ = "null";         // JSON
+  std::string completed_at_ = "null";  // JSON
   std::uint64_t sequence_ = 0;
 };
 

@@ -31,7 +31,7 @@ json request(const std::string& text) {
 
 // Removes what differs between two answers to the same request.
 json without_ids(json response) {
-  for (const char* name : {"id", "created_at", "usage", "instructions"})
+  for (const char* name : {"id", "created_at", "completed_at", "usage", "instructions"})
     response.erase(name);
   for (json& item : response["output"])
     item.erase("id");
