@@ -145,7 +145,7 @@ std::string abilities_text(const jinja::Chat& chat) {
   add(can.system_role, "system role");
   add(can.tools, "tools");
   add(can.parallel_calls, "parallel calls");
-  add(can.thinking_on || can.thinking_off, "switchable thinking");
+  add(can.thinking_on || can.thinking_off || can.other_switch != nullptr, "switchable thinking");
   return text;
 }
 

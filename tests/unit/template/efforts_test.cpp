@@ -83,6 +83,58 @@ TEST(Efforts, MayBeGivenWithoutAWordOnWhetherTheModelThinks) {
             "Hard.False");
 }
 
+std::string prompt_with(std::string_view source, const std::string& members) {
+  const Result<Chat> chat = Chat::load(source, "<s>", "</s>");
+  if (!chat.ok()) return chat.error().message();
+  const std::string json = R"({"messages": [{"role": "user", "content": "a"}])" +
+                           (members.empty() ? "" : ", " + members) + "}";
+  const Result<ChatPrompt> prompt = chat.value().render({json, testing::at_noon().now, false});
+  return prompt.ok() ? prompt.value().text() : prompt.error().message();
+}
+
+// MiniMax M3 and Cohere's newer templates have variables of their own in place of enable_thinking.
+TEST(Thinking, IsSwitchedByTheVariableThatTheTemplateHas) {
+  constexpr const char* kTemplates[] = {
+      "{% if thinking_mode is defined %}{% if thinking_mode == 'disabled' %}off{% elif "
+      "thinking_mode == 'enabled' %}on{% endif %}{% else %}free{% endif %}",
+      "{% if reasoning is defined %}{{ 'on' if reasoning else 'off' }}{% else %}free{% endif %}",
+      "{% if thinking is defined %}{{ 'on' if thinking else 'off' }}{% else %}free{% endif %}"};
+  for (const char* source : kTemplates) {
+    EXPECT_EQ(prompt_with(source, ""), "free") << source;
+    EXPECT_EQ(prompt_with(source, R"("enable_thinking": true)"), "on") << source;
+    EXPECT_EQ(prompt_with(source, R"("enable_thinking": false)"), "off") << source;
+    EXPECT_EQ(prompt_with(source, R"("reasoning_effort": "none")"), "off") << source;
+    EXPECT_EQ(prompt_with(source, R"("reasoning_effort": "high")"), "on") << source;
+    EXPECT_EQ(prompt_with(source, R"("reasoning_effort": "high", "enable_thinking": false)"), "off")
+        << source;
+  }
+  // A variable of this name is none of those if the template has enable_thinking.
+  EXPECT_EQ(
+      prompt_with("{{ enable_thinking }} {{ reasoning is defined }}", R"("enable_thinking": true)"),
+      "True False");
+}
+
+// As templates of Mistral and Hunyuan do, which have no other variable.
+TEST(Thinking, IsSwitchedByTheEffortWhereATemplateKnowsNone) {
+  constexpr char kSource[] =
+      "{% set reasoning_effort = reasoning_effort if reasoning_effort is defined else 'none' %}"
+      "{% if reasoning_effort not in ['none', 'low', 'high'] %}{{ raise_exception('no') }}{% endif "
+      "%}"
+      "{% if reasoning_effort != 'none' %}think {{ 'hard' if reasoning_effort == 'high' }}{% endif "
+      "%}";
+  EXPECT_EQ(prompt_with(kSource, ""), "");
+  EXPECT_EQ(prompt_with(kSource, R"("enable_thinking": true)"), "think hard");
+  EXPECT_EQ(prompt_with(kSource, R"("enable_thinking": false)"), "");
+  EXPECT_EQ(prompt_with(kSource, R"("enable_thinking": true, "template_effort": "low")"), "think ");
+  EXPECT_EQ(prompt_with(kSource, R"("enable_thinking": false, "template_effort": "low")"), "");
+  EXPECT_EQ(prompt_with(kSource, R"("enable_thinking": true, "reasoning_effort": "low")"),
+            "think ");
+  // gpt-oss writes any effort into its prompt, and always reasons: its effort stays what it is.
+  constexpr char kShows[] = "Reasoning: {{ reasoning_effort | default('medium') }}";
+  EXPECT_EQ(prompt_with(kShows, R"("enable_thinking": true)"), "Reasoning: medium");
+  EXPECT_EQ(prompt_with(kShows, R"("enable_thinking": false)"), "Reasoning: medium");
+}
+
 // A user who names the template's own variable knows what it takes.
 TEST(Efforts, OfChatTemplateKwargsAreTheUsersOwn) {
   const Result<Chat> chat = Chat::load("Reasoning: {{ reasoning_effort }}", "<s>", "</s>");

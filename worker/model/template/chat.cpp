@@ -47,23 +47,29 @@ bool flag(const Value* value, bool otherwise, const char* name) {
   return *value->as_bool();
 }
 
-void define_reasoning(Interpreter& run, Dict& request, const Efforts& efforts) {
+void define_thinking(Interpreter& run, bool thinks, const ThinkingSwitch* other) {
+  run.define("enable_thinking", thinks);
+  run.define("thinking", thinks);
+  if (other == nullptr) return;
+  if (other->on == nullptr) return run.define(other->name, thinks);
+  run.define(other->name, plain(thinks ? other->on : other->off));
+}
+
+void define_reasoning(Interpreter& run, Dict& request, const Abilities& can) {
+  const Efforts& efforts = can.efforts;
+  const Value* thinking = request.get("enable_thinking");
+  const bool* asked = thinking == nullptr ? nullptr : thinking->as_bool();
+  if (asked != nullptr) define_thinking(run, *asked, can.other_switch);
+  const bool effort_is_off = asked != nullptr && !*asked && can.other_switch != nullptr &&
+                             can.other_switch->name == std::string_view("reasoning_effort");
   const Value* told = request.get("template_effort");
-  if (told != nullptr && told->as_text() != nullptr)
+  if (told != nullptr && told->as_text() != nullptr && !effort_is_off)
     run.define("reasoning_effort", Text(efforts.nearest(told->as_text()->view()), Origin::kUser));
   const Value* effort = request.get("reasoning_effort");
-  if (effort != nullptr && effort->as_text() != nullptr) {
-    const std::string_view name = effort->as_text()->view();
-    const bool thinks = name != "none" && name != "minimal";
-    run.define("reasoning_effort", Text(efforts.nearest(name), Origin::kUser));
-    run.define("enable_thinking", thinks);
-    run.define("thinking", thinks);
-  }
-  const Value* thinking = request.get("enable_thinking");
-  if (thinking != nullptr && thinking->as_bool() != nullptr) {
-    run.define("enable_thinking", *thinking);
-    run.define("thinking", *thinking);
-  }
+  if (effort == nullptr || effort->as_text() == nullptr) return;
+  const std::string_view name = effort->as_text()->view();
+  if (asked == nullptr) define_thinking(run, name != "none" && name != "minimal", can.other_switch);
+  run.define("reasoning_effort", Text(efforts.nearest(name), Origin::kUser));
 }
 
 void define_others(Interpreter& run, Dict& request) {
@@ -316,7 +322,7 @@ Result<ChatPrompt> Chat::render(const ChatRequest& request) const {
                                                            "add_generation_prompt"));
     run.define("bos_token", Text(bos_, Origin::kTemplate));
     run.define("eos_token", Text(eos_, Origin::kTemplate));
-    define_reasoning(run, given, request.as_is ? Efforts() : abilities_.efforts);
+    define_reasoning(run, given, request.as_is ? Abilities() : abilities_);
     define_others(run, given);
   };
   ChatPrompt prompt;

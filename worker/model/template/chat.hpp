@@ -13,6 +13,13 @@
 
 namespace bulkhead::jinja {
 
+// A variable, other than enable_thinking, by which a template learns whether the model reasons.
+struct ThinkingSwitch {
+  const char* name;
+  const char* on = nullptr;  // null: true and false
+  const char* off = nullptr;
+};
+
 // What a template supports, as probing it shows.
 struct Abilities {
   enum class Arguments : std::uint8_t { kNone, kObject, kString, kEither };
@@ -32,12 +39,13 @@ struct Abilities {
   bool content_beside_calls = false;
   bool content_beside_old_calls = false;  // the same, where the assistant has answered since
   bool calls_beside_content = false;
-  bool loses_users = false;                // the prompt lacks what users say
-  bool loses_answers = false;              // the prompt lacks what the assistant said
-  Arguments arguments = Arguments::kNone;  // of past calls
-  bool thinking_on = false;                // enable_thinking: true changes the prompt
-  bool thinking_off = false;               // enable_thinking: false changes the prompt
-  Efforts efforts;                         // what the template gets for an unknown effort
+  bool loses_users = false;                      // the prompt lacks what users say
+  bool loses_answers = false;                    // the prompt lacks what the assistant said
+  Arguments arguments = Arguments::kNone;        // of past calls
+  bool thinking_on = false;                      // enable_thinking: true changes the prompt
+  bool thinking_off = false;                     // enable_thinking: false changes the prompt
+  const ThinkingSwitch* other_switch = nullptr;  // null: there is none
+  Efforts efforts;                               // what the template gets for an unknown effort
   Adaptations adaptations;
 };
 

@@ -70,6 +70,7 @@ class Prober {
     reasoning();
     thinking();
     efforts(source);
+    other_switch();
     return can_;
   }
 
@@ -397,6 +398,32 @@ class Prober {
         render(user, R"(, "chat_template_kwargs": {"enable_thinking": true})") != plain;
     can_.thinking_off =
         render(user, R"(, "chat_template_kwargs": {"enable_thinking": false})") != plain;
+  }
+
+  // Finds the variable that takes the place of enable_thinking: Cohere's, MiniMax's, that of templates which know the
+  // effort `none` (Mistral, Hunyuan).
+  void other_switch() {
+    static constexpr ThinkingSwitch kSwitches[] = {{"thinking"},
+                                                   {"reasoning"},
+                                                   {"thinking_mode", "enabled", "disabled"},
+                                                   {"reasoning_effort", "high", "none"},
+                                                   {"reasoning_effort", "high", "no_think"}};
+    if (can_.thinking_on || can_.thinking_off) return;
+    const auto with = [this](const ThinkingSwitch& each, const char* word, const char* value) {
+      return render(message("user", quoted("Hi")),
+                    R"(, "chat_template_kwargs": {")" + std::string(each.name) + R"(": )" +
+                        (word == nullptr ? value : quoted(word)) + "}");
+    };
+    for (const ThinkingSwitch& each : kSwitches) {
+      // A template that knows no such effort takes the nearest one, and its model reasons all the same.
+      if (each.name == std::string_view("reasoning_effort") &&
+          can_.efforts.nearest("none") != each.off)
+        continue;
+      const auto on = with(each, each.on, "true"), off = with(each, each.off, "false");
+      if (!on || !off || *on == *off) continue;
+      can_.other_switch = &each;
+      return;
+    }
   }
 
   void efforts(std::string_view source) {
