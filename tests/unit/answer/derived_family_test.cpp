@@ -5,25 +5,25 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tests/support/fixtures.hpp"
+#include "tests/support/tagged_templates.hpp"
 #include "worker/model/answer/answer_parser.hpp"
 
 namespace bulkhead::model::answer {
 namespace {
 
+using test::kTypedTools;
+using test::tagged_templates;
+using test::TaggedTemplate;
+using test::with_calls;
+
 constexpr const char* kTools =
     R"([{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}},
         {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}])";
-
-// Returns a template whose assistant writes calls as `calls` says; `calls` sees them as `m.tool_calls`.
-std::string with_calls(const std::string& calls) {
-  return "{% for m in messages %}<|{{ m.role }}|>\n{% if m.tool_calls %}" + calls +
-         "{% else %}{{ m.content }}{% endif %}<|over|>\n{% endfor %}"
-         "{% if add_generation_prompt %}<|assistant|>\n{% endif %}";
-}
 
 const Family& family_of(const std::string& source) {
   const Result<jinja::Chat> chat = jinja::Chat::load(source, "", "");
@@ -31,8 +31,9 @@ const Family& family_of(const std::string& source) {
   return family_of_chat(*chat);
 }
 
-Message read(const Family& family, std::string_view raw, std::size_t piece = 1000) {
-  AnswerParser parser(family, {.tools = *Tools::from_json(kTools), .prompt_end = {}, .id_seed = 1});
+Message read(const Family& family, std::string_view raw, std::size_t piece = 1000,
+             const char* tools = kTools) {
+  AnswerParser parser(family, {.tools = *Tools::from_json(tools), .prompt_end = {}, .id_seed = 1});
   Message message;
   for (std::size_t at = 0; at < raw.size(); at += piece)
     message.add(parser.feed(raw.substr(at, piece)));
@@ -101,6 +102,13 @@ TEST(DerivedFamily, HasANameAndThenAnObject) {
     expect_weather(family,
                    "<use tool=\"get_weather" + std::string(between) + R"({"city": "Oslo"}</use>)");
   }
+  // The blank belongs to the mark, because a grammar writes the name directly behind it.
+  const Family& spaced =
+      family_of(with_calls("{% for c in m.tool_calls %}[to {{ c.function.name }}]{{ "
+                           "c.function.arguments | tojson }}[/to]\n"
+                           "{% endfor %}"));
+  EXPECT_EQ(spaced.calls.opens, std::vector<std::string>{"[to "});
+  expect_weather(spaced, R"([to get_weather]{"city": "Oslo"}[/to])");
 }
 
 TEST(DerivedFamily, MayHaveNoMark) {
@@ -180,6 +188,121 @@ TEST(DerivedFamily, HasTheMarksOfReasoning) {
   EXPECT_EQ(message.content, "Yes.");
 }
 
+TEST(DerivedFamily, MayHaveTagsForEachArgument) {
+  for (const TaggedTemplate& row : tagged_templates()) {
+    const Family& family = family_of(with_calls(row.calls));
+    EXPECT_EQ(family.calls.syntax, CallSyntax::kTagged) << row.name;
+    for (const std::size_t piece : {1, 3, 1000}) {
+      const Message message =
+          read(family, "On it.\n" + row.call + "\n" + row.more, piece, kTypedTools);
+      EXPECT_EQ(message.content, "On it.") << row.name;
+      ASSERT_EQ(message.calls.size(), 2U) << row.name;
+      EXPECT_EQ(message.calls[0].name, "get_weather");
+      EXPECT_EQ(message.calls[0].arguments, R"({"city": "Oslo", "days": 2})") << row.name;
+      EXPECT_EQ(message.calls[1].name, "add");
+      EXPECT_EQ(message.calls[1].arguments, R"({"note": " a\n<b>", "at": {"x": [1]}})") << row.name;
+    }
+  }
+}
+
+// Blanks beside a value would belong to it, and a template may write arguments so that nothing closes a value.
+TEST(DerivedFamily, IsNoneWhereTagsCantBeToldApart) {
+  for (const char* argument :
+       {"<p>{{ k }}</p> {{ v }} <q>", "{{ k }} is {{ v }}\n", "<{{ k }}>{{ v }}</{{ k }}>"}) {
+    const std::string calls =
+        "{% for c in m.tool_calls %}<call>{{ c.function.name }}{% for k, v in "
+        "c.function.arguments.items() %}" +
+        std::string(argument) + "{% endfor %}</call>{% endfor %}";
+    EXPECT_EQ(&family_of(with_calls(calls)), &plain_family()) << argument;
+  }
+}
+
+// DeepSeek V4.1 has a space in its tags, and each release of Hunyuan an ending of its own.
+TEST(DerivedFamily, TakesThePlaceOfARowWhoseTagsTheTemplateDoesNotWrite) {
+  const std::string dsml =
+      "<｜DSML｜ calls>\n{% for c in m.tool_calls %}<｜DSML｜ invoke name=\"{{ c.function.name "
+      "}}\">\n"
+      "{% for k, v in c.function.arguments.items() %}<｜DSML｜ parameter name=\"{{ k }}\" "
+      "string=\"{{ 'true' if v is string else 'false' }}\">{{ v if v is string else v | tojson }}"
+      "</｜DSML｜ parameter>\n{% endfor %}</｜DSML｜ invoke>\n{% endfor %}</｜DSML｜ calls>";
+  const Family& spaced = family_of(with_calls(dsml));
+  EXPECT_EQ(spaced.calls.section, "<｜DSML｜ calls>");
+  EXPECT_EQ(spaced.calls.opens, std::vector<std::string>{"<｜DSML｜ invoke name=\""});
+  EXPECT_EQ(spaced.reasoning.open, "<think>");
+  expect_weather(spaced,
+                 "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"get_weather\">\n<｜DSML｜ parameter "
+                 "name=\"city\" string=\"true\">Oslo</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n"
+                 "</｜DSML｜ calls>");
+  const std::string ended =
+      "{% set T = ':6124' %}{% set sep = '<tool_sep{}>'.format(T) %}{% set key = "
+      "'<arg_key{}>'.format(T) %}{{ '<tool_calls{}>'.format(T) }}\n{% for c in m.tool_calls %}"
+      "{{ '<tool_call{}>'.format(T) + c.function.name + sep }}\n{% for k, v in "
+      "c.function.arguments.items() %}{{ key + k + '</arg_key{}>'.format(T) }}\n"
+      "{{ '<arg_value{}>'.format(T) }}{{ v if v is string else v | tojson }}"
+      "{{ '</arg_value{}>'.format(T) }}\n{% endfor %}{{ '</tool_call{}>'.format(T) }}\n{% endfor %}"
+      "{{ '</tool_calls{}>'.format(T) }}";
+  const Family& suffixed = family_of(with_calls(ended));
+  EXPECT_EQ(suffixed.calls.opens, std::vector<std::string>{"<tool_call:6124>"});
+  expect_weather(suffixed,
+                 "<tool_calls:6124>\n<tool_call:6124>get_weather<tool_sep:6124>\n"
+                 "<arg_key:6124>city</arg_key:6124>\n<arg_value:6124>Oslo</arg_value:6124>\n"
+                 "</tool_call:6124>\n</tool_calls:6124>");
+}
+
+// Hunyuan's templates end the last message's turn behind a call, and not behind a text.
+TEST(DerivedFamily, HasNoMarkThatEndsATurn) {
+  const Family& family = family_of(
+      "{% for m in messages %}<|{{ m.role }}|>{% if m.tool_calls %}{% for c in m.tool_calls "
+      "%}<call>{\"fn\":{{ c.function.name | tojson }},\"args\":{{ c.function.arguments | "
+      "tojson }}}</call>{% endfor %}<|over|>{% else %}{{ m.content }}{% if not loop.last "
+      "%}<|over|>{% endif %}{% endif %}{% endfor %}");
+  EXPECT_EQ(family.calls.closers, std::vector<std::string>{"</call>"});
+}
+
+TEST(DerivedFamily, HasTheMarksOfAnEmptyBlockOfReasoning) {
+  const Family& family = family_of(
+      "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}"
+      "<think:x9></think:x9>{% endif %}{{ m.content }}<|over|>\n{% endfor %}");
+  EXPECT_EQ(family.reasoning.open, "<think:x9>");
+  EXPECT_EQ(family.reasoning.close, "</think:x9>");
+  EXPECT_EQ(read(family, "<think:x9>Well.</think:x9>Yes.").reasoning, "Well.");
+}
+
+// EXAONE Deep's template shows no past reasoning.
+TEST(DerivedFamily, HasTheMarksOfReasoningThatThePromptOpens) {
+  const Family& family = family_of(
+      "{% for m in messages %}[|{{ m.role }}|]{{ m.content.split('</thought>')[-1] }}"
+      "[|endofturn|]\n{% endfor %}{% if add_generation_prompt %}[|assistant|]<thought>\n"
+      "{% endif %}");
+  EXPECT_EQ(family.reasoning.open, "<thought>");
+  EXPECT_EQ(family.reasoning.close, "</thought>");
+  AnswerParser parser(family,
+                      {.tools = {}, .prompt_end = "[|assistant|]<thought>\n", .id_seed = 1});
+  Message message;
+  message.add(parser.feed("Well.\n</thought>\n\nYes."));
+  message.add(parser.finish(Ended::kStop));
+  EXPECT_EQ(message.reasoning, "Well.");
+  EXPECT_EQ(message.content, "Yes.");
+}
+
+TEST(DerivedFamily, HasTheMarksAroundWhatIsSaid) {
+  const Family& family = family_of(
+      "{% for m in messages %}<|{{ m.role }}|>\n{% if m.role == 'assistant' %}<response>\n"
+      "{{ m.content.split('</think>')[-1] }}\n</response>\n{% else %}{{ m.content }}{% endif %}"
+      "<|over|>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n<think>\n{% endif %}");
+  EXPECT_EQ(family.response.open, "<response>");
+  EXPECT_EQ(family.response.close, "</response>");
+  const Message message =
+      read(family, "<think>\nWell.\n</think>\n\n<response>\nYes.\n</response>\n");
+  EXPECT_EQ(message.reasoning, "Well.");
+  EXPECT_EQ(message.content, "Yes.");
+  // These tags enclose the whole turn.
+  EXPECT_EQ(
+      &family_of("{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
+                 "{% if add_generation_prompt %}<assistant>{% endif %}"),
+      &plain_family());
+}
+
 TEST(DerivedFamily, IsNoneWhereTheTemplateShowsNoCall) {
   const char* const ignores = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
   EXPECT_EQ(&family_of(ignores), &plain_family());
@@ -209,6 +332,27 @@ TEST(DerivedFamily, OfAKnownTemplateIsTheTables) {
     EXPECT_EQ(derived->calls.syntax, known.calls.syntax) << name;
     EXPECT_EQ(derived->calls.section, known.calls.section) << name;
     EXPECT_EQ(derived->calls.opens, known.calls.opens) << name;
+  }
+  for (const char* name : {"GLM-4.6", "Qwen3-Coder", "MiniMax-M2", "deepseek-ai-DeepSeek-V3.2",
+                           "ByteDance-Seed-OSS", "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"}) {
+    const Result<jinja::Chat> chat = jinja::Chat::load(source(name), "", "");
+    ASSERT_TRUE(chat.ok());
+    const auto derived = derive_family(*chat, plain_family());
+    ASSERT_TRUE(derived.has_value()) << name;
+    const Calls &calls = derived->calls, &known = family_of_template(source(name)).calls;
+    EXPECT_EQ(calls.syntax, CallSyntax::kTagged) << name;
+    EXPECT_EQ(calls.section, known.section) << name;
+    EXPECT_EQ(calls.opens, known.opens) << name;
+    EXPECT_EQ(calls.closers, known.closers) << name;
+    EXPECT_EQ(calls.name_ends, known.name_ends) << name;
+    EXPECT_EQ(calls.name_stops, known.name_stops) << name;
+    const auto marks = [](const Tags& tags) {
+      return std::vector<std::string>{tags.param_open,  tags.key_close,  tags.value_open,
+                                      tags.value_close, tags.call_close, tags.type_end,
+                                      tags.text_type,   tags.other_types};
+    };
+    EXPECT_EQ(marks(calls.tags), marks(known.tags)) << name;
+    EXPECT_EQ(calls.tags.strip_newlines, known.tags.strip_newlines) << name;
   }
 }
 

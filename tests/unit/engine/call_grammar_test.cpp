@@ -13,10 +13,12 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/sample.hpp"
+#include "tests/support/tagged_templates.hpp"
 #include "tests/unit/engine/call_rows.hpp"
 #include "worker/constrain/automaton.hpp"
 #include "worker/constrain/constraint.hpp"
 #include "worker/model/answer/answer_parser.hpp"
+#include "worker/model/answer/derived_family.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -345,6 +347,32 @@ TEST(CallGrammar, ASectionMayHoldCallsInJson) {
        {"<calls>" + call + "</calls>", "<calls>\n" + call + "\n" + call + "\n</calls>", call})
     EXPECT_TRUE(constrain::check_text(made->grammar, right).passed) << right;
   EXPECT_FALSE(constrain::check_text(made->grammar, "<calls></calls>").passed);
+}
+
+// The grammar of a derived family lets through what the family's model says, and nothing that the
+// tool's schema forbids.
+TEST(CallGrammar, HoldsArgumentsBetweenDerivedTags) {
+  for (const TaggedTemplate& row : tagged_templates()) {
+    const auto chat = jinja::Chat::load(with_calls(row.calls), "", "");
+    ASSERT_TRUE(chat.ok()) << chat.error().message();
+    engine::CallWish wish;
+    wish.tools = kTypedTools;
+    const auto made =
+        engine::make_call_grammar(model::answer::family_of_chat(*chat), wish, as_text);
+    ASSERT_TRUE(made.ok()) << row.name << made.error().message();
+    const auto passes = [&](const std::string& text) {
+      return constrain::check_text(made->grammar, text).passed;
+    };
+    EXPECT_TRUE(passes(row.call)) << row.call;
+    EXPECT_TRUE(passes(row.more)) << row.more;
+    EXPECT_TRUE(passes(row.call + row.more)) << row.name;
+    std::string wrong = row.call;
+    wrong.replace(wrong.find('2'), 1, "many");
+    EXPECT_FALSE(passes(wrong)) << wrong;
+    std::string unknown = row.call;
+    unknown.replace(unknown.find("get_weather"), 11, "get_nothing");
+    EXPECT_FALSE(passes(unknown)) << unknown;
+  }
 }
 
 // The grammar's nodes move in memory as it grows. With each number of tools they move at another step of its making.

@@ -22,6 +22,7 @@ struct CallRow {
 };
 inline const CallRow kCallRows[] = {
     {"hermes", "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": ", "}\n</tool_call>"},
+    {"ernie-4.5", "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": ", "}\n</tool_call>"},
     {"llama3-json", "{\"name\": \"get_weather\", \"parameters\": ", "}"},
     {"llama3-json", "<|python_tag|>{\"name\": \"get_weather\", \"parameters\": ", "}"},
     {"mistral-list",

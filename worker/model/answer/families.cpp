@@ -424,6 +424,16 @@ Family llama3() {
           .calls = {.syntax = CallSyntax::kJson, .opens = {"<|python_tag|>"}, .bare_json = true}};
 }
 
+// As hermes, but what is said to the user stands between marks.
+Family ernie() {
+  return {.name = "ernie-4.5",
+          .signs = {"<tool_call>", "<response>"},
+          .reasoning = kThink,
+          .response = {.open = "<response>", .close = "</response>"},
+          .calls = {
+              .syntax = CallSyntax::kJson, .opens = {"<tool_call>"}, .closers = {"</tool_call>"}}};
+}
+
 Family hermes() {
   return {.name = "hermes",
           .signs = {"<tool_call>"},
@@ -435,7 +445,7 @@ Family hermes() {
 std::vector<Family> rows() {
   return {
       hunyuan3("hunyuan-3-open", {"<tool_sep", "<arg_key", ":opensource"}, ":opensource>"),
-      hunyuan3("hunyuan-3", {"<tool_sep", "<arg_key"}, ">"),
+      hunyuan3("hunyuan-3", {"<tool_sep>", "<arg_key>"}, ">"),
       longcat(),
       glm(),
       minimax(),
@@ -473,6 +483,7 @@ std::vector<Family> rows() {
       functionary(),
       llama4(),
       llama3(),
+      ernie(),
       hermes(),
   };
 }
