@@ -44,6 +44,21 @@ std::optional<bool> thinking_member(Fields& fields) {
   return std::nullopt;
 }
 
+// Reads whether the prompt keeps the reasoning of the history: Z.ai's {"clear_thinking": false} and Kimi's
+// {"keep": "all"} inside of 'thinking', and DashScope's field beside it.
+std::optional<bool> kept_reasoning(Fields& fields) {
+  if (fields.get("preserve_thinking") != nullptr) return fields.boolean("preserve_thinking", false);
+  const json* thinking = object_at(fields, "thinking");
+  if (const json* clear = member(thinking, "clear_thinking")) {
+    if (clear->is_boolean()) return !clear->get<bool>();
+    fields.refuse("thinking.clear_thinking", "must be a boolean.", "invalid_type");
+  } else if (const json* keep = member(thinking, "keep")) {
+    if (is_text(*keep, "all")) return true;
+    fields.refuse("thinking.keep", "must be 'all' or null.", "invalid_value");
+  }
+  return std::nullopt;
+}
+
 // Reads OpenRouter's member: {"effort": E, "max_tokens": N, "enabled": B, "exclude": B}.
 void check_reasoning_member(Fields& fields) {
   const json* reasoning = fields.get("reasoning");
@@ -84,9 +99,11 @@ bool hides_reasoning(Fields& fields) {
 
 std::string reasoning_members(Fields& fields) {
   const std::optional<bool> thinks = thinking_member(fields);
+  const std::optional<bool> keeps = kept_reasoning(fields);
   check_reasoning_member(fields);
   if (!fields.ok()) return {};
   std::string members;
+  if (keeps) members += fmt::format(",\"keep_reasoning\":{}", *keeps);
   const json* reasoning = object_at(fields, "reasoning");
   const json* enabled = member(reasoning, "enabled");
   if (fields.get("enable_thinking") == nullptr && (thinks || enabled != nullptr)) {

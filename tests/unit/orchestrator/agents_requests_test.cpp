@@ -304,6 +304,11 @@ TEST(Reasoning, IsAskedForInManyWords) {
   EXPECT_EQ(std::get<0>(read(R"("thinking":{"type":"enabled","budget_tokens":9})"))
                 .parameters.reasoning_budget,
             9);
+  EXPECT_EQ(chat(R"("thinking":{"type":"enabled","clear_thinking":false})").at("keep_reasoning"),
+            true);
+  EXPECT_EQ(chat(R"("thinking":{"type":"enabled","keep":"all"})").at("keep_reasoning"), true);
+  EXPECT_EQ(chat(R"("preserve_thinking":false)").at("keep_reasoning"), false);
+  EXPECT_FALSE(chat(R"("thinking":{"type":"enabled"})").contains("keep_reasoning"));
   for (const char* hidden : {R"("include_reasoning":false)", R"("reasoning_format":"hidden")",
                              R"("reasoning":{"exclude":true})"})
     EXPECT_TRUE(std::get<0>(read(hidden)).hide_reasoning) << hidden;
@@ -313,6 +318,9 @@ TEST(Reasoning, IsAskedForInManyWords) {
   const std::pair<const char*, const char*> refused[] = {
       {R"("thinking":5)", "thinking"},
       {R"("thinking":{})", "thinking.type"},
+      {R"("thinking":{"type":"enabled","clear_thinking":1})", "thinking.clear_thinking"},
+      {R"("thinking":{"type":"enabled","keep":"some"})", "thinking.keep"},
+      {R"("preserve_thinking":"yes")", "preserve_thinking"},
       {R"("reasoning":"high")", "reasoning"},
       {R"("reasoning":{"effort":5})", "reasoning.effort"},
       {R"("reasoning":{"max_tokens":"x"})", "reasoning.max_tokens"},

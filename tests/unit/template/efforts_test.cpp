@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <gtest/gtest.h>
+#include <spdlog/fmt/fmt.h>
 
 #include "tests/unit/template/render.hpp"
 #include "worker/model/template/chat.hpp"
@@ -133,6 +134,28 @@ TEST(Thinking, IsSwitchedByTheEffortWhereATemplateKnowsNone) {
   constexpr char kShows[] = "Reasoning: {{ reasoning_effort | default('medium') }}";
   EXPECT_EQ(prompt_with(kShows, R"("enable_thinking": true)"), "Reasoning: medium");
   EXPECT_EQ(prompt_with(kShows, R"("enable_thinking": false)"), "Reasoning: medium");
+}
+
+// GLM, DeepSeek V4 and Nemotron say what they drop; Qwen and LFM2 say what they keep.
+TEST(Thinking, OfTheHistoryIsKeptByTheVariableThatTheTemplateHas) {
+  for (const char* name : {"preserve_thinking", "keep_past_thinking"}) {
+    const std::string source =
+        fmt::format("{{% if {0} is defined %}}{{{{ {0} }}}}{{% else %}}free{{% endif %}}", name);
+    EXPECT_EQ(prompt_with(source, ""), "free") << name;
+    EXPECT_EQ(prompt_with(source, R"("keep_reasoning": true)"), "True") << name;
+    EXPECT_EQ(prompt_with(source, R"("keep_reasoning": false)"), "False") << name;
+  }
+  for (const char* name : {"clear_thinking", "drop_thinking", "truncate_history_thinking"}) {
+    const std::string source =
+        fmt::format("{{% if {0} is defined %}}{{{{ {0} }}}}{{% else %}}free{{% endif %}}", name);
+    EXPECT_EQ(prompt_with(source, ""), "free") << name;
+    EXPECT_EQ(prompt_with(source, R"("keep_reasoning": true)"), "False") << name;
+    EXPECT_EQ(prompt_with(source, R"("keep_reasoning": false)"), "True") << name;
+    EXPECT_EQ(prompt_with(source, R"("keep_reasoning": true, "chat_template_kwargs": {")" +
+                                      std::string(name) + R"(": true})"),
+              "True")
+        << name;
+  }
 }
 
 // A user who names the template's own variable knows what it takes.

@@ -72,6 +72,16 @@ void define_reasoning(Interpreter& run, Dict& request, const Abilities& can) {
   run.define("reasoning_effort", Text(efforts.nearest(name), Origin::kUser));
 }
 
+// Tells the template whether it shows the reasoning of earlier turns. Templates have several names for this.
+void define_kept_reasoning(Interpreter& run, Dict& request) {
+  const Value* keep = request.get("keep_reasoning");
+  if (keep == nullptr || keep->as_bool() == nullptr) return;
+  for (const char* name : {"preserve_thinking", "keep_past_thinking"})
+    run.define(name, *keep->as_bool());
+  for (const char* name : {"clear_thinking", "drop_thinking", "truncate_history_thinking"})
+    run.define(name, !*keep->as_bool());
+}
+
 void define_others(Interpreter& run, Dict& request) {
   const Value* more = request.get("chat_template_kwargs");
   if (more == nullptr || more->none()) return;
@@ -323,6 +333,7 @@ Result<ChatPrompt> Chat::render(const ChatRequest& request) const {
     run.define("bos_token", Text(bos_, Origin::kTemplate));
     run.define("eos_token", Text(eos_, Origin::kTemplate));
     define_reasoning(run, given, request.as_is ? Abilities() : abilities_);
+    define_kept_reasoning(run, given);
     define_others(run, given);
   };
   ChatPrompt prompt;

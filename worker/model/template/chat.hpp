@@ -51,8 +51,9 @@ struct Abilities {
 
 struct ChatRequest {
   // An object with `messages`, and optionally `tools`, `documents`, `add_generation_prompt` (default true),
-  // `continue_final_message` (default false), `chat_template_kwargs`, `enable_thinking`, `reasoning_effort`, and
-  // `template_effort`, an effort that does not say whether the model reasons. Other keys are not read.
+  // `continue_final_message` (default false), `chat_template_kwargs`, `enable_thinking`, `reasoning_effort`,
+  // `template_effort`, an effort that does not say whether the model reasons, and `keep_reasoning`, which says whether
+  // the prompt shows the reasoning of earlier turns. Other keys are not read.
   std::string_view json;
   std::tm now = {};  // what the template sees as the present time
   // Renders as transformers does: it adapts nothing, tools and documents are none if they are absent, and lists can't
