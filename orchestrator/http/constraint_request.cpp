@@ -47,10 +47,12 @@ class ConstraintReader {
     read_schema("json_schema");
     read_schema("guided_json");
     read_text("grammar", ConstraintKind::kGrammar);
+    read_grammar_string();
     read_text("guided_grammar", ConstraintKind::kGrammar);
     read_text("ebnf", ConstraintKind::kGrammar);  // SGLang's
     read_text("regex", ConstraintKind::kRegex);
     read_text("guided_regex", ConstraintKind::kRegex);
+    read_text("regex_pattern", ConstraintKind::kRegex);  // TabbyAPI's
     if (const json* choice = fields_.get("guided_choice"))
       want_choice(*choice, "guided_choice", "guided_choice");
     read_structured_outputs();
@@ -138,6 +140,15 @@ class ConstraintReader {
   void read_text(const char* name, ConstraintKind kind) {
     std::string text = fields_.text(name);
     if (!text.empty()) want(kind, std::move(text), name);
+  }
+
+  // Reads text-generation-webui's field. SillyTavern sends the same grammar as 'grammar', too.
+  void read_grammar_string() {
+    const char* const name = "grammar_string";
+    if (const json* grammar = fields_.get(name);
+        grammar != nullptr && out_.parameter == "grammar" && is_text(*grammar, out_.text))
+      return;
+    read_text(name, ConstraintKind::kGrammar);
   }
 
   // Reads vLLM's newer field, which has the other fields of its in one object.

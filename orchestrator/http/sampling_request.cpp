@@ -111,39 +111,47 @@ void read_logit_bias(Fields& fields, std::vector<ipc::TokenBias>& out) {
     out.push_back({token, bias});
 }
 
-// Refuses samplers of other servers, unless a field has the value at which its sampler does nothing.
+// Refuses samplers of other servers, unless a field has a value at which its sampler does nothing.
 void refuse_samplers(Fields& fields) {
+  enum class Off { kAlone, kOrLess, kOrMore };  // besides the value itself
   struct Sampler {
     const char* name;
     double off;
+    Off others = Off::kAlone;
+
+    bool is_off(double value) const {
+      return value == off || (others == Off::kOrLess && value < off) ||
+             (others == Off::kOrMore && value > off);
+    }
   };
   static constexpr Sampler kSamplers[] = {
-      {"typical_p", 1},
-      {"typical", 1},
-      {"tfs_z", 1},
-      {"tfs", 1},
-      {"top_a", 0},
-      {"top_n_sigma", -1},
+      {"typical_p", 1, Off::kOrMore},
+      {"typical", 1, Off::kOrMore},
+      {"tfs_z", 1, Off::kOrMore},
+      {"tfs", 1, Off::kOrMore},
+      {"top_a", 0, Off::kOrLess},
+      {"top_n_sigma", 0, Off::kOrLess},
       {"mirostat", 0},
       {"mirostat_mode", 0},
       {"dry_multiplier", 0},
-      {"xtc_probability", 0},
-      {"dynatemp_range", 0},
-      {"epsilon_cutoff", 0},
-      {"eta_cutoff", 0},
+      {"xtc_probability", 0, Off::kOrLess},
+      {"dynatemp_range", 0, Off::kOrLess},
+      {"epsilon_cutoff", 0, Off::kOrLess},
+      {"eta_cutoff", 0, Off::kOrLess},
       {"smoothing_factor", 0},
-      {"no_repeat_ngram_size", 0},
+      {"no_repeat_ngram_size", 0, Off::kOrLess},
       {"length_penalty", 1},
       {"encoder_repetition_penalty", 1},
-      {"min_keep", 0},
-      {"min_new_tokens", 0},
-      {"nsigma", 0},
+      {"min_keep", 0, Off::kOrLess},
+      {"min_new_tokens", 0, Off::kOrLess},
+      {"nsigma", 0, Off::kOrLess},
       {"num_beams", 1},
-      {"n_indent", 0},
-      {"n_probs", 0},
-      {"t_max_predict_ms", 0},
+      {"n_indent", 0, Off::kOrLess},
+      {"n_probs", 0, Off::kOrLess},
+      {"t_max_predict_ms", 0, Off::kOrLess},
       {"penalty_alpha", 0},
       {"guidance_scale", 1},
+      {"cfg_scale", 1},
       {"skew", 0},
   };
   for (const Sampler& sampler : kSamplers) {
@@ -151,7 +159,7 @@ void refuse_samplers(Fields& fields) {
     if (value == nullptr) continue;
     if (!value->is_number()) {
       fields.wrong_type(sampler.name, "a number", *value);
-    } else if (value->get<double>() != sampler.off) {
+    } else if (!sampler.is_off(value->get<double>())) {
       fields.refuse(sampler.name,
                     fmt::format("is not supported by this server; leave it out, or send {}, which "
                                 "switches it off.",
@@ -199,6 +207,8 @@ void refuse_switches(Fields& fields) {
       {"dynamic_temperature", false}, {"include_stop_str_in_output", false},
       {"no_stop_trim", false},        {"post_sampling_probs", false},
       {"separate_reasoning", true},   {"skip_special_tokens", true},
+      {"enable_search", false},       {"grammar_lazy", false},
+      {"safe_prompt", false},         {"token_healing", false},
   };
   for (const Switch& each : kSwitches) {
     if (fields.boolean(each.name, each.always) == each.always) continue;
@@ -234,11 +244,17 @@ void refuse_unsupported(Fields& fields, bool chat) {
                            "image_data",
                            "logits_processors",
                            "lora",
+                           "lora_path",
                            "negative_prompt",
+                           "plugins",
+                           "prompt_embeds",
                            "prompt_logprobs",
+                           "repetition_detection",
+                           "response_prefix",
                            "sampler_order",
                            "sampler_priority",
                            "samplers",
+                           "search_parameters",
                            "stop_regex",
                            "structural_tag",
                            "truncate_prompt_tokens",
@@ -301,6 +317,23 @@ std::uint32_t open_samplers(Fields& fields) {
   return open;
 }
 
+// Reads OpenAI's name, or else Mistral's.
+void read_seed(Fields& fields, GenerationRequest& request) {
+  const char* const name = fields.get("seed") != nullptr ? "seed" : "random_seed";
+  const json* seed = fields.get(name);
+  if (seed == nullptr) return;
+  request.has_seed = true;
+  std::uint64_t& out = request.parameters.sampling.seed;
+  if (!seed->is_number()) return fields.wrong_type(name, "an integer", *seed);
+  if (seed->is_number_unsigned()) {
+    out = seed->get<std::uint64_t>();
+  } else if (const std::optional<std::int64_t> whole = Fields::whole_number(*seed)) {
+    out = static_cast<std::uint64_t>(*whole);
+  } else {
+    fields.refuse(name, "must be an integer of 64 bits.", "invalid_type");
+  }
+}
+
 }  // namespace
 
 std::uint32_t open_sampler(std::string_view name) {
@@ -347,19 +380,7 @@ void read_common(Fields& fields, GenerationRequest& request) {
   sampling.presence_penalty = fields.number("presence_penalty", sampling.presence_penalty, -2, 2);
   refuse_penalty_ranges(fields, sampling);
   request.parameters.open_samplers = open_samplers(fields);
-  if (const json* seed = fields.get("seed")) {
-    request.has_seed = true;
-    if (seed->is_number_unsigned()) {
-      sampling.seed = seed->get<std::uint64_t>();
-    } else if (std::optional<std::int64_t> whole =
-                   seed->is_number() ? Fields::whole_number(*seed) : std::nullopt) {
-      sampling.seed = static_cast<std::uint64_t>(*whole);
-    } else if (seed->is_number()) {
-      fields.refuse("seed", "must be an integer of 64 bits.", "invalid_type");
-    } else {
-      fields.wrong_type("seed", "an integer", *seed);
-    }
-  }
+  read_seed(fields, request);
   request.echo = fields.boolean("echo", false);
   if (request.echo && request.resumable)
     fields.refuse("echo", "and 'resumable' can't both be true.", "invalid_combination");

@@ -288,6 +288,77 @@ TEST(ParseCompletion, OtherServersNamesAreHonouredOrRefusedByName) {
       R"({"prompt":"x","skip_special_tokens":true,"n_probs":0,"lora":[],"allowed_token_ids":null})")));
 }
 
+// Clients send the values at which their own server's sampler is off, and servers differ in these.
+TEST(ParseCompletion, ASamplerIsOffAtEachValueAtWhichItDoesNothing) {
+  for (const char* field :
+       {R"("top_n_sigma":-1)", R"("top_n_sigma":0)", R"("nsigma":-1)", R"("typical_p":1.5)",
+        R"("tfs":2)", R"("dynatemp_range":-1)", R"("n_probs":-1)", R"("t_max_predict_ms":-1)",
+        R"("xtc_probability":-0.5)", R"("top_a":-1)", R"("cfg_scale":1)"}) {
+    const auto parsed = parse_completion(std::string(R"({"prompt":"x",)") + field + "}");
+    const auto* error = std::get_if<ApiError>(&parsed);
+    EXPECT_EQ(error, nullptr) << error->message;
+  }
+  for (const char* field : {R"("top_n_sigma":1)", R"("typical_p":0.9)", R"("min_keep":2)",
+                            R"("length_penalty":2)", R"("cfg_scale":1.5)", R"("tfs":0)"}) {
+    EXPECT_TRUE(std::holds_alternative<ApiError>(
+        parse_completion(std::string(R"({"prompt":"x",)") + field + "}")))
+        << field;
+  }
+  // SillyTavern's own defaults, apart from texts and lengths.
+  const auto parsed = parse_completion(
+      R"({"prompt":"x","model":"m","stream":true,"temperature":0.7,"top_p":0.5,"top_k":40,"top_a":0,
+          "typical_p":1,"typical":1,"min_p":0,"sampler_seed":-1,"repetition_penalty":1,"rep_pen":1,
+          "frequency_penalty":0,"presence_penalty":0,"skew":0,"min_tokens":0,"length_penalty":1,
+          "add_bos_token":true,"smoothing_factor":0,"smoothing_curve":1,"dry_allowed_length":2,
+          "dry_multiplier":0,"dry_base":1.75,"dry_sequence_breakers":"[\"\\n\"]",
+          "dry_penalty_last_n":0,"max_tokens_second":0,"stopping_strings":["U:"],"stop":["U:"],
+          "truncation_length":2048,"ban_eos_token":false,"skip_special_tokens":true,
+          "include_reasoning":true,"tfs":1,"mirostat_mode":0,"mirostat_tau":5,"mirostat_eta":0.1,
+          "custom_token_bans":"","banned_strings":[],"api_type":"generic","xtc_threshold":0.1,
+          "xtc_probability":0,"nsigma":0,"top_n_sigma":0,"min_keep":0,"adaptive_target":-0.01,
+          "adaptive_decay":0.9,"repetition_penalty_range":0,"guidance_scale":1,"grammar":"",
+          "negative_prompt":"","repeat_penalty":1,"repeat_last_n":0,"n_predict":9,"num_ctx":2048,
+          "mirostat":0,"ignore_eos":false,"rep_pen_slope":1})");
+  const auto* error = std::get_if<ApiError>(&parsed);
+  EXPECT_EQ(error, nullptr) << error->message;
+}
+
+TEST(ParseCompletion, NewerServersNamesAreHonouredOrRefusedByName) {
+  const auto read = [](const std::string& field) {
+    return std::get<GenerationRequest>(parse_completion(R"({"prompt":"x",)" + field + "}"));
+  };
+  EXPECT_TRUE(read(R"("random_seed":7)").has_seed);
+  EXPECT_EQ(read(R"("random_seed":7)").parameters.sampling.seed, 7U);
+  EXPECT_EQ(read(R"("random_seed":7,"seed":8)").parameters.sampling.seed, 8U);
+  using Kind = ipc::ConstraintKind;
+  const std::string grammar = R"("grammar_string":"root ::= \"a\"")";
+  const ipc::Constraint held{Kind::kGrammar, "root ::= \"a\"", "grammar_string"};
+  EXPECT_EQ(read(grammar).parameters.constraint, held);
+  // SillyTavern sends a grammar under both names.
+  EXPECT_EQ(read(grammar + R"(,"grammar":"root ::= \"a\"")").parameters.constraint.text, held.text);
+  EXPECT_EQ(read(R"("regex_pattern":"a+")").parameters.constraint,
+            (ipc::Constraint{Kind::kRegex, "a+", "regex_pattern"}));
+  const auto refused = [](const std::string& field) {
+    const auto parsed = parse_completion(R"({"prompt":"x",)" + field + "}");
+    const auto* error = std::get_if<ApiError>(&parsed);
+    return error == nullptr ? std::string() : error->parameter;
+  };
+  EXPECT_EQ(refused(grammar + R"(,"grammar":"root ::= \"b\"")"), "grammar_string");
+  EXPECT_EQ(refused(R"("random_seed":0.5)"), "random_seed");
+  for (const char* field :
+       {R"("enable_search":true)", R"("grammar_lazy":true)", R"("lora_path":"a")",
+        R"("plugins":[{"id":"web"}])", R"("prompt_embeds":"AA==")", R"("response_prefix":"Sure")",
+        R"("repetition_detection":{"max_pattern_size":4})", R"("safe_prompt":true)",
+        R"("search_parameters":{"mode":"on"})", R"("token_healing":true)"}) {
+    const std::string parameter = refused(field);
+    EXPECT_EQ(parameter, std::string(field).substr(1, parameter.size()));
+    EXPECT_FALSE(parameter.empty()) << field;
+  }
+  EXPECT_EQ(refused(R"("enable_search":false,"grammar_lazy":false,"safe_prompt":false,"plugins":[],
+                       "response_prefix":"","lora_path":null,"token_healing":false)"),
+            "");
+}
+
 TEST(ParseChat, ToolsThatMustNotBeUsedAndAnswersWithoutContent) {
   const auto parsed = parse_chat(
       R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null},
