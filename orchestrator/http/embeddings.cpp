@@ -51,6 +51,21 @@ void read_input(Fields& fields, const char* name, EmbeddingRequest& request) {
   }
 }
 
+// Refuses what other servers put before a text, or make of its embedding.
+void refuse_other_embeddings(Fields& fields) {
+  for (const char* name : {"input_type", "prompt_name", "task", "instruction", "late_chunking",
+                           "mm_processor_kwargs", "output_dtype", "embedding_type"}) {
+    const json* value = fields.get(name);
+    if (value == nullptr || is_empty(*value) || *value == false || is_text(*value, "float"))
+      continue;
+    fields.refuse(name,
+                  "is not supported by this server, which takes texts as they are and answers with "
+                  "floats; leave it out, and write what the model expects before a text into the "
+                  "text.",
+                  "unsupported_parameter");
+  }
+}
+
 Parsed<EmbeddingRequest> parse_embeddings(EmbeddingForm form, std::string_view body) {
   Parsed<json> object = parse_object(body);
   if (auto* error = std::get_if<ApiError>(&object)) return *error;
@@ -64,13 +79,15 @@ Parsed<EmbeddingRequest> parse_embeddings(EmbeddingForm form, std::string_view b
   request.base64 = encoding == "base64" && form == EmbeddingForm::kOpenAi;
   if (encoding != "float" && encoding != "base64")
     fields.refuse("encoding_format", "must be 'float' or 'base64'.", "unsupported_parameter");
+  // the name that Mistral and Voyage have for it
+  const char* const size = fields.get("dimensions") == nullptr ? "output_dimension" : "dimensions";
   request.dimensions =
-      static_cast<std::uint32_t>(fields.integer("dimensions", 0, 1, std::int64_t{1} << 20));
+      static_cast<std::uint32_t>(fields.integer(size, 0, 1, std::int64_t{1} << 20));
   // llama.cpp's clients name the norm by which it divides an embedding. This server always divides by the
   // Euclidean norm, which has number 2.
   if (fields.integer("embd_normalize", 2, -1, 1000) != 2)
     fields.refuse("embd_normalize", "can only be 2 on this server.", "unsupported_parameter");
-  for (const char* name : {"normalize", "add_special_tokens"}) {
+  for (const char* name : {"normalize", "normalized", "add_special_tokens"}) {
     if (!fields.boolean(name, true))
       fields.refuse(name, "can only be true on this server.", "unsupported_parameter");
   }
@@ -79,6 +96,7 @@ Parsed<EmbeddingRequest> parse_embeddings(EmbeddingForm form, std::string_view b
                   "is not supported by this server: texts are taken whole.",
                   "unsupported_parameter");
   }
+  refuse_other_embeddings(fields);
   if (!fields.ok()) return fields.error();
   return request;
 }

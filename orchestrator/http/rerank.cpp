@@ -60,11 +60,17 @@ Parsed<RerankRequest> parse_rerank(std::string_view body) {
   request.tei = fields.get("texts") != nullptr;
   read_documents(fields, request);
   const std::size_t count = request.documents.size();
+  // the name that Voyage has for it
+  const char* const most = fields.get("top_n") == nullptr ? "top_k" : "top_n";
   const std::int64_t top =
-      fields.integer("top_n", static_cast<std::int64_t>(count), 1, std::int64_t{1} << 31);
+      fields.integer(most, static_cast<std::int64_t>(count), 1, std::int64_t{1} << 31);
   request.top_n = std::min(static_cast<std::size_t>(std::max<std::int64_t>(top, 0)), count);
   request.return_documents =
       fields.boolean(request.tei ? "return_text" : "return_documents", false);
+  for (const char* const name : {"use_activation", "activation"}) {  // vLLM's
+    if (!fields.boolean(name, true))
+      fields.refuse(name, "can only be true on this server.", "unsupported_parameter");
+  }
   for (const char* const name : kRefused) {
     const json* const value = fields.get(name);
     if (value != nullptr && !does_nothing(*value))

@@ -55,6 +55,7 @@ TEST(Embeddings, MayBeShortAndInBase64) {
   const json text =
       embed(serving, {{"input", "four"}, {"dimensions", 2}, {"encoding_format", "base64"}});
   EXPECT_EQ(text["data"][0]["embedding"], "mpkZP83MTD8=");  // 0.6 and 0.8, little-endian
+  EXPECT_EQ(embed(serving, {{"input", "four"}, {"output_dimension", 2}})["data"], two["data"]);
 }
 
 TEST(Embeddings, ErrorsNameTheField) {
@@ -72,9 +73,25 @@ TEST(Embeddings, ErrorsNameTheField) {
       {{{"input", "a"}, {"normalize", false}}, "normalize"},
       {{{"input", "a"}, {"add_special_tokens", false}}, "add_special_tokens"},
       {{{"input", "a"}, {"truncate_prompt_tokens", 2}}, "truncate_prompt_tokens"},
+      {{{"input", "a"}, {"normalized", false}}, "normalized"},
+      {{{"input", "a"}, {"output_dimension", 4}}, "dimensions"},
+      {{{"input", "a"}, {"output_dimension", 0}}, "output_dimension"},
+      {{{"input", "a"}, {"input_type", "query"}}, "input_type"},
+      {{{"input", "a"}, {"prompt_name", "query"}}, "prompt_name"},
+      {{{"input", "a"}, {"task", "retrieval.query"}}, "task"},
+      {{{"input", "a"}, {"late_chunking", true}}, "late_chunking"},
+      {{{"input", "a"}, {"output_dtype", "int8"}}, "output_dtype"},
+      {{{"input", "a"}, {"embedding_type", "binary"}}, "embedding_type"},
   };
   for (const auto& [body, parameter] : cases)
     EXPECT_EQ(embed(serving, body, 400)["error"]["param"], parameter) << body;
+  // These ask for what every embedding is.
+  embed(serving, {{"input", "a"},
+                  {"late_chunking", false},
+                  {"input_type", nullptr},
+                  {"output_dtype", "float"},
+                  {"embedding_type", "float"},
+                  {"normalized", true}});
 }
 
 TEST(Embeddings, InOllamasForms) {

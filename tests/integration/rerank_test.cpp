@@ -43,6 +43,9 @@ TEST(Rerank, PutsTheBestDocumentFirst) {
                                    {"return_documents", true}});
   EXPECT_THAT(order_of(best["results"]), ElementsAre(1, 0));
   EXPECT_EQ(best["results"][0]["document"], (json{{"text", "aa"}}));
+  EXPECT_EQ(
+      rank(serving, {{"query", "a"}, {"documents", {"a", "b"}}, {"top_k", 1}})["results"].size(),
+      1U);
   EXPECT_EQ(rank(serving, {{"query", "a"}, {"documents", {"a"}}, {"top_n", 9}})["results"].size(),
             1U);
 }
@@ -84,7 +87,10 @@ TEST(Rerank, ErrorsNameTheField) {
       {{{"query", "a"}, {"documents", json(2049, "a")}}, "documents"},
       {{{"query", "a"}, {"documents", {"a"}}, {"top_n", 0}}, "top_n"},
       {{{"query", "a"}, {"documents", {"a"}}, {"max_tokens_per_doc", 100}}, "max_tokens_per_doc"},
+      {{{"query", "a"}, {"documents", {"a"}}, {"top_k", 0}}, "top_k"},
       {{{"query", "a"}, {"texts", {"a"}}, {"raw_scores", true}}, "raw_scores"},
+      {{{"query", "a"}, {"documents", {"a"}}, {"use_activation", false}}, "use_activation"},
+      {{{"query", "a"}, {"documents", {"a"}}, {"activation", false}}, "activation"},
       {{{"query", "a"}, {"documents", {"a", "b", "refused"}}}, "documents[2]"},
       {{{"query", "a"}, {"texts", {"a", "refused"}}}, "texts[1]"},
   };
