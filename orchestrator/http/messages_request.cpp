@@ -89,18 +89,38 @@ class Translation : Translating {
   }
 
  private:
-  // Anthropic's servers cut old results and the like from long conversations if a client asks for it. This server cuts
-  // nothing; what the request says about thinking makes no difference here.
-  std::vector<std::string> warnings() const {
+  static bool is_about_thinking(const Ordered& edit) {
+    return text_of(edit, "type").starts_with("clear_thinking_");
+  }
+
+  // Returns those edits of the conversation that are objects.
+  std::vector<const Ordered*> edits() const {
     const Ordered* management = find(body_, "context_management");
-    const Ordered* edits =
+    const Ordered* all =
         management != nullptr && management->is_object() ? find(*management, "edits") : nullptr;
-    if (edits == nullptr || !edits->is_array()) return {};
-    for (const Ordered& edit : *edits) {
-      if (edit.is_object() && !text_of(edit, "type").starts_with("clear_thinking_"))
-        return {"the edits of context_management are left out"};
-    }
+    std::vector<const Ordered*> edits;
+    if (all == nullptr || !all->is_array()) return edits;
+    for (const Ordered& edit : *all)
+      if (edit.is_object()) edits.push_back(&edit);
+    return edits;
+  }
+
+  // Anthropic's servers cut old results and the like from long conversations if a client asks for it. This server cuts
+  // nothing, and its templates say how much of the thinking they show.
+  std::vector<std::string> warnings() const {
+    for (const Ordered* edit : edits())
+      if (!is_about_thinking(*edit)) return {"the edits of context_management are left out"};
     return {};
+  }
+
+  // Claude Code asks with each request that all thinking stays, so that a prompt begins as the one before.
+  void keep_thinking() {
+    for (const Ordered* edit : edits()) {
+      const Ordered* keep = is_about_thinking(*edit) ? find(*edit, "keep") : nullptr;
+      if (keep == nullptr) continue;
+      if (*keep == "all" || (keep->is_object() && text_of(*keep, "type") == "all"))
+        out_["preserve_thinking"] = true;
+    }
   }
 
   // Returns the text of blocks of type text, joined by line breaks; a string is returned as it is. Claude Code's search
@@ -343,6 +363,7 @@ class Translation : Translating {
       const Ordered* budget = find(*thinking, "budget_tokens");
       if (budget != nullptr && type == "enabled") out_["reasoning_budget"] = *budget;
     }
+    keep_thinking();
     for (const char* name : {"mcp_servers", "container"}) {
       const Ordered* value = find(body_, name);
       if (value != nullptr && !value->empty())

@@ -108,6 +108,17 @@ TEST(Messages, SaysThatItCutsNothingFromAConversation) {
   EXPECT_TRUE(warnings("null").empty());
 }
 
+TEST(Messages, KeepsAllReasoningOfAConversationWhereTheClientAsksForIt) {
+  const auto chat = [](const std::string& keep) {
+    return chat_of(message(R"(,"context_management":{"edits":[{"type":"clear_thinking_20251015")" +
+                           keep + "}]}"));
+  };
+  EXPECT_EQ(chat(R"(,"keep":"all")").at("keep_reasoning"), true);
+  EXPECT_EQ(chat(R"(,"keep":{"type":"all"})").at("keep_reasoning"), true);
+  EXPECT_FALSE(chat(R"(,"keep":{"type":"thinking_turns","value":1})").contains("keep_reasoning"));
+  EXPECT_FALSE(chat("").contains("keep_reasoning"));
+}
+
 TEST(Messages, ThinkingIsOneOfThreeTypes) {
   EXPECT_EQ(chat_of(message(R"(,"thinking":{"type":"adaptive"})")).at("enable_thinking"), true);
   EXPECT_EQ(chat_of(message(R"(,"thinking":{"type":"disabled"})")).at("enable_thinking"), false);
