@@ -323,6 +323,22 @@ TEST(ParseCompletion, ASamplerIsOffAtEachValueAtWhichItDoesNothing) {
   EXPECT_EQ(error, nullptr) << error->message;
 }
 
+// AIPerf and other programs that measure servers send this.
+TEST(ParseCompletion, ALeastNumberOfTokensDoesNothingWhereNothingEndsAnAnswer) {
+  const auto refused = [](const std::string& fields) {
+    const auto parsed = parse_completion(R"({"prompt":"x",)" + fields + "}");
+    const auto* error = std::get_if<ApiError>(&parsed);
+    return error == nullptr ? std::string() : error->parameter;
+  };
+  EXPECT_EQ(refused(R"("min_tokens":9,"max_tokens":9,"ignore_eos":true)"), "");
+  EXPECT_EQ(refused(R"("min_tokens":9,"ignore_eos":true)"), "");
+  EXPECT_EQ(refused(R"("min_new_tokens":9,"max_tokens":9,"ignore_eos":true)"), "");
+  EXPECT_EQ(refused(R"("min_tokens":9,"max_tokens":9)"), "min_tokens");
+  EXPECT_EQ(refused(R"("min_tokens":9,"max_tokens":8,"ignore_eos":true)"), "min_tokens");
+  EXPECT_EQ(refused(R"("min_tokens":9,"ignore_eos":true,"stop":"x")"), "min_tokens");
+  EXPECT_EQ(refused(R"("min_tokens":9,"ignore_eos":true,"stop_token_ids":[5])"), "min_tokens");
+}
+
 TEST(ParseCompletion, NewerServersNamesAreHonouredOrRefusedByName) {
   const auto read = [](const std::string& field) {
     return std::get<GenerationRequest>(parse_completion(R"({"prompt":"x",)" + field + "}"));
