@@ -76,6 +76,7 @@ Parsed<GenerationRequest> parse_generation(std::string_view body, bool chat, Rea
   read_common(fields, request);
   read_constraint(fields, body, request.parameters.constraint);
   refuse_beside_tool_choice(fields, request.parameters);
+  refuse_least_tokens(fields, request.parameters);
   if (request.resumable && (!request.stream || request.prompts.size() * request.n != 1)) {
     fields.refuse("resumable", "needs 'stream': true, one prompt and one choice.",
                   "invalid_combination");

@@ -109,6 +109,10 @@ bool read_ids(Fields& fields, const char* name, const nlohmann::json& array,
 
 // Reads what completions and chats have in common (sampling_request.cpp).
 void read_common(Fields& fields, GenerationRequest& request);
+// Refuses a least number of tokens. Programs that measure servers send one beside `ignore_eos`. It is accepted where
+// nothing ends the answer before its most tokens: no stop, no constraint and no choice of a tool. Call it when all of
+// these have been read.
+void refuse_least_tokens(Fields& fields, const ipc::Submit& parameters);
 // Reads the required form of the answer: `response_format`, `grammar`, `regex`, and the names that llama.cpp and vLLM
 // have for them (constraint_request.cpp). `body` is the text from which `fields` was parsed. The worker decides
 // whether a schema, grammar or expression can be enforced.

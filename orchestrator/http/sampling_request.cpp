@@ -216,22 +216,6 @@ void refuse_switches(Fields& fields) {
   }
 }
 
-// Refuses a least number of tokens. Programs that measure servers send one beside `ignore_eos`; nothing ends such an
-// answer before its most tokens, if it has no stops.
-void refuse_least_tokens(Fields& fields, const ipc::Submit& parameters) {
-  const bool endless =
-      parameters.ignore_eos && parameters.stop.empty() && parameters.stop_tokens.empty();
-  const std::int64_t most = parameters.max_tokens == 0 ? std::numeric_limits<std::int32_t>::max()
-                                                       : std::int64_t{parameters.max_tokens};
-  for (const char* name : {"min_tokens", "min_new_tokens"}) {
-    const json* value = fields.get(name);
-    if (value == nullptr) continue;
-    const auto least = value->is_number() ? Fields::whole_number(*value) : std::nullopt;
-    if (least && (*least <= 0 || (endless && *least <= most))) continue;
-    fields.refuse(name, "is not supported by this server; leave it out.", "unsupported_parameter");
-  }
-}
-
 // Refuses fields that would change the answer and are not supported. To ignore them would give a wrong answer.
 void refuse_unsupported(Fields& fields, bool chat) {
   auto unsupported = [&fields](const char* name) {
@@ -404,8 +388,23 @@ void read_common(Fields& fields, GenerationRequest& request) {
   read_stop(fields, request.parameters);
   read_stop_ids(fields, request.parameters.stop_tokens);
   read_logit_bias(fields, request.parameters.logit_bias);
-  refuse_least_tokens(fields, request.parameters);
   refuse_unsupported(fields, request.chat);
+}
+
+void refuse_least_tokens(Fields& fields, const ipc::Submit& parameters) {
+  const bool endless = parameters.ignore_eos && parameters.stop.empty() &&
+                       parameters.stop_tokens.empty() &&
+                       parameters.constraint.kind == ipc::ConstraintKind::kNone &&
+                       parameters.tool_choice == ipc::ToolChoice::kAuto;
+  const std::int64_t most = parameters.max_tokens == 0 ? std::numeric_limits<std::int32_t>::max()
+                                                       : std::int64_t{parameters.max_tokens};
+  for (const char* name : {"min_tokens", "min_new_tokens"}) {
+    const json* value = fields.get(name);
+    if (value == nullptr) continue;
+    const auto least = value->is_number() ? Fields::whole_number(*value) : std::nullopt;
+    if (least && (*least <= 0 || (endless && *least <= most))) continue;
+    fields.refuse(name, "is not supported by this server; leave it out.", "unsupported_parameter");
+  }
 }
 
 }  // namespace bulkhead::orchestrator

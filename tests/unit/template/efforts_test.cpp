@@ -96,8 +96,8 @@ std::string prompt_with(std::string_view source, const std::string& members) {
 // MiniMax M3 and Cohere's newer templates have variables of their own in place of enable_thinking.
 TEST(Thinking, IsSwitchedByTheVariableThatTheTemplateHas) {
   constexpr const char* kTemplates[] = {
-      "{% if thinking_mode is defined %}{% if thinking_mode == 'disabled' %}off{% elif "
-      "thinking_mode == 'enabled' %}on{% endif %}{% else %}free{% endif %}",
+      ("{% if thinking_mode is defined %}{% if thinking_mode == 'disabled' %}off{% elif "
+       "thinking_mode == 'enabled' %}on{% endif %}{% else %}free{% endif %}"),
       "{% if reasoning is defined %}{{ 'on' if reasoning else 'off' }}{% else %}free{% endif %}",
       "{% if thinking is defined %}{{ 'on' if thinking else 'off' }}{% else %}free{% endif %}"};
   for (const char* source : kTemplates) {
@@ -128,6 +128,7 @@ TEST(Thinking, IsSwitchedByTheEffortWhereATemplateKnowsNone) {
   EXPECT_EQ(prompt_with(kSource, R"("enable_thinking": false)"), "");
   EXPECT_EQ(prompt_with(kSource, R"("enable_thinking": true, "template_effort": "low")"), "think ");
   EXPECT_EQ(prompt_with(kSource, R"("enable_thinking": false, "template_effort": "low")"), "");
+  EXPECT_EQ(prompt_with(kSource, R"("enable_thinking": false, "reasoning_effort": "high")"), "");
   EXPECT_EQ(prompt_with(kSource, R"("enable_thinking": true, "reasoning_effort": "low")"),
             "think ");
   // gpt-oss writes any effort into its prompt, and always reasons: its effort stays what it is.

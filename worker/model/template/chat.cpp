@@ -66,7 +66,7 @@ void define_reasoning(Interpreter& run, Dict& request, const Abilities& can) {
   if (told != nullptr && told->as_text() != nullptr && !effort_is_off)
     run.define("reasoning_effort", Text(efforts.nearest(told->as_text()->view()), Origin::kUser));
   const Value* effort = request.get("reasoning_effort");
-  if (effort == nullptr || effort->as_text() == nullptr) return;
+  if (effort == nullptr || effort->as_text() == nullptr || effort_is_off) return;
   const std::string_view name = effort->as_text()->view();
   if (asked == nullptr) define_thinking(run, name != "none" && name != "minimal", can.other_switch);
   run.define("reasoning_effort", Text(efforts.nearest(name), Origin::kUser));
