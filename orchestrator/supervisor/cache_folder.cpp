@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -188,7 +187,6 @@ struct CacheLook {
   CacheSeal::Size size;
   std::string doubt;  // about the folder itself; nothing in it was read then
   std::string failure;
-  bool moved = false;              // the folder was there, and it is gone from its name
   std::atomic<bool> done = false;  // once true, the event loop may read the other members
 };
 
@@ -210,25 +208,6 @@ std::shared_ptr<CacheLook> CacheFolder::look(Run run) const {
 }
 
 namespace {
-
-struct Moved {
-  bool done = false;    // there was a folder, and it is gone from its name
-  std::string failure;  // empty: there is no folder of that name any more
-};
-
-// Moves the folder aside, where a thread deletes it. A file system whose journal is busy may take seconds for that.
-Moved move_away(const std::string& path, const std::string& home, const std::string& name) {
-  for (int i = 0; i < kMostNames; ++i) {
-    const std::string aside = fmt::format("{}/{}{}-{}", home, kDroppedPrefix, name, i);
-    if (std::rename(path.c_str(), aside.c_str()) == 0) {
-      delete_later(aside);
-      return {true, {}};
-    }
-    if (errno == ENOENT) return {};
-    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR && errno != EISDIR) break;
-  }
-  return {false, std::strerror(errno)};
-}
 
 // Clients may take all descriptors for a while. So a thread tries this many times before it gives up.
 constexpr int kMostTries = 40;
@@ -259,7 +238,6 @@ void CacheFolder::begin(Check& check) {
 }
 
 bool CacheFolder::passed(Check& check) {
-  if (!drops_ended()) return false;
   begin(check);
   if (!check.begun()) return true;
   reader_->go_on();
@@ -281,8 +259,7 @@ bool CacheFolder::passed(Check& check) {
     return true;
   }
   if (!found.doubt.empty()) {
-    const Moved moved = move_away(path_, home_, folder_name_);
-    tell_of_drop(found.doubt, moved.done, moved.failure);
+    drop(found.doubt);
   } else if (found.deleted > 0) {
     spdlog::info(
         "worker {}: deleted {} files of its cache folder, which a process wrote after its first "
@@ -370,8 +347,9 @@ bool CacheFolder::claim(const std::string& folder_name) {
 }
 
 void CacheFolder::take_away_doubtful(const std::string& doubt) {
-  spdlog::warn("worker {}: its cache folder {} is not used and deleted: {}", name_, path_, doubt);
-  give_up_unless_moved(move_away(path_, home_, folder_name_).failure);
+  spdlog::warn("worker {}: its cache folder {} is not used, and is deleted: {}", name_, path_,
+               doubt);
+  take_away();
 }
 
 std::vector<std::string> CacheFolder::arguments() {
@@ -381,43 +359,31 @@ std::vector<std::string> CacheFolder::arguments() {
 
 void CacheFolder::drop(const std::string& why) {
   measuring_.reset();  // this measurement is of the folder that is taken away
-  if (path_.empty()) return;
-  const auto move = [path = path_, home = home_, name = folder_name_](const CacheSeal&,
-                                                                      Look& look) {
-    const Moved moved = move_away(path, home, name);
-    look.moved = moved.done;
-    look.failure = moved.failure;
-  };
-  dropping_.push_back({why, look(move)});
+  if (path_.empty() || !take_away()) return;
+  spdlog::warn(
+      "worker {}: its cache folder {} is wiped: {}; the next process compiles its kernels again",
+      name_, path_, why);
 }
 
-bool CacheFolder::drops_ended() {
-  if (dropping_.empty()) return true;
-  reader_->go_on();
-  if (!std::ranges::all_of(dropping_, [](const Drop& drop) { return drop.look->done.load(); }))
-    return false;
-  for (const Drop& drop : std::exchange(dropping_, {}))
-    tell_of_drop(drop.why, drop.look->moved, drop.look->failure);
-  return true;
-}
-
-void CacheFolder::tell_of_drop(const std::string& why, bool moved, const std::string& failure) {
-  if (moved) {
-    spdlog::warn(
-        "worker {}: its cache folder {} is wiped: {}; the next process compiles its kernels again",
-        name_, path_, why);
+bool CacheFolder::take_away() {
+  for (int i = 0; i < kMostNames; ++i) {
+    const std::string aside = fmt::format("{}/{}{}-{}", home_, kDroppedPrefix, folder_name_, i);
+    if (std::rename(path_.c_str(), aside.c_str()) == 0) {
+      delete_later(aside);
+      return true;
+    }
+    if (errno == ENOENT) return false;
+    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR && errno != EISDIR) break;
   }
-  give_up_unless_moved(failure);
-}
-
-void CacheFolder::give_up_unless_moved(const std::string& failure) {
-  if (failure.empty()) return;
   spdlog::error(
       "worker {}: its cache folder {}, which must not be trusted, can't be taken out of the way: "
-      "{}. Its processes are given none from now on and compile their kernels at each start; "
-      "delete the folder, then restart the daemon",
-      name_, path_, failure);
+      "{}. "
+      "Its processes are given none from now on and compile their kernels at each start; delete "
+      "the "
+      "folder, then restart the daemon",
+      name_, path_, std::strerror(errno));
   path_.clear();
+  return false;
 }
 
 }  // namespace bulkhead::orchestrator

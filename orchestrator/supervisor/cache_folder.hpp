@@ -84,8 +84,8 @@ class CacheFolder {
 
   // Returns the arguments of a worker's command line that name the folder; call it after passed().
   std::vector<std::string> arguments();
-  // Makes the thread move the folder away; passed() returns false until that has ended. Call it when the process that
-  // can't be trusted is gone; `why` is for the log. If the folder can't be moved away, later processes get none.
+  // Moves the folder away. Call it when the process that can't be trusted is gone; `why` is for the log. If the
+  // folder can't be moved away, later processes get none.
   void drop(const std::string& why);
 
   const std::string& path() const { return path_; }  // empty: there is none, or none any more
@@ -105,11 +105,8 @@ class CacheFolder {
   void take_away_doubtful(const std::string& doubt);
   template <typename Run>
   std::shared_ptr<Look> look(Run run) const;
-  // Returns whether all folders that drop() gave to the thread are moved away, and logs how that ended.
-  bool drops_ended();
-  void tell_of_drop(const std::string& why, bool moved, const std::string& failure);
-  // Gives later processes no folder if there is a failure.
-  void give_up_unless_moved(const std::string& failure);
+  // Returns whether there was a folder and it is gone from its name.
+  bool take_away();
 
   std::string home_, name_, path_;
   std::string folder_name_;
@@ -119,11 +116,6 @@ class CacheFolder {
   UniqueFd lock_;  // invalid if this file system has no locks, or nothing can be created in `home`
   // Null: no seal or measurement is under way, and the outcome of the last one has been read.
   std::shared_ptr<Look> sealing_, measuring_;
-  struct Drop {
-    std::string why;
-    std::shared_ptr<Look> look;
-  };
-  std::vector<Drop> dropping_;
   // Each worker has its own thread, so one worker's large folder keeps no other worker waiting. The thread does its
   // tasks in order, so a check sees the seal that was requested before it.
   std::shared_ptr<TaskThread> reader_ = std::make_shared<TaskThread>();
