@@ -24,6 +24,11 @@ struct Holdings {
     return descriptors == other.descriptors && regions == other.regions && children == other.children;
   }
 
+  // Whether there is no more of anything than in `other`.
+  bool within(const Holdings& other) const {
+    return descriptors <= other.descriptors && regions <= other.regions && children <= other.children;
+  }
+
   // Returns what `pid` holds at this moment.
   static Holdings of(pid_t pid) {
     Holdings holdings;

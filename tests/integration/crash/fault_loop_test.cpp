@@ -205,7 +205,8 @@ class Faults : public testing::Test {
         [&] {
           if (serving_.metric("bulkhead_connections") != 1) return false;
           if (before_.descriptors == 0) return true;
-          return Holdings::of(daemon_) == before_;
+          // A process that was ending held something for longer than at_rest() looks, so there may be less.
+          return Holdings::of(daemon_).within(before_);
         },
         kCompiling);
   }

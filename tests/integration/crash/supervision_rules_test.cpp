@@ -271,7 +271,7 @@ TEST_P(Hang, OfABusyWorkerIsNoticedSoon) {
     expect_whole(body + rest_of(client), 50);
     EXPECT_EQ(serving.worker()["last_death"], "hang: no progress for 500 ms");
     EXPECT_TRUE(serving.daemon->says("process " + std::to_string(victim) +
-                                     " is stopped, and has computed 0 ms"))
+                                     " is stopped, and has computed for 0 ms"))
         << serving.daemon->log();
   }
 }

@@ -337,7 +337,7 @@ TEST(ParseCompletion, ALeastNumberOfTokensDoesNothingWhereNothingEndsAnAnswer) {
   EXPECT_EQ(refused(R"("min_tokens":9,"max_tokens":8,"ignore_eos":true)"), "min_tokens");
   EXPECT_EQ(refused(R"("min_tokens":9,"ignore_eos":true,"stop":"x")"), "min_tokens");
   EXPECT_EQ(refused(R"("min_tokens":9,"ignore_eos":true,"stop_token_ids":[5])"), "min_tokens");
-  EXPECT_EQ(refused(R"("min_tokens":9,"ignore_eos":true,"regex":"a+")"), "min_tokens");
+  EXPECT_EQ(refused(R"("min_tokens":9,"ignore_eos":true,"regex":"a+")"), "ignore_eos");
 }
 
 TEST(ParseCompletion, NewerServersNamesAreHonouredOrRefusedByName) {
