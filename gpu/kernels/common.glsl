@@ -24,8 +24,8 @@ layout(buffer_reference, std430, buffer_reference_align = 4) buffer WordsOut { u
 layout(buffer_reference, std430, buffer_reference_align = 2) buffer HalvesOut { float16_t v[]; };
 
 // The step's parameters begin with counts (forward/step_slots.cpp writes them); a push constant says which count
-// applies to a kernel. Columns follow as {token, position, first word of its page table, 0 or 1 + a row of results that
-// has the token}.
+// applies to a kernel. The columns follow the counts. Each column has four words: the token; the position; the first
+// word of the column's page table; and either 0, or 1 plus the row of results from which the kernel takes the token.
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer ColumnsRef { uvec4 v[]; };
 
 // Loads two words at once.

@@ -142,7 +142,7 @@ class ConstraintReader {
     if (!text.empty()) want(kind, std::move(text), name);
   }
 
-  // Reads text-generation-webui's field. SillyTavern sends the same grammar as 'grammar', too.
+  // Reads the name that text-generation-webui has for `grammar`. SillyTavern sends a grammar under both names.
   void read_grammar_string() {
     const char* const name = "grammar_string";
     if (const json* grammar = fields_.get(name);

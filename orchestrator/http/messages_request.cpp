@@ -93,7 +93,7 @@ class Translation : Translating {
     return text_of(edit, "type").starts_with("clear_thinking_");
   }
 
-  // Returns those edits of the conversation that are objects.
+  // Returns the members of `context_management.edits` that are JSON objects.
   std::vector<const Ordered*> edits() const {
     const Ordered* management = find(body_, "context_management");
     const Ordered* all =

@@ -289,12 +289,13 @@ class Scheduler {
   void take_slab(std::uint32_t slab) { pool_.add_slab(slab); }
   std::optional<std::uint32_t> slab_that_left() { return pool_.slab_that_left(); }
 
-  // See PagePool. Call these and adopt() before the first add().
+  // PagePool describes these functions. Call them, and adopt(), before the first add().
   void set_ledger(PageLedger* ledger) { pool_.set_ledger(ledger); }
-  // See StateBook; the states after pages that were adopted before.
+  // StateBook describes this function. adopt_state() takes the states behind pages that adopt() has taken.
   void set_state_ledger(StateLedger* ledger) { states_.set_ledger(ledger); }
   bool adopt_state(PageIndex page, StateSlot slot);
-  // As StateBook::leave_out, once nobody finds the page after which the slot was saved.
+  // StateBook::leave_out describes this function. Call it once no sequence can find the page behind which the slot was
+  // saved.
   bool leave_out_state(StateSlot slot) { return states_.leave_out(slot); }
   std::uint32_t adopt(std::span<const EnteredPage> pages);
   std::uint32_t withhold(std::span<const PageIndex> pages) { return pool_.withhold(pages); }

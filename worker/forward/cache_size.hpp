@@ -77,11 +77,11 @@ PageBytes page_bytes_of(const model::ModelGraph& graph, gpu::kernels::KvFormat f
 // Returns how much of a device's memory a growing cache leaves free.
 std::uint64_t growth_reserve(std::uint64_t device_bytes);
 
-// Returns the stride of a cache that grows: kernels find page number n at n strides behind a base (kv_memory.hpp). It
-// is the largest power of two that divides a page's bytes, but at most the alignment that the driver gives to slabs,
-// both new and imported ones. So slabs lie at whole strides from each other in every process. The driver of an H200
-// aligns to 64 KiB, however large slabs are; a CPU's slabs begin with one of the host's pages. If a driver aligns to
-// less, a successor loads the model again (KvMemory::begins_late), or leaves out some slabs.
+// Returns the stride of a cache that grows. Kernels find page number n at n strides behind a base (kv_memory.hpp). The
+// stride is the largest power of two that divides a page's bytes and is no larger than the driver's alignment of slabs.
+// The distance between any two slabs is therefore a whole number of strides in every process. An H200's driver aligns
+// slabs to 64 KiB. A CPU's slabs begin with one of the host's pages. If a driver aligns slabs to less, a successor
+// loads the model again (KvMemory::begins_late) or leaves out some slabs.
 inline std::uint64_t page_stride_of(std::uint64_t page_bytes, gpu::DeviceKind kind) {
   const std::uint64_t aligned = std::uint64_t{kind == gpu::DeviceKind::kCpu ? 4U : 64U} << 10;
   return std::min(page_bytes & (~page_bytes + 1), aligned);
